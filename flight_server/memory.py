@@ -1,0 +1,272 @@
+"""MemoryPool and Reservation: exact, synchronous accounting of bytes.
+
+Guarantee: ``used_bytes`` of a pool is at every moment the sum of its live reservations, and a pool
+with a limit never grants more than the limit, except where the caller says ``grow`` (bytes that are
+there already must be counted even when they do not fit). ``peak_bytes`` is exact for the same reason.
+
+A :class:`Reservation` lives exactly as long as the bytes it stands for: the object that holds the
+bytes holds the reservation, and when the last reference to it goes, the reservation gives itself
+back. There is no call to remember; ``free`` is only for letting go early and may be called twice.
+
+Accounts
+    ``pool.account(name, limit_bytes)`` makes a child with a limit of its own. What a child grants is
+    also counted in its parent. The limits of sibling accounts should add up to the parent's: then no
+    account can be starved by another, which is what makes the absence of wait cycles provable.
+
+Waiting
+    ``request(size, granted)`` queues a callback and returns a :class:`Request`. Requests are served
+    first come, first served: a large one at the head is not overtaken by small ones behind it. The
+    callback gets the reservation, in whichever thread gave bytes back, so it must only pass it on
+    (``loop.call_soon_threadsafe``). Cancelling a request that was granted in the same moment frees
+    what it was granted, because nobody else holds it then.
+
+Concurrency
+    All methods may be called from any thread, also from finalizers: the lock is re-entrant and no
+    callback runs while it is held. The design follows DataFusion's ``memory_pool`` module
+    (``try_grow``, ``grow``, ``shrink``, ``free``); accounts and waiting are ours.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
+
+
+def live_pools() -> list[MemoryPool]:
+    """All pools that are still referenced; tests look here for what was left over."""
+    return list(_pools)
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """One consistent reading of a pool; all sizes in bytes, ``limit_bytes`` None when unlimited."""
+
+    name: str
+    limit_bytes: int | None
+    used_bytes: int
+    peak_bytes: int
+    waiting: int
+
+
+class Request:
+    """A place in a pool's queue. ``cancel`` may be called at any time and twice."""
+
+    __slots__ = ("_granted", "_pool", "size_bytes", "state")
+
+    def __init__(self, pool: MemoryPool, size_bytes: int, granted: Callable[[Reservation], None]) -> None:
+        self._pool = pool
+        self._granted: Callable[[Reservation], None] | None = granted
+        self.size_bytes = size_bytes
+        self.state = "waiting"
+
+    def cancel(self) -> None:
+        """Leave the queue; those behind may be granted at once."""
+        self._pool._cancel(self)
+
+
+class Reservation:
+    """Bytes of one pool. Freed when the last reference to it goes."""
+
+    __slots__ = ("_pool", "_size_bytes")
+
+    def __init__(self, pool: MemoryPool) -> None:
+        # An empty reservation; bytes come with grow and try_grow.
+        self._pool = pool
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def grow(self, size_bytes: int) -> None:
+        """Add bytes that exist already, whether they fit or not."""
+        self._pool._add(size_bytes)
+        self._size_bytes += size_bytes
+
+    def try_grow(self, size_bytes: int) -> bool:
+        """Add bytes if they fit and nobody waits in the queue before; False changes nothing."""
+        if not self._pool._try_add(size_bytes):
+            return False
+        self._size_bytes += size_bytes
+        return True
+
+    def shrink(self, size_bytes: int) -> None:
+        """Give some of the bytes back.
+
+        Raises:
+            ValueError: more than the reservation holds; nothing was changed.
+        """
+        if size_bytes > self._size_bytes:
+            raise ValueError(f"cannot shrink a reservation of {self._size_bytes} bytes by {size_bytes}")
+        self._size_bytes -= size_bytes
+        self._pool._remove(size_bytes)
+
+    def free(self) -> None:
+        """Give all bytes back. Twice is fine."""
+        size_bytes, self._size_bytes = self._size_bytes, 0
+        if size_bytes:
+            self._pool._remove(size_bytes)
+
+    def __del__(self) -> None:
+        # Interpreter shutdown may have taken the attributes of a half-built object.
+        if getattr(self, "_size_bytes", 0):
+            self.free()
+
+    def __repr__(self) -> str:
+        return f"<Reservation {self._size_bytes} bytes of {self._pool.name}>"
+
+
+class MemoryPool:
+    """A limit and the bytes reserved under it.
+
+    Args:
+        limit_bytes: None for a pool that only counts.
+        name: what ``statistics`` and errors call it.
+    """
+
+    def __init__(self, limit_bytes: int | None, name: str = "memory", _parent: MemoryPool | None = None) -> None:
+        if limit_bytes is not None and limit_bytes <= 0:
+            raise ValueError(f"the limit of pool {name!r} must be positive, not {limit_bytes}")
+        self.name = name
+        self.limit_bytes = limit_bytes
+        self._parent = _parent
+        self._lock: threading.RLock = _parent._lock if _parent is not None else threading.RLock()
+        self._used_bytes = 0
+        self._peak_bytes = 0
+        self._queue: deque[Request] = deque()
+        self._accounts: list[MemoryPool] = []
+        _pools.add(self)
+
+    def account(self, name: str, limit_bytes: int | None) -> MemoryPool:
+        """A child whose bytes count here too. The parent keeps it for its statistics."""
+        child = MemoryPool(limit_bytes, name, _parent=self)
+        self._accounts.append(child)
+        return child
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._peak_bytes
+
+    @property
+    def available_bytes(self) -> int | None:
+        """What ``try_reserve`` could grant now if nobody waited; None when unlimited."""
+        return None if self.limit_bytes is None else max(0, self.limit_bytes - self._used_bytes)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What the requests in the queue wait for, together."""
+        with self._lock:
+            return sum(request.size_bytes for request in self._queue)
+
+    def statistics(self) -> PoolStatistics:
+        with self._lock:
+            return PoolStatistics(
+                self.name, self.limit_bytes, self._used_bytes, self._peak_bytes, len(self._queue)
+            )
+
+    def accounts(self) -> list[MemoryPool]:
+        return list(self._accounts)
+
+    def reset_peak(self) -> None:
+        """Start measuring the peak anew from what is used now."""
+        with self._lock:
+            self._peak_bytes = self._used_bytes
+
+    def empty(self) -> Reservation:
+        """A reservation of zero bytes, to be grown."""
+        return Reservation(self)
+
+    def reserve(self, size_bytes: int) -> Reservation:
+        """A reservation for bytes that exist already; never refused, may pass the limit."""
+        reservation = Reservation(self)
+        reservation.grow(size_bytes)
+        return reservation
+
+    def try_reserve(self, size_bytes: int) -> Reservation | None:
+        """A reservation, or None if it does not fit or others wait in the queue before."""
+        reservation = Reservation(self)
+        return reservation if reservation.try_grow(size_bytes) else None
+
+    def request(self, size_bytes: int, granted: Callable[[Reservation], None]) -> Request:
+        """Queue for a reservation. ``granted`` may be called before this returns.
+
+        A request larger than the limit is granted when the pool is empty, so that one oversized
+        message is never stuck for ever: the true worst case is limit + largest request.
+        """
+        request = Request(self, size_bytes, granted)
+        with self._lock:
+            self._queue.append(request)
+        self._serve()
+        return request
+
+    # What follows is the pool's side of Reservation and Request.
+
+    def _fits(self, size_bytes: int) -> bool:
+        if self.limit_bytes is None:
+            return True
+        return self._used_bytes + size_bytes <= self.limit_bytes
+
+    def _count(self, size_bytes: int) -> None:
+        pool: MemoryPool | None = self
+        while pool is not None:
+            pool._used_bytes += size_bytes
+            if pool._used_bytes > pool._peak_bytes:
+                pool._peak_bytes = pool._used_bytes
+            pool = pool._parent
+
+    def _add(self, size_bytes: int) -> None:
+        if size_bytes < 0:
+            raise ValueError(f"cannot grow by {size_bytes} bytes")
+        with self._lock:
+            self._count(size_bytes)
+
+    def _try_add(self, size_bytes: int) -> bool:
+        if size_bytes < 0:
+            raise ValueError(f"cannot grow by {size_bytes} bytes")
+        with self._lock:
+            if self._queue or not self._fits(size_bytes):
+                return False
+            self._count(size_bytes)
+            return True
+
+    def _remove(self, size_bytes: int) -> None:
+        with self._lock:
+            self._count(-size_bytes)
+            waiting = bool(self._queue)
+        if waiting:
+            self._serve()
+
+    def _cancel(self, request: Request) -> None:
+        with self._lock:
+            if request.state == "waiting":
+                request.state = "cancelled"
+                self._queue.remove(request)
+            request._granted = None
+        self._serve()
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    return
+                request = self._queue[0]
+                if not self._fits(request.size_bytes) and self._used_bytes > 0:
+                    return
+                self._queue.popleft()
+                request.state = "granted"
+                callback, request._granted = request._granted, None
+                reservation = Reservation(self)
+                reservation.grow(request.size_bytes)
+            # Outside the lock: the callback may reserve, free or cancel as it likes.
+            if callback is not None:
+                callback(reservation)
+            del reservation

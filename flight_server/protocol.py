@@ -1,0 +1,463 @@
+"""The words that server and client share: names, descriptors, tickets, action bodies, metadata keys.
+
+Everything here is text and JSON; Arrow and gRPC are not known. Parsing is strict: an unknown key, a
+wrong type or an illegal name is an :class:`~flight_server.errors.InvalidRequest` that says what was
+wrong and what is allowed. What is rendered here parses here to the same value.
+
+    descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
+    ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from"}
+    commit      {"commit": {"rows": n, "frames": n}}, the last message of a shuffle producer
+    actions     JSON bodies, one class each below
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from .errors import InvalidRequest
+
+ROWS_TRAILER = "x-flight-shuffle-rows"
+FRAMES_TRAILER = "x-flight-shuffle-frames"
+CRC_TRAILER = "x-flight-shuffle-crc32c"
+GENERATION_HEADER = "x-flight-shuffle-generation"
+
+REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
+"""The location that means "where you are asking now" (Arrow Flight specification)."""
+
+DEFAULT_PORT = 8815
+DEFAULT_HTTP_PORT = 8816
+MAX_PARTITIONS = 100_000
+MAX_LEASE_SECONDS = 30 * 24 * 3600.0
+
+_NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
+_ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+
+
+class Kind(StrEnum):
+    """Who writes a dataset and when it becomes readable."""
+
+    STREAM = "stream"
+    SHUFFLE = "shuffle"
+    SOURCE = "source"
+    CHANGELOG = "changelog"
+
+
+def check_dataset_name(name: object) -> str:
+    """The name itself.
+
+    Raises:
+        InvalidRequest: not 1 to 200 of ``A-Z a-z 0-9 . _ / -``, or with ``..``, or a leading ``/``.
+    """
+    if not isinstance(name, str):
+        raise InvalidRequest(f"a dataset's name must be text, not {type(name).__name__}")
+    if not _NAME.fullmatch(name) or ".." in name or name.startswith("/"):
+        shown = name if len(name) <= 80 else name[:80] + "…"
+        raise InvalidRequest(
+            f"{shown!r} is not a dataset name: use 1 to 200 characters of A-Z a-z 0-9 . _ / -, "
+            "without '..' and without a leading '/'"
+        )
+    return name
+
+
+def check_attempt(attempt: object, what: str = "attempt") -> str:
+    """The attempt as text; integers are accepted because Spark's ids are integers.
+
+    Raises:
+        InvalidRequest: neither an integer nor 1 to 100 of ``A-Z a-z 0-9 . _ : -``.
+    """
+    if isinstance(attempt, int) and not isinstance(attempt, bool):
+        attempt = str(attempt)
+    if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
+        raise InvalidRequest(f"{what} must be 1 to 100 characters of A-Z a-z 0-9 . _ : -, not {attempt!r}")
+    return attempt
+
+
+def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
+    """A JSON object. An empty text is the empty object.
+
+    Raises:
+        InvalidRequest: not UTF-8, not JSON, or not an object.
+    """
+    if not data:
+        return {}
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{what} is not UTF-8 JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest(f"{what} must be a JSON object, not {type(body).__name__}")
+    return body
+
+
+def dump_json(body: Mapping[str, Any]) -> bytes:
+    """Compact UTF-8 JSON."""
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+class _Fields:
+    """Takes the expected keys out of a JSON object one by one, and refuses what is left."""
+
+    def __init__(self, body: Mapping[str, Any], what: str) -> None:
+        self._body = dict(body)
+        self._known: list[str] = []
+        self._what = what
+
+    def _take(self, key: str) -> Any:
+        self._known.append(key)
+        return self._body.pop(key, None)
+
+    def text(self, key: str) -> str | None:
+        value = self._take(key)
+        if value is not None and not isinstance(value, str):
+            raise InvalidRequest(f"{self._what}: {key!r} must be text, not {value!r}")
+        return value
+
+    def integer(self, key: str, low: int, high: int) -> int | None:
+        value = self._take(key)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidRequest(f"{self._what}: {key!r} must be an integer from {low} to {high}, not {value!r}")
+        return value
+
+    def number(self, key: str, low: float, high: float) -> float | None:
+        value = self._take(key)
+        if value is None:
+            return None
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidRequest(f"{self._what}: {key!r} must be a number from {low} to {high}, not {value!r}")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        value = self._take(key)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"{self._what}: {key!r} must be true or false, not {value!r}")
+        return value
+
+    def any(self, key: str) -> Any:
+        return self._take(key)
+
+    def dataset(self) -> str:
+        value = self._take("dataset")
+        if value is None:
+            raise InvalidRequest(f"{self._what}: 'dataset' is missing")
+        return check_dataset_name(value)
+
+    def end(self) -> None:
+        if self._body:
+            unknown = ", ".join(repr(key) for key in sorted(self._body))
+            raise InvalidRequest(f"{self._what}: unknown key {unknown}; known are {', '.join(self._known)}")
+
+
+def parse_partition(text: str) -> int:
+    """A partition index in ASCII decimal.
+
+    Raises:
+        InvalidRequest: anything else.
+    """
+    if not (text.isascii() and text.isdecimal()) or len(text) > 6:
+        shown = text if len(text) <= 40 else text[:40] + "…"
+        raise InvalidRequest(f"{shown!r} is not a partition index (ASCII decimal, 0 to {MAX_PARTITIONS - 1})")
+    return int(text)
+
+
+def partition_metadata(partition: int) -> bytes:
+    """The ``app_metadata`` of a batch that a shuffle producer sends to ``partition``."""
+    return b"%d" % partition
+
+
+@dataclass(frozen=True)
+class PutCommand:
+    """What a DoPut's descriptor says.
+
+    ``partition`` and ``mode`` are for kind ``stream``; ``producer`` and ``attempt`` for the kinds with
+    many producers. ``mode`` is ``"create"`` (default) or ``"overwrite"``.
+    """
+
+    dataset: str
+    partition: int | None = None
+    producer: int | None = None
+    attempt: str | None = None
+    mode: str = "create"
+    generation: str | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> PutCommand:
+        fields = _Fields(parse_json(data, "the put command"), "the put command")
+        command = cls(
+            dataset=fields.dataset(),
+            partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
+            producer=fields.integer("producer", 0, 2**31 - 1),
+            attempt=None if (value := fields.any("attempt")) is None else check_attempt(value),
+            mode=fields.text("mode") or "create",
+            generation=fields.text("generation"),
+        )
+        fields.end()
+        if command.mode not in ("create", "overwrite"):
+            raise InvalidRequest(f"the put command: 'mode' is 'create' or 'overwrite', not {command.mode!r}")
+        if (command.producer is None) != (command.attempt is None):
+            raise InvalidRequest("the put command: 'producer' and 'attempt' go together")
+        return command
+
+    def encode(self) -> bytes:
+        body = {
+            "dataset": self.dataset,
+            "partition": self.partition,
+            "producer": self.producer,
+            "attempt": self.attempt,
+            "mode": None if self.mode == "create" else self.mode,
+            "generation": self.generation,
+        }
+        return dump_json({key: value for key, value in body.items() if value is not None})
+
+
+def parse_path(path: list[bytes]) -> tuple[str, int | None]:
+    """Dataset and partition of a PATH descriptor; partition None when it was not named.
+
+    Raises:
+        InvalidRequest: no element, more than two, or an illegal one.
+    """
+    if not 1 <= len(path) <= 2:
+        raise InvalidRequest(f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements")
+    try:
+        parts = [part.decode() for part in path]
+    except UnicodeDecodeError:
+        raise InvalidRequest("a PATH descriptor must be UTF-8 text") from None
+    return check_dataset_name(parts[0]), parse_partition(parts[1]) if len(parts) == 2 else None
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a DoGet reads.
+
+    ``generation`` None means whichever is current; ``partition`` None means partition 0 of a dataset
+    that has only that one. ``from_`` is the sequence number of the first frame wanted.
+    """
+
+    dataset: str
+    partition: int | None = None
+    generation: str | None = None
+    from_: int = 0
+
+    @classmethod
+    def parse(cls, data: bytes) -> Ticket:
+        """JSON, or the plain text ``name``. ``name/3`` stays a name here: only the store can tell."""
+        if not data.lstrip().startswith(b"{"):
+            try:
+                return cls(check_dataset_name(data.decode()))
+            except UnicodeDecodeError:
+                raise InvalidRequest("a ticket is JSON from get_flight_info, or a dataset's name") from None
+        fields = _Fields(parse_json(data, "the ticket"), "the ticket")
+        ticket = cls(
+            dataset=fields.dataset(),
+            generation=fields.text("generation"),
+            partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
+            from_=fields.integer("from", 0, 2**53) or 0,
+        )
+        fields.end()
+        return ticket
+
+    def encode(self) -> bytes:
+        body: dict[str, Any] = {"dataset": self.dataset}
+        if self.generation is not None:
+            body["generation"] = self.generation
+        if self.partition is not None:
+            body["partition"] = self.partition
+        if self.from_:
+            body["from"] = self.from_
+        return dump_json(body)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The totals with which a shuffle producer ends its stream: what it sent, to be compared."""
+
+    rows: int
+    frames: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> Commit:
+        fields = _Fields(parse_json(data, "the commit"), "the commit")
+        inner = fields.any("commit")
+        fields.end()
+        if not isinstance(inner, dict):
+            raise InvalidRequest('the commit is {"commit": {"rows": n, "frames": n}}')
+        totals = _Fields(inner, "the commit")
+        rows, frames = totals.integer("rows", 0, 2**53), totals.integer("frames", 0, 2**53)
+        totals.end()
+        if rows is None or frames is None:
+            raise InvalidRequest("the commit needs 'rows' and 'frames'")
+        return cls(rows, frames)
+
+    def encode(self) -> bytes:
+        return dump_json({"commit": {"rows": self.rows, "frames": self.frames}})
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long frames stay: until dropped, until ``readers`` have passed them, or ``seconds`` long."""
+
+    readers: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, value: object) -> Retention:
+        if value is None or value == "until_dropped":
+            return cls()
+        if isinstance(value, dict) and len(value) == 1:
+            fields = _Fields(value, "retention")
+            readers, seconds = fields.integer("readers", 1, 1_000_000), fields.number("seconds", 0.001, 1e9)
+            fields.end()
+            return cls(readers, seconds)
+        raise InvalidRequest(
+            f'retention is "until_dropped", {{"readers": n}} or {{"seconds": n}}, not {value!r}'
+        )
+
+    def to_json(self) -> str | dict[str, float]:
+        if self.readers is not None:
+            return {"readers": self.readers}
+        if self.seconds is not None:
+            return {"seconds": self.seconds}
+        return "until_dropped"
+
+
+@dataclass(frozen=True)
+class CreateRequest:
+    """Body of the action ``create``.
+
+    ``schema`` is the IPC-encapsulated schema message, base64 in JSON; None takes the first producer's.
+    ``producers`` (kind ``shuffle``) seals by itself when that many have committed. ``source`` (kind
+    ``source``) says what to pull, see ``sources``.
+    """
+
+    dataset: str
+    kind: Kind = Kind.STREAM
+    schema: str | None = None
+    partitions: int = 1
+    producers: int | None = None
+    retention: Retention = field(default_factory=Retention)
+    lease_seconds: float | None = None
+    durable: bool = False
+    source: dict[str, Any] | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> CreateRequest:
+        fields = _Fields(parse_json(data, "create"), "create")
+        dataset = fields.dataset()
+        kind = fields.text("kind") or Kind.STREAM.value
+        if kind not in {known.value for known in Kind}:
+            raise InvalidRequest(f"create: 'kind' is one of {', '.join(Kind)}, not {kind!r}")
+        request = cls(
+            dataset=dataset,
+            kind=Kind(kind),
+            schema=fields.text("schema"),
+            partitions=fields.integer("partitions", 1, MAX_PARTITIONS) or 1,
+            producers=fields.integer("producers", 1, 1_000_000),
+            retention=Retention.parse(fields.any("retention")),
+            lease_seconds=fields.number("lease_seconds", 0.1, MAX_LEASE_SECONDS),
+            durable=fields.flag("durable"),
+            source=fields.any("source"),
+        )
+        fields.end()
+        if request.source is not None and not isinstance(request.source, dict):
+            raise InvalidRequest("create: 'source' must be a JSON object")
+        if (request.source is not None) != (request.kind is Kind.SOURCE):
+            raise InvalidRequest("create: 'source' goes with kind 'source', and that kind needs it")
+        if request.producers is not None and request.kind is not Kind.SHUFFLE:
+            raise InvalidRequest("create: 'producers' is for kind 'shuffle'")
+        return request
+
+    def encode(self) -> bytes:
+        body: dict[str, Any] = {"dataset": self.dataset, "kind": self.kind.value, "partitions": self.partitions}
+        if self.schema is not None:
+            body["schema"] = self.schema
+        if self.producers is not None:
+            body["producers"] = self.producers
+        if self.retention != Retention():
+            body["retention"] = self.retention.to_json()
+        if self.lease_seconds is not None:
+            body["lease_seconds"] = self.lease_seconds
+        if self.durable:
+            body["durable"] = True
+        if self.source is not None:
+            body["source"] = self.source
+        return dump_json(body)
+
+
+@dataclass(frozen=True)
+class SealRequest:
+    """Body of the action ``seal``: ``attempts`` maps each producer to its winning attempt.
+
+    None accepts the first commit of each producer. An empty mapping seals the dataset without a row.
+    """
+
+    dataset: str
+    generation: str | None = None
+    attempts: dict[int, str] | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> SealRequest:
+        fields = _Fields(parse_json(data, "seal"), "seal")
+        dataset, generation, given = fields.dataset(), fields.text("generation"), fields.any("attempts")
+        fields.end()
+        if given is None:
+            return cls(dataset, generation)
+        if not isinstance(given, dict):
+            raise InvalidRequest("seal: 'attempts' must be an object {producer: attempt}")
+        attempts = {}
+        for producer, attempt in given.items():
+            if not producer.isdecimal() or not producer.isascii() or len(producer) > 10:
+                raise InvalidRequest(f"seal: producer {producer!r} is not an index in ASCII decimal")
+            attempts[int(producer)] = check_attempt(attempt)
+        return cls(dataset, generation, attempts)
+
+    def encode(self) -> bytes:
+        body: dict[str, Any] = {"dataset": self.dataset}
+        if self.generation is not None:
+            body["generation"] = self.generation
+        if self.attempts is not None:
+            body["attempts"] = {str(producer): attempt for producer, attempt in self.attempts.items()}
+        return dump_json(body)
+
+
+@dataclass(frozen=True)
+class DatasetRequest:
+    """Body of ``drop`` and ``renew`` (dataset needed), ``statistics`` and ``why`` (optional)."""
+
+    dataset: str | None = None
+    generation: str | None = None
+
+    @classmethod
+    def parse(cls, data: bytes, what: str, *, needed: bool) -> DatasetRequest:
+        fields = _Fields(parse_json(data, what), what)
+        name = fields.any("dataset")
+        request = cls(None if name is None else check_dataset_name(name), fields.text("generation"))
+        fields.end()
+        if needed and request.dataset is None:
+            raise InvalidRequest(f"{what}: 'dataset' is missing")
+        return request
+
+    def encode(self) -> bytes:
+        body = {"dataset": self.dataset, "generation": self.generation}
+        return dump_json({key: value for key, value in body.items() if value is not None})
+
+
+ACTIONS: dict[str, str] = {
+    "create": "Create a dataset: {dataset, kind, schema, partitions, producers, retention, lease_seconds, durable}",
+    "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}}",
+    "drop": "Drop a dataset and what it holds: {dataset, generation}",
+    "renew": "Renew a dataset's lease: {dataset, generation}",
+    "statistics": "Memory, disk, datasets, partitions and subscriptions: {dataset}",
+    "why": "Every stream that waits: for what, for how long, for which peer: {dataset}",
+    "drain": "Take nothing new, let running streams end, then stop the server: {}",
+    "CancelFlightInfo": "Arrow's own: drop the dataset that the FlightInfo describes",
+    "RenewFlightEndpoint": "Arrow's own: renew the lease of the dataset that the endpoint belongs to",
+}
+"""What ListActions answers."""
