@@ -1,0 +1,1 @@
+"""Tests, benchmarks and the demo; each test file mirrors the module that it tests."""

@@ -1,0 +1,1 @@
+"""One test file for each module of the server."""

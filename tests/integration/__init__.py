@@ -1,0 +1,1 @@
+"""What crosses modules: real server processes, real clients, real Spark."""

@@ -1,0 +1,1 @@
+"""Load tests: many connections, much data, faults while both run."""

@@ -1,0 +1,1 @@
+"""What several kinds of test share: server processes, gates, generators of data."""
