@@ -1,0 +1,52 @@
+# Each target does its own set-up, on a fresh machine too; needed beforehand: make, Python 3.11+ with venv.
+# PYTHON=... chooses another interpreter, VENV=... another place for the virtual environment.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEPENDENCIES := $(VENV)/dependencies.stamp
+PROJECT := $(VENV)/project.stamp
+# Prints JAVA_HOME; installs a JRE when it may, or says in one sentence what to install.
+JAVA := $(BIN)/python -m tests.support.java --install
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench lock clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
+
+demo: $(PROJECT) ## Run the main job on real flights data
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
+
+test: lint ## Check style and types, then run every test
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/pytest
+
+lint: $(PROJECT) ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(PROJECT) ## Measure, and print ratios
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.benchmarks
+
+# The lock names versions and hashes only, never an index: it works behind any mirror.
+lock: $(PROJECT) ## Write requirements-dev.lock anew from pyproject.toml
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+		--custom-compile-command "make lock" --quiet --output-file requirements-dev.lock
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+$(PROJECT): pyproject.toml $(DEPENDENCIES)
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEPENDENCIES): requirements-dev.lock | $(BIN)/python
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements-dev.lock
+	@touch $@
+
+$(BIN)/python:
+	@PYTHON='$(PYTHON)' tests/support/make_venv.sh '$(VENV)'

@@ -1,0 +1,95 @@
+"""Find Java 17 or later, which Spark needs; standard library only, so it runs before anything is installed.
+
+`python -m tests.support.java` prints the Java home, or says in one sentence what to install and exits
+with 1. With `--install`, Debian's headless JRE is installed first when there is none, if that needs no
+password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+OLDEST_VERSION = 17
+# Newest first: Debian 12 has only 17, Debian 13 only 21, Ubuntu both.
+_DEBIAN_PACKAGES = ("openjdk-21-jre-headless", "openjdk-17-jre-headless")
+MISSING = (
+    f"Spark needs Java {OLDEST_VERSION} or later: install a JRE (Debian: apt-get install "
+    "openjdk-17-jre-headless, or openjdk-21-jre-headless) or set JAVA_HOME."
+)
+
+
+def find_java_home() -> Path | None:
+    """Return the home of the first Java that is new enough: JAVA_HOME, PATH, then the system's own."""
+    for home in _candidates():
+        version = _major_version(home)
+        if version is not None and version >= OLDEST_VERSION:
+            return home
+    return None
+
+
+def install_jre() -> None:
+    """Install Debian's headless JRE; does nothing where that would need a password or another system."""
+    if shutil.which("apt-get") is None:
+        return
+    command = ["apt-get"]
+    if os.geteuid() != 0:
+        if shutil.which("sudo") is None or _run(["sudo", "-n", "true"]) != 0:
+            return
+        # env: sudo passes no variables on by itself.
+        command = ["sudo", "-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
+    os.environ.setdefault("DEBIAN_FRONTEND", "noninteractive")
+    print("Installing a Java runtime with apt-get ...", file=sys.stderr)
+    _run([*command, "update", "-qq"])
+    for package in _DEBIAN_PACKAGES:
+        if _run([*command, "install", "-y", "-qq", "--no-install-recommends", package]) == 0:
+            return
+
+
+def _candidates() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path is not None:
+        yield Path(on_path).resolve().parent.parent
+    # In order of their names: the oldest that will do has been in use with Spark the longest.
+    yield from sorted(path for path in Path("/usr/lib/jvm").glob("*") if path.is_dir())
+
+
+def _major_version(home: Path) -> int | None:
+    try:
+        answer = subprocess.run(
+            [str(home / "bin" / "java"), "-version"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # Java 8 called itself 1.8.
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(match[1]) if match else None
+
+
+def _run(command: list[str]) -> int:
+    # Standard output is kept for the one line that the caller reads.
+    return subprocess.run(command, stdout=sys.stderr, check=False).returncode
+
+
+def main() -> int:
+    """Print the Java home and return the exit status."""
+    home = find_java_home()
+    if home is None and "--install" in sys.argv[1:]:
+        install_jre()
+        home = find_java_home()
+    if home is None:
+        print(MISSING, file=sys.stderr)
+        return 1
+    print(home)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
