@@ -1,0 +1,66 @@
+"""Spark's schemas as Arrow's, by Spark's own rules; for the driver.
+
+A ``StructType`` or its DDL string goes through Spark's ``to_arrow_schema`` with the session's time zone and
+string width, so that a function sees the same Arrow types whether the stage before it was Spark or an
+exchange. Works on Spark Classic and Spark Connect.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError, UnsupportedOperationException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from flight_server.errors import InvalidRequest
+
+
+def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -> StructType:
+    """The ``StructType`` of a schema given as one or as DDL text, parsed by Spark itself.
+
+    Raises:
+        InvalidRequest: no columns, or a name that appears twice.
+        pyspark.errors.ParseException: the DDL is not one.
+    """
+    # An empty DataFrame is the one way to parse DDL that Spark Classic and Spark Connect share.
+    struct = spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
+    names = list(struct.names)
+    if not names:
+        raise InvalidRequest(f"{stage}: the schema has no columns; declare at least one", stage=stage)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(f"{stage}: the schema names {', '.join(twice)} twice; rename one", stage=stage)
+    return struct
+
+
+def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Schema:
+    """Spark's own Arrow schema for ``struct``, with the session's time zone and string width.
+
+    Raises:
+        InvalidRequest: a type that Spark has no Arrow type for.
+    """
+    accepted = inspect.signature(to_arrow_schema).parameters
+    options: dict[str, Any] = {
+        "error_on_duplicated_field_names_in_struct": True,
+        "timezone": spark.conf.get("spark.sql.session.timeZone"),
+        "prefers_large_types": spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")
+        == "true",
+    }
+    # Spark 4.1 has no `timezone` yet: its timestamps are then labelled UTC, which is the same instant.
+    options = {name: value for name, value in options.items() if name in accepted}
+    fields = []
+    for field in struct:
+        try:
+            fields.extend(to_arrow_schema(StructType([field]), **options))
+        except (PySparkTypeError, UnsupportedOperationException) as error:
+            raise InvalidRequest(
+                f"{stage}: Spark has no Arrow type for column {field.name!r} of type "
+                f"{field.dataType.simpleString()}; cast it before, for example to string",
+                stage=stage,
+                column=field.name,
+            ) from error
+    return pa.schema(fields)

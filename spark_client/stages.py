@@ -1,0 +1,137 @@
+"""The Python stages between two exchanges, run one after the other in one pass of one Python worker.
+
+Guarantee: what comes out of :func:`run` has the last stage's declared schema exactly, see
+:mod:`spark_client.arrow_types`. Batches flow one at a time from stage to stage: nothing but a group stage
+holds more than the batch it works on, and nothing goes through the JVM in between.
+
+Signatures
+    Those of Spark. A map stage calls ``fn(Iterator[RecordBatch]) -> Iterator[RecordBatch]`` once. A group
+    stage calls ``fn`` once for each group, with a ``pyarrow.Table`` or, if its annotations say so, with an
+    iterator of batches; a function of two arguments gets the keys, a tuple of Arrow scalars, before it.
+
+Groups
+    A group stage first gathers its whole partition: the worker must have room for it, and for one window of
+    :mod:`spark_client.grouping` beside it. Results of small groups are put together into batches of
+    ``BATCH_ROWS`` rows or ``BATCH_BYTES``, because one message for each group would cost more than the group.
+
+Errors
+    An exception of a function passes through as it is, with a note that names the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.errors import InvalidRequest
+from spark_client.arrow_types import Declared
+from spark_client.grouping import groups
+
+BATCH_ROWS = 64 * 1024
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class MapStage:
+    """``mapInArrow``: one call of ``fn`` over all batches of the task."""
+
+    fn: Callable[[Iterator[Any]], Iterable[Any]]
+    declared: Declared
+
+    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The function's batches, checked and cast; empty ones are left out."""
+        name = self.declared.stage
+        for batch in _noted(name, lambda: iter(_iterable(self.fn(batches), name, "an iterator"))):
+            _expect(batch, pa.RecordBatch, name)
+            if batch.num_rows:
+                yield self.declared.cast(batch)
+
+
+@dataclass(frozen=True)
+class GroupStage:
+    """``applyInArrow``: one call of ``fn`` for each group of ``keys`` in the partition.
+
+    ``schema`` is the input's; ``with_keys`` and ``iterates`` say which signature ``fn`` has.
+    """
+
+    fn: Callable[..., Any]
+    declared: Declared
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    with_keys: bool
+    iterates: bool
+
+    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The function's results, checked, cast and put together."""
+        table = pa.Table.from_batches(list(batches), self.schema)
+        results: list[pa.Table] = []
+        rows = size_bytes = 0
+        for keys, group in groups(table, self.keys):
+            for result in _noted(self.declared.stage, partial(self._call, keys, group)):
+                if not result.num_rows:
+                    continue
+                results.append(self.declared.cast(result))
+                rows, size_bytes = rows + result.num_rows, size_bytes + result.nbytes
+                if rows >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+                    yield from _batches(results)
+                    results, rows, size_bytes = [], 0, 0
+        yield from _batches(results)
+
+    def _call(self, keys: tuple[Any, ...], group: pa.Table) -> Iterator[Any]:
+        first = (keys,) if self.with_keys else ()
+        if not self.iterates:
+            result = self.fn(*first, group)
+            _expect(result, pa.Table, self.declared.stage)
+            yield result
+            return
+        for batch in _iterable(self.fn(*first, iter(group.to_batches())), self.declared.stage, "an iterator"):
+            _expect(batch, pa.RecordBatch, self.declared.stage)
+            yield pa.Table.from_batches([batch])
+
+
+Stage = MapStage | GroupStage
+
+
+def run(stages: Sequence[Stage], batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches that leave the last stage; those that came in when there is none."""
+    for stage in stages:
+        batches = stage.run(batches)
+    return batches
+
+
+def _noted(stage: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    note = f"raised in {stage}"
+    try:
+        yield from start()
+    except Exception as error:
+        # An error of an earlier stage comes through the later ones, which pull from it.
+        if not any(other.startswith("raised in ") for other in getattr(error, "__notes__", ())):
+            error.add_note(note)
+        raise
+
+
+def _iterable(result: Any, stage: str, wanted: str) -> Iterable[Any]:
+    if isinstance(result, Iterable) and not isinstance(result, pa.Table | pa.RecordBatch):
+        return result
+    raise InvalidRequest(
+        f"{stage}: the function returned {type(result).__name__}; it must return {wanted} of "
+        "pyarrow.RecordBatch, for example by `yield batch`",
+        stage=stage,
+    )
+
+
+def _expect(result: Any, kind: Any, stage: str) -> None:
+    if not isinstance(result, kind):
+        raise InvalidRequest(
+            f"{stage}: the function gave {type(result).__name__} where pyarrow.{kind.__name__} is expected",
+            stage=stage,
+        )
+
+
+def _batches(results: list[pa.Table]) -> Iterator[Any]:
+    if results:
+        yield from pa.concat_tables(results).combine_chunks().to_batches()
