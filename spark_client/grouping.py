@@ -5,8 +5,8 @@ group in the order they have in the table.
 
 Agreeing
     Null agrees with null, NaN with every NaN, and -0.0 with 0.0, as in Spark's GROUP BY. Structs agree
-    field by field, and a null struct only with a null struct. Lists and maps are not grouped by: the plan refuses
-    them (see :func:`check_groupable`).
+    field by field, and a null struct only with a null struct. Lists and maps are not grouped by: the plan
+    refuses them (see :func:`check_groupable`).
 
 How
     Each key becomes an integer code (Arrow's dictionary encoding), the codes of several keys become one, and
