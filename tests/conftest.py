@@ -1,0 +1,101 @@
+"""Fixtures that all tests share.
+
+Each async test runs on asyncio and on uvloop. After each test nothing may be left over: no task, no thread,
+no child process, no reserved byte (see ``tests.support.leftovers``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+from tests.support import java, leftovers
+from tests.support.server_process import ServerProcess
+
+_failed = pytest.StashKey[bool]()
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run each async test once on each of these."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let fixtures know whether the test itself has failed."""
+    report = yield
+    if report.failed:
+        item.stash[_failed] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail when a thread, a child process or a reserved byte outlives the test and its fixtures."""
+    before = leftovers.snapshot()
+    yield
+    found = leftovers.left_over(before, reservations=not request.node.stash.get(_failed, False))
+    if found:
+        pytest.fail("left over by the test: " + "; ".join(found), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def no_task_left_over(request: pytest.FixtureRequest, nothing_left_over: None) -> None:
+    """Fail when an async test leaves a task in its loop; other tests get no loop for it."""
+    if pytest_asyncio.is_async_test(request.node):
+        request.getfixturevalue("_no_task_left_over")
+
+
+@pytest_asyncio.fixture
+async def _no_task_left_over() -> AsyncIterator[None]:
+    yield
+    found = await leftovers.tasks_left_over()
+    if found:
+        pytest.fail("left over by the test: " + "; ".join(found), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def java_home() -> Iterator[str]:
+    """Return the home of a Java that Spark can use; the environment names it, and this Python, for Spark."""
+    home = java.find_java_home()
+    if home is None:
+        pytest.fail(java.MISSING, pytrace=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(home))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        # Spark otherwise picks the machine's first address, which may not be reachable from itself.
+        patch.setenv("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
+        yield str(home)
+
+
+@pytest.fixture
+def flight_server_process() -> Iterator[Callable[..., ServerProcess]]:
+    """Return a function that starts a real server process; its options are ``ServerProcess.start``'s.
+
+    Servers that the test has not ended itself are terminated afterwards and must exit with 0.
+    """
+    servers: list[ServerProcess] = []
+
+    def start(*arguments: str, **options: object) -> ServerProcess:
+        server = ServerProcess.start(*arguments, **options)  # type: ignore[arg-type] # any option goes through
+        servers.append(server)
+        return server
+
+    yield start
+    try:
+        for server in servers:
+            if server.returncode is None:
+                code = server.terminate()
+                assert code == 0, f"SIGTERM ended the server with {code}:\n{server.tail()}"
+    finally:
+        for server in servers:
+            server.close()

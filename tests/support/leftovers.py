@@ -1,0 +1,119 @@
+"""What a test may leave behind: nothing. Reads the state of this process, cheaply enough for each test.
+
+``snapshot`` is taken before a test and ``left_over`` says in words what is there in addition afterwards. What
+is ending at that moment (a thread past its last line, a process not yet reaped) is given a grace period that
+costs time only when something is in fact left.
+
+Not seen: bare file descriptors; objects that own one warn when they are collected without having been closed,
+and warnings are errors here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+GRACE_SECONDS = 3.0
+_POLL_SECONDS = 0.01
+# Python's own and meant to live as long as the process: multiprocessing starts it once.
+_PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_OUR_PACKAGES = ("flight_server", "spark_client", "tests")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was there before the test."""
+
+    threads: frozenset[int]
+    children: frozenset[int]
+    # By identity: a pool that is still referenced afterwards cannot have given its id to another.
+    used_bytes: dict[int, int]
+
+
+def snapshot() -> Snapshot:
+    """Return what is there now."""
+    used_bytes = {identity: used for identity, _, used in _pools()}
+    return Snapshot(frozenset(_threads()), frozenset(_children()), used_bytes)
+
+
+def left_over(before: Snapshot, *, reservations: bool = True) -> list[str]:
+    """Return what is there in addition to ``before`` after the grace period; empty when nothing is.
+
+    ``reservations=False`` leaves out the pools: the traceback of a failed test keeps its bytes alive.
+    """
+    if not (found := _difference(before, reservations=reservations)):
+        return []
+    gc.collect()
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (found := _difference(before, reservations=reservations)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return found
+
+
+async def tasks_left_over() -> list[str]:
+    """Return the tasks of the running loop other than the caller, after the grace period."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        _, tasks = await asyncio.wait(tasks, timeout=GRACE_SECONDS)
+    return [f"task {task!r}" for task in tasks]
+
+
+def _difference(before: Snapshot, *, reservations: bool) -> list[str]:
+    found = [f"thread {name!r}" for identity, name in _threads().items() if identity not in before.threads]
+    found += [f"child process {pid}: {_command(pid)}" for pid in sorted(_children() - before.children)]
+    if reservations:
+        for identity, name, used in _pools():
+            more = used - before.used_bytes.get(identity, 0)
+            if more > 0:
+                found.append(f"{more} bytes reserved in pool {name!r}")
+    return found
+
+
+def _threads() -> dict[int, str]:
+    return {id(thread): thread.name for thread in threading.enumerate() if _counts(thread)}
+
+
+def _counts(thread: threading.Thread) -> bool:
+    if thread is threading.main_thread():
+        return False
+    # Libraries keep daemon threads for the life of the process (py4j, grpc); those of ours end with what owns
+    # them. The target is kept by Thread only under a private name.
+    target = getattr(thread, "_target", None)
+    modules = (type(thread).__module__, getattr(target, "__module__", None) or "")
+    return not thread.daemon or any(module.startswith(_OUR_PACKAGES) for module in modules)
+
+
+def _children() -> set[int]:
+    return {pid for pid in _child_pids() if not any(name in _command(pid) for name in _PERMANENT_CHILDREN)}
+
+
+def _child_pids() -> Iterator[int]:
+    # A child is listed under the thread that started it, and under any other once that thread has ended.
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            children = (task / "children").read_text()
+        except OSError:  # the thread ended meanwhile
+            continue
+        yield from map(int, children.split())
+
+
+def _command(pid: int) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "(gone)"
+    return command.strip() or "(ended, not reaped)"
+
+
+def _pools() -> Iterator[tuple[int, str, int]]:
+    # Not imported here: a test that uses no pool must not pay for it, nor have its imports changed.
+    memory = sys.modules.get("flight_server.memory")
+    if memory is not None:
+        for pool in memory.live_pools():
+            yield id(pool), pool.name, pool.used_bytes

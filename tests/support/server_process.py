@@ -1,0 +1,204 @@
+"""A real server in a process of its own, for tests, benchmarks and the demo.
+
+Guarantee: after ``start`` the server serves at ``location``; after ``close`` its process is gone and every
+line that it wrote is in ``log``. Nothing here sleeps or guesses a port: the server picks free ones and says
+them in its ready line. Each wait has a deadline, and the error of a missed one shows the log.
+
+Variables ``FLIGHT_SERVER_*`` of the surrounding environment are not handed on, so that a run does not depend
+on the shell that it was started from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+START_DEADLINE_SECONDS = 30.0
+STOP_DEADLINE_SECONDS = 30.0
+
+Option = str | int | float | bool | Path | None
+
+
+class ServerProcess:
+    """A running ``flight-server``; also a context manager that closes it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.log: list[str] = []
+        self._ready: dict[str, Any] = {}
+        self._ready_or_ended = threading.Event()
+        self._reader = threading.Thread(target=self._read, name=f"server-log-{process.pid}", daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def start(
+        cls,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        python: str | Path = sys.executable,
+        **options: Option,
+    ) -> Self:
+        """Start a server and return once it serves.
+
+        ``memory_limit="64MiB"`` becomes ``--memory-limit 64MiB``, ``True`` a bare flag; ``None`` and
+        ``False`` leave the option out. ``port`` is any free one unless it is given.
+        Raises RuntimeError with the log when the server ends, or is not ready in time.
+        """
+        given = {"port": 0, "log_format": "json", **options}
+        command = [str(python), "-m", "flight_server", *_flags(given), *arguments]
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLIGHT_SERVER_")}
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**inherited, "PYTHONUNBUFFERED": "1", **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        server = cls(process)
+        try:
+            server._wait_until_ready()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    @property
+    def ready(self) -> dict[str, Any]:
+        """The ready line, parsed."""
+        return self._ready
+
+    @property
+    def location(self) -> str:
+        """The gRPC lane's address, ``grpc://127.0.0.1:PORT``."""
+        return str(self._ready["location"])
+
+    @property
+    def http(self) -> str | None:
+        """The bulk lane's address, ``http://127.0.0.1:PORT``; None when the server has none."""
+        return self._ready.get("http")
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+        return self.process.poll()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the log's JSON lines whose ``event`` is ``name``."""
+        parsed = (_parse(line) for line in self.log)
+        return [line for line in parsed if line.get("event") == name]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; does nothing when the process has ended."""
+        self.process.send_signal(number)
+
+    def terminate(self) -> int:
+        """Ask for a clean end with SIGTERM, wait for it and return the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> int:
+        """End the process with SIGKILL, wait for it and return the exit code, which is -9."""
+        self.signal(signal.SIGKILL)
+        return self.wait()
+
+    def wait(self, deadline_seconds: float = STOP_DEADLINE_SECONDS) -> int:
+        """Wait for the end, and for the log to be complete; return the exit code."""
+        try:
+            code = self.process.wait(deadline_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(
+                f"the server did not end within {deadline_seconds} s:\n{self.tail()}"
+            ) from error
+        # A child that outlived the server could hold the pipe open: that is a leak, and must not hang here.
+        self._reader.join(STOP_DEADLINE_SECONDS)
+        return code
+
+    def close(self) -> None:
+        """Make sure that the process is gone, by force if need be; may be called twice."""
+        if self.returncode is None:
+            self.process.kill()
+        self.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def rss_bytes(self) -> int:
+        """Return the resident size now."""
+        return self._status_bytes("VmRSS")
+
+    def peak_rss_bytes(self) -> int:
+        """Return the largest resident size so far, as the kernel saw it."""
+        return self._status_bytes("VmHWM")
+
+    def cpu_seconds(self) -> float:
+        """Return the user and system time spent so far, over all threads."""
+        # The name in brackets may hold spaces; utime and stime are fields 14 and 15 of proc(5).
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def tail(self, lines: int = 50) -> str:
+        """Return the end of the log."""
+        return "\n".join(self.log[-lines:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log.append(line.rstrip("\n"))
+            if not self._ready_or_ended.is_set() and (parsed := _parse(line)).get("event") == "ready":
+                self._ready = parsed
+                self._ready_or_ended.set()
+        self._ready_or_ended.set()
+
+    def _wait_until_ready(self) -> None:
+        if not self._ready_or_ended.wait(START_DEADLINE_SECONDS):
+            raise RuntimeError(f"the server was not ready within {START_DEADLINE_SECONDS} s:\n{self.tail()}")
+        if not self._ready:
+            raise RuntimeError(f"the server ended with {self.wait()} instead of serving:\n{self.tail()}")
+
+    def _status_bytes(self, key: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == key:
+                return int(value.split()[0]) * 1024
+        raise RuntimeError(f"process {self.pid} has ended and has no {key}")
+
+
+def _flags(options: dict[str, Option]) -> list[str]:
+    flags: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            flags.append(flag)
+        elif value is not None and value is not False:
+            flags += [flag, str(value)]
+    return flags
+
+
+def _parse(line: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
