@@ -22,11 +22,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
+from spark_client.array_buffers import offsets, values, view
 from spark_client.murmur3 import Hashes, hash_bytes, hash_ints, hash_longs
 
 Rows: TypeAlias = "slice | NDArray[np.int64]"
@@ -91,7 +91,7 @@ class KeyColumn(ABC):
 
     def __init__(self, array: pa.Array) -> None:
         self._offset = array.offset
-        self._validity = _view(array.buffers()[0], np.uint8) if array.null_count else None
+        self._validity = view(array.buffers()[0], np.uint8) if array.null_count else None
 
     def fold(self, rows: Rows, hashes: Hashes) -> None:
         """Mix the value of each of `rows` into its hash, in place; a null leaves the hash as it is."""
@@ -118,7 +118,7 @@ class _Nulls(KeyColumn):
 class _Booleans(KeyColumn):
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
-        self._values = _view(array.buffers()[1], np.uint8)
+        self._values = view(array.buffers()[1], np.uint8)
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         hash_ints(_bits(self._values, self._offset, rows).astype(np.int32), hashes)
@@ -129,7 +129,7 @@ class _Integers(KeyColumn):
 
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
-        self._values = _values(array, np.dtype(f"i{array.type.byte_width}"))
+        self._values = values(array, np.dtype(f"i{array.type.byte_width}"))
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         values = self._values[rows]
@@ -164,7 +164,7 @@ class _Floats(KeyColumn):
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
         width = array.type.byte_width
-        self._bits = _values(array, np.dtype(f"u{width}"))
+        self._bits = values(array, np.dtype(f"u{width}"))
         self._zero, self._infinity, self._nan = (
             (0x8000_0000_0000_0000, 0x7FF0_0000_0000_0000, 0x7FF8_0000_0000_0000)
             if width == 8
@@ -219,9 +219,8 @@ class _LongDecimals(KeyColumn):
 class _Bytes(KeyColumn):
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
-        wide = types.is_large_string(array.type) or types.is_large_binary(array.type)
-        self._ends = _offsets(array, wide=wide)
-        self._data = _view(array.buffers()[2], np.uint8)
+        self._ends = offsets(array)
+        self._data = view(array.buffers()[2], np.uint8)
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         starts, lengths = _spans(self._ends, rows)
@@ -232,7 +231,7 @@ class _FixedSizeBytes(KeyColumn):
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
         self._width = array.type.byte_width
-        self._data = _view(array.buffers()[1], np.uint8)
+        self._data = view(array.buffers()[1], np.uint8)
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         starts = (_positions(rows) + self._offset) * self._width
@@ -262,7 +261,7 @@ class _Lists(KeyColumn):
             first = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64)
             self._ends = first * array.type.list_size
         else:
-            self._ends = _offsets(array, wide=types.is_large_list(array.type))
+            self._ends = offsets(array)
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         starts, lengths = _spans(self._ends, rows)
@@ -279,7 +278,7 @@ class _Lists(KeyColumn):
 class _Dictionaries(KeyColumn):
     def __init__(self, array: pa.Array, name: str) -> None:
         super().__init__(array)
-        self._indices = _values(array.indices, np.dtype(array.type.index_type.to_pandas_dtype()))
+        self._indices = values(array.indices, np.dtype(array.type.index_type.to_pandas_dtype()))
         self._dictionary = key_column(array.dictionary, name)
         self._size = len(array.dictionary)
 
@@ -301,39 +300,23 @@ _PLAIN_COLUMNS: dict[type[KeyColumn], tuple[Callable[[pa.DataType], bool], ...]]
 }
 
 
-def _view(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> NDArray[Any]:
-    """The buffer as an array; Arrow may leave out the buffers of an array without rows."""
-    if buffer is None:
-        return np.empty(0, dtype)
-    return np.frombuffer(buffer, dtype, buffer.size // np.dtype(dtype).itemsize)
-
-
-def _values(array: pa.Array, dtype: npt.DTypeLike) -> NDArray[Any]:
-    return _view(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
-
-
 def _halves(decimals: pa.Array) -> NDArray[np.int64]:
     """The low and the high 64 bits of each value, side by side."""
-    halves = _view(decimals.buffers()[1], np.int64).reshape(-1, 2)
+    halves = view(decimals.buffers()[1], np.int64).reshape(-1, 2)
     return halves[decimals.offset : decimals.offset + len(decimals)]
-
-
-def _offsets(array: pa.Array, *, wide: bool) -> NDArray[Any]:
-    offsets = _view(array.buffers()[1], np.int64 if wide else np.int32)
-    return offsets[array.offset : array.offset + len(array) + 1]
 
 
 def _positions(rows: Rows) -> NDArray[np.int64]:
     return np.arange(rows.start, rows.stop, dtype=np.int64) if isinstance(rows, slice) else rows
 
 
-def _spans(offsets: NDArray[Any], rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _spans(ends: NDArray[Any], rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where the values of `rows` start, and how long they are."""
     if isinstance(rows, slice):
-        bounds = offsets[rows.start : rows.stop + 1].astype(np.int64)
+        bounds = ends[rows.start : rows.stop + 1].astype(np.int64)
         return bounds[:-1], np.diff(bounds)
-    starts = offsets[rows].astype(np.int64)
-    return starts, offsets[rows + 1] - starts
+    starts = ends[rows].astype(np.int64)
+    return starts, ends[rows + 1] - starts
 
 
 def _bits(bitmap: NDArray[np.uint8], offset: int, rows: Rows) -> NDArray[np.bool_]:

@@ -1,0 +1,37 @@
+"""Views of Arrow arrays' own buffers as numpy arrays, without copies; slices' offsets are respected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+
+def view(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> NDArray[Any]:
+    """The whole buffer; Arrow may leave out the buffers of an array without rows."""
+    if buffer is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(buffer, dtype, buffer.size // np.dtype(dtype).itemsize)
+
+
+def values(array: pa.Array, dtype: npt.DTypeLike) -> NDArray[Any]:
+    """The values of a fixed-width array, those under nulls included."""
+    return view(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+
+
+def offsets(array: pa.Array) -> NDArray[Any]:
+    """Where each row of a string, binary, list or map array starts, and behind the last where that one ends.
+
+    int32, or int64 for the large types. Offsets count from the start of the child or data buffer, whichever
+    slice of it the array is.
+    """
+    kind = array.type
+    wide = types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind)
+    if not len(array):
+        return np.zeros(1, np.int64 if wide else np.int32)
+    bounds = view(array.buffers()[1], np.int64 if wide else np.int32)
+    return bounds[array.offset : array.offset + len(array) + 1]
