@@ -106,6 +106,19 @@ class Reservation:
         self._size_bytes -= size_bytes
         self._pool._remove(size_bytes)
 
+    def split(self, size_bytes: int) -> Reservation:
+        """Move some of the bytes to a reservation of their own; the pool sees no change.
+
+        Raises:
+            ValueError: more than the reservation holds; nothing was changed.
+        """
+        if size_bytes > self._size_bytes:
+            raise ValueError(f"cannot split {size_bytes} bytes off a reservation of {self._size_bytes}")
+        other = Reservation(self._pool)
+        self._size_bytes -= size_bytes
+        other._size_bytes = size_bytes
+        return other
+
     def free(self) -> None:
         """Give all bytes back. Twice is fine."""
         size_bytes, self._size_bytes = self._size_bytes, 0
@@ -129,7 +142,9 @@ class MemoryPool:
         name: what ``statistics`` and errors call it.
     """
 
-    def __init__(self, limit_bytes: int | None, name: str = "memory", _parent: MemoryPool | None = None) -> None:
+    def __init__(
+        self, limit_bytes: int | None, name: str = "memory", _parent: MemoryPool | None = None
+    ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
             raise ValueError(f"the limit of pool {name!r} must be positive, not {limit_bytes}")
         self.name = name

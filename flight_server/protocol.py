@@ -24,6 +24,7 @@ from .errors import InvalidRequest
 ROWS_TRAILER = "x-flight-shuffle-rows"
 FRAMES_TRAILER = "x-flight-shuffle-frames"
 CRC_TRAILER = "x-flight-shuffle-crc32c"
+FROM_TRAILER = "x-flight-shuffle-from"
 GENERATION_HEADER = "x-flight-shuffle-generation"
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
@@ -122,7 +123,9 @@ class _Fields:
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidRequest(f"{self._what}: {key!r} must be an integer from {low} to {high}, not {value!r}")
+            raise InvalidRequest(
+                f"{self._what}: {key!r} must be an integer from {low} to {high}, not {value!r}"
+            )
         return value
 
     def number(self, key: str, low: float, high: float) -> float | None:
@@ -130,7 +133,9 @@ class _Fields:
         if value is None:
             return None
         if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidRequest(f"{self._what}: {key!r} must be a number from {low} to {high}, not {value!r}")
+            raise InvalidRequest(
+                f"{self._what}: {key!r} must be a number from {low} to {high}, not {value!r}"
+            )
         return float(value)
 
     def flag(self, key: str) -> bool:
@@ -166,6 +171,17 @@ def parse_partition(text: str) -> int:
         shown = text if len(text) <= 40 else text[:40] + "…"
         raise InvalidRequest(f"{shown!r} is not a partition index (ASCII decimal, 0 to {MAX_PARTITIONS - 1})")
     return int(text)
+
+
+def bulk_path(dataset: str, partition: int, generation: str | None = None, from_: int = 0) -> str:
+    """Path and query of a partition on the bulk lane. Names need no escaping by their alphabet."""
+    query = "&".join(
+        [
+            *([f"generation={generation}"] if generation is not None else []),
+            *([f"from={from_}"] if from_ else []),
+        ]
+    )
+    return f"/v1/datasets/{dataset}/partitions/{partition}" + (f"?{query}" if query else "")
 
 
 def partition_metadata(partition: int) -> bytes:
@@ -225,7 +241,9 @@ def parse_path(path: list[bytes]) -> tuple[str, int | None]:
         InvalidRequest: no element, more than two, or an illegal one.
     """
     if not 1 <= len(path) <= 2:
-        raise InvalidRequest(f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements")
+        raise InvalidRequest(
+            f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"
+        )
     try:
         parts = [part.decode() for part in path]
     except UnicodeDecodeError:
@@ -375,7 +393,11 @@ class CreateRequest:
         return request
 
     def encode(self) -> bytes:
-        body: dict[str, Any] = {"dataset": self.dataset, "kind": self.kind.value, "partitions": self.partitions}
+        body: dict[str, Any] = {
+            "dataset": self.dataset,
+            "kind": self.kind.value,
+            "partitions": self.partitions,
+        }
         if self.schema is not None:
             body["schema"] = self.schema
         if self.producers is not None:

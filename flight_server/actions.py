@@ -1,0 +1,146 @@
+"""The Flight actions: what each one does with its body. ``protocol.ACTIONS`` lists them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+
+import pyarrow as pa
+from pyarrow import flight
+
+from . import wire
+from .core import Core
+from .decoder import SchemaMessage
+from .errors import InvalidRequest, NotFound
+from .infos import expiration
+from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket, dump_json, parse_json
+from .puts import seal
+
+
+async def run(core: Core, action: str, body: bytes) -> bytes:
+    """The body of the action's one result.
+
+    Raises:
+        NotFound: there is no such action.
+        FlightShuffleError: what the action says.
+    """
+    handler = _HANDLERS.get(action)
+    if handler is None:
+        raise NotFound(f"there is no action {action!r}; there are {', '.join(ACTIONS)}")
+    return await handler(core, body)
+
+
+def decode_schema(text: str) -> SchemaMessage:
+    """The schema of a ``create``: an IPC schema message in base64.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
+    try:
+        message = base64.b64decode(text, validate=True)
+        schema = pa.ipc.read_schema(pa.py_buffer(message))
+    except (binascii.Error, pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidRequest(
+            f"create: 'schema' is not an Arrow IPC schema message in base64: {error}"
+        ) from None
+    return SchemaMessage.of(schema)
+
+
+async def _create(core: Core, body: bytes) -> bytes:
+    request = CreateRequest.parse(body)
+    if request.kind in (Kind.SOURCE, Kind.CHANGELOG):
+        raise InvalidRequest(
+            f"create: this server does not have kind {request.kind.value!r} yet; use stream or shuffle"
+        )
+    schema = None if request.schema is None else decode_schema(request.schema)
+    dataset, created = core.store.create(request, schema)
+    return dump_json({"dataset": dataset.name, "generation": dataset.generation, "created": created})
+
+
+async def _seal(core: Core, body: bytes) -> bytes:
+    request = SealRequest.parse(body)
+    dataset = core.store.find(request.dataset, request.generation)
+    await seal(core, dataset, request.attempts)
+    return dump_json(
+        {
+            "dataset": dataset.name,
+            "generation": dataset.generation,
+            "rows": dataset.rows,
+            "frames": sum(partition.totals.frames for partition in dataset.partitions()),
+            "bytes": dataset.total_bytes,
+        }
+    )
+
+
+async def _drop(core: Core, body: bytes) -> bytes:
+    request = DatasetRequest.parse(body, "drop", needed=True)
+    assert request.dataset is not None
+    dataset = core.store.drop(request.dataset, request.generation)
+    return dump_json({"dropped": dataset.name, "generation": dataset.generation})
+
+
+async def _renew(core: Core, body: bytes) -> bytes:
+    request = DatasetRequest.parse(body, "renew", needed=True)
+    assert request.dataset is not None
+    dataset = core.store.find(request.dataset, request.generation)
+    dataset.touch()
+    return dump_json({"dataset": dataset.name, "lease_left_seconds": dataset.lease_left_seconds})
+
+
+async def _statistics(core: Core, body: bytes) -> bytes:
+    request = DatasetRequest.parse(body, "statistics", needed=False)
+    return dump_json(core.statistics(request.dataset))
+
+
+async def _why(core: Core, body: bytes) -> bytes:
+    request = DatasetRequest.parse(body, "why", needed=False)
+    return dump_json({"waits": core.waits.listed(request.dataset), "disk_trouble": core.spiller.trouble})
+
+
+async def _drain(core: Core, body: bytes) -> bytes:
+    if parse_json(body, "drain"):
+        raise InvalidRequest("drain takes no arguments")
+    core.store.draining = True
+    core.drain_requested.set()
+    return dump_json({"draining": True, "grace_seconds": core.settings.drain_grace_seconds})
+
+
+async def _cancel_flight_info(core: Core, body: bytes) -> bytes:
+    serialized = wire.bytes_field(body, 1, "CancelFlightInfoRequest")
+    try:
+        info = flight.FlightInfo.deserialize(serialized)
+        tickets = [Ticket.parse(endpoint.ticket.ticket) for endpoint in info.endpoints]
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidRequest(f"CancelFlightInfo: not a FlightInfo: {error}") from None
+    if not tickets:
+        raise InvalidRequest("CancelFlightInfo: the FlightInfo has no endpoint, so it names no dataset")
+    core.store.drop(tickets[0].dataset, tickets[0].generation)
+    return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
+
+
+async def _renew_flight_endpoint(core: Core, body: bytes) -> bytes:
+    serialized = wire.bytes_field(body, 1, "RenewFlightEndpointRequest")
+    try:
+        endpoint = flight.FlightEndpoint.deserialize(serialized)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidRequest(f"RenewFlightEndpoint: not a FlightEndpoint: {error}") from None
+    dataset, _ = core.store.resolve(Ticket.parse(endpoint.ticket.ticket))
+    dataset.touch()
+    ends_at = expiration(dataset)
+    expires = None if ends_at is None else pa.scalar(int(ends_at * 1e6), pa.timestamp("us", "UTC"))
+    renewed = flight.FlightEndpoint(endpoint.ticket, endpoint.locations, expires)
+    return bytes(renewed.serialize())
+
+
+_HANDLERS: dict[str, Callable[[Core, bytes], Awaitable[bytes]]] = {
+    "create": _create,
+    "seal": _seal,
+    "drop": _drop,
+    "renew": _renew,
+    "statistics": _statistics,
+    "why": _why,
+    "drain": _drain,
+    "CancelFlightInfo": _cancel_flight_info,
+    "RenewFlightEndpoint": _renew_flight_endpoint,
+}

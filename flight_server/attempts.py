@@ -1,0 +1,201 @@
+"""Attempts: what the producers of a shuffle have written, before any of it can be seen.
+
+Guarantee: the rows of a sealed shuffle are exactly those of the accepted attempts, each whole.
+
+An attempt is WRITING until its commit; then COMMITTED, if its totals are right. Sealing takes the
+frames of the accepted attempts and discards all the others; an attempt that is discarded while its
+producer still writes tells that producer so at its next frame. What a failed, speculative or zombie
+attempt wrote is let go with its :class:`Attempt`, and was never in a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from .errors import AlreadyExists, Conflict, InvalidRequest
+from .frames import Frame
+from .protocol import Commit
+
+
+class AttemptState(StrEnum):
+    """Where an attempt is in its life."""
+
+    WRITING = "writing"
+    COMMITTED = "committed"
+    DISCARDED = "discarded"
+
+
+class Attempt:
+    """One try of one producer: frames for any of the partitions, in the order they came."""
+
+    def __init__(self, dataset: str, producer: int, attempt: str) -> None:
+        self.dataset = dataset
+        self.producer = producer
+        self.attempt = attempt
+        self.state = AttemptState.WRITING
+        self.rows = 0
+        self.bytes_by_partition: dict[int, int] = {}
+        self._frames: list[tuple[int, Frame]] = []
+        self._cold_below = 0
+
+    def __str__(self) -> str:
+        return f"dataset {self.dataset!r} producer {self.producer} attempt {self.attempt}"
+
+    @property
+    def frame_count(self) -> int:
+        return len(self._frames)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.bytes_by_partition.values())
+
+    def publish(self, partition: int, frame: Frame) -> None:
+        """Keep a frame for ``partition``.
+
+        Raises:
+            Conflict: the attempt was discarded, because others were accepted or the dataset dropped.
+        """
+        if self.state is not AttemptState.WRITING:
+            raise Conflict(
+                f"{self} was discarded: the dataset was sealed with other attempts, or dropped; "
+                "stop this task",
+                dataset=self.dataset,
+                producer=self.producer,
+            )
+        self._frames.append((partition, frame))
+        self.rows += frame.rows
+        self.bytes_by_partition[partition] = self.bytes_by_partition.get(partition, 0) + frame.size_bytes
+
+    def commit(self, totals: Commit) -> None:
+        """The producer has sent everything.
+
+        Raises:
+            InvalidRequest: it says other totals than arrived; the attempt is discarded.
+            Conflict: the attempt was discarded.
+        """
+        if self.state is AttemptState.DISCARDED:
+            raise Conflict(f"{self} was discarded and cannot commit", dataset=self.dataset)
+        if totals != Commit(self.rows, len(self._frames)):
+            arrived = f"{self.rows} rows in {len(self._frames)} frames"
+            self.discard()
+            raise InvalidRequest(
+                f"{self} commits {totals.rows} rows in {totals.frames} frames, but {arrived} arrived; "
+                "nothing of it was kept, write it again",
+                dataset=self.dataset,
+                producer=self.producer,
+            )
+        self.state = AttemptState.COMMITTED
+
+    def discard(self) -> None:
+        """Let everything go. Twice is fine."""
+        self.state = AttemptState.DISCARDED
+        self._frames.clear()
+        self._cold_below = 0
+
+    def take_frames(self) -> list[tuple[int, Frame]]:
+        """The frames, which the caller holds from now on."""
+        taken, self._frames = self._frames, []
+        self._cold_below = 0
+        return taken
+
+    def victims(self) -> Iterator[Frame]:
+        """Frames in RAM, oldest first: no reader can want them before the seal."""
+        skipping = True
+        for index in range(self._cold_below, len(self._frames)):
+            frame = self._frames[index][1]
+            if frame.resident:
+                skipping = False
+                yield frame
+            elif skipping:
+                self._cold_below = index + 1
+
+
+class Attempts:
+    """All attempts of one dataset."""
+
+    def __init__(self, dataset: str) -> None:
+        self._dataset = dataset
+        self._by_key: dict[tuple[int, str], Attempt] = {}
+        self._first_commit: dict[int, str] = {}
+        self._accepted: dict[int, str] | None = None
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(list(self._by_key.values()))
+
+    @property
+    def committed_producers(self) -> int:
+        return len(self._first_commit)
+
+    def begin(self, producer: int, attempt: str) -> Attempt:
+        """A new attempt.
+
+        Raises:
+            AlreadyExists: the same attempt is being written or has committed.
+        """
+        known = self._by_key.get((producer, attempt))
+        if known is not None and known.state is not AttemptState.DISCARDED:
+            raise AlreadyExists(
+                f"{known} is already {known.state}: every try needs an attempt id of its own "
+                "(in Spark: taskAttemptId)",
+                dataset=self._dataset,
+                producer=producer,
+            )
+        started = Attempt(self._dataset, producer, attempt)
+        self._by_key[producer, attempt] = started
+        return started
+
+    def committed(self, attempt: Attempt) -> None:
+        """Note a commit; the first one of each producer wins where nobody says otherwise."""
+        self._first_commit.setdefault(attempt.producer, attempt.attempt)
+
+    def accept(self, wanted: dict[int, str] | None) -> list[tuple[int, Frame]] | None:
+        """The frames of the accepted attempts, producer by producer in order of their index.
+
+        Args:
+            wanted: the winning attempt of each producer; None for the first commit of each.
+
+        Returns:
+            None when exactly these were accepted before.
+
+        Raises:
+            Conflict: an attempt has not committed, or others were accepted before. Nothing changes.
+        """
+        chosen = dict(self._first_commit) if wanted is None else wanted
+        if self._accepted is not None:
+            if wanted is not None and wanted != self._accepted:
+                raise Conflict(
+                    f"dataset {self._dataset!r} was sealed with other attempts; it cannot be sealed again",
+                    dataset=self._dataset,
+                )
+            return None
+        for producer, attempt in chosen.items():
+            known = self._by_key.get((producer, attempt))
+            if known is None or known.state is not AttemptState.COMMITTED:
+                state = "unknown here" if known is None else known.state
+                raise Conflict(
+                    f"dataset {self._dataset!r} cannot be sealed: producer {producer} attempt {attempt} "
+                    f"is {state}, not committed; run that task again",
+                    dataset=self._dataset,
+                    producer=producer,
+                )
+        frames: list[tuple[int, Frame]] = []
+        for producer in sorted(chosen):
+            frames.extend(self._by_key[producer, chosen[producer]].take_frames())
+        self._accepted = chosen
+        self.discard_all()
+        return frames
+
+    def discard(self, attempt: Attempt) -> None:
+        """Forget one attempt, for instance because its stream broke."""
+        attempt.discard()
+        if self._by_key.get((attempt.producer, attempt.attempt)) is attempt:
+            del self._by_key[attempt.producer, attempt.attempt]
+            if self._first_commit.get(attempt.producer) == attempt.attempt:
+                del self._first_commit[attempt.producer]
+
+    def discard_all(self) -> None:
+        """Forget every attempt; producers that still write are told at their next frame."""
+        for attempt in self._by_key.values():
+            attempt.discard()
+        self._by_key.clear()

@@ -1,0 +1,150 @@
+"""Settings: one typed model. Flags over environment over TOML over defaults.
+
+The environment variable of a setting is its name in capitals behind ``FLIGHT_SERVER_``; the TOML key
+is the name itself; the flag is the name with dashes. Sizes are integers of bytes or texts such as
+``64MiB``; times are seconds. This is the only module that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ByteSize, Field, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from .budget import MIN_MEMORY_LIMIT_BYTES
+from .protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
+
+DEFAULT_MEMORY_SHARE = 0.5
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def machine_memory_bytes() -> int:
+    """The memory of the container if a cgroup limits it, else of the machine."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _CGROUP_LIMITS:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            total = min(total, int(text))
+    return total
+
+
+class Settings(BaseSettings):
+    """What a server is started with."""
+
+    model_config = SettingsConfigDict(env_prefix="FLIGHT_SERVER_", extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
+    port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="gRPC port; 0 takes any free one")
+    http_port: int = Field(
+        DEFAULT_HTTP_PORT, ge=-1, le=65535, description="HTTP port; 0 takes any free one, -1 turns HTTP off"
+    )
+    advertise_host: str | None = Field(
+        None, description="the host name that clients are told; default: as asked"
+    )
+
+    memory_limit: ByteSize = Field(
+        default_factory=lambda: ByteSize(int(machine_memory_bytes() * DEFAULT_MEMORY_SHARE)),
+        ge=MIN_MEMORY_LIMIT_BYTES,
+        description="all bytes held; default: half of the container's or machine's memory",
+    )
+    disk_limit: ByteSize | None = Field(None, description="all bytes in segments; default: what the disk has")
+    data_dir: Path | None = Field(
+        None, description="spilled and durable frames; default: a temporary directory"
+    )
+    segment_size: ByteSize = Field(ByteSize(32 << 20), ge=1 << 16, description="size of a segment file")
+    max_message: ByteSize | None = Field(
+        None,
+        description="largest Flight message; default: 256MiB, or 1/8 of the memory limit if that is less",
+    )
+    full_validation: bool = Field(
+        True, description="check every offset and text of a batch, not only its shape"
+    )
+
+    lease_seconds: float = Field(
+        86_400.0, gt=0, description="lease of datasets that were created without one"
+    )
+    budget_deadline_seconds: float = Field(
+        60.0, gt=0, description="how long a producer is held back before it gets UNAVAILABLE"
+    )
+    stall_seconds: float = Field(
+        30.0,
+        gt=0,
+        description="a reader that takes nothing for so long is ended when others wait for its room",
+    )
+    schema_seconds: float = Field(
+        60.0, gt=0, description="how long a reader waits for a schema nobody has sent"
+    )
+    keepalive_seconds: float = Field(
+        20.0, ge=1, description="a peer that is gone is noticed within twice this"
+    )
+    drain_grace_seconds: float = Field(
+        20.0, ge=0, description="how long running streams may go on at the end"
+    )
+
+    source_roots: list[Path] = Field(default_factory=list, description="directories that sources may read")
+    source_s3: bool = Field(False, description="sources may read s3:// URLs")
+    source_flight: bool = Field(True, description="sources may pull from other Flight servers")
+    source_failure_seconds: float = Field(5.0, ge=0, description="how long a failed pull is remembered")
+
+    token: str | None = Field(None, min_length=1, description="bearer token that every call must carry")
+    tls_cert: Path | None = Field(None, description="PEM certificate chain; with --tls-key")
+    tls_key: Path | None = Field(None, description="PEM private key; with --tls-cert")
+
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    exit_with_parent: bool = Field(False, description="end when standard input ends")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key go together")
+        if self.max_message is not None and self.max_message > self.memory_limit // 8:
+            raise ValueError(
+                f"--max-message {self.max_message} is more than 1/8 of --memory-limit {self.memory_limit}: "
+                "such a message could not be sent within the limit"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
+    """The settings of flags (those that were given), environment, file and defaults.
+
+    Raises:
+        pydantic.ValidationError: a value is wrong or a key unknown.
+        FileNotFoundError: ``toml`` was named and is not there.
+    """
+    if toml is not None and not toml.is_file():
+        raise FileNotFoundError(f"there is no configuration file {toml}")
+
+    class FromFile(Settings):
+        model_config = SettingsConfigDict(toml_file=toml)
+
+    return FromFile(**flags)
+
+
+def temporary_data_dir() -> Path:
+    """A directory of this process's own, to be removed at its end."""
+    return Path(tempfile.mkdtemp(prefix="flight-server-"))

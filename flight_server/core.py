@@ -1,0 +1,238 @@
+"""Core: the parts of one running server that its two lanes share, and what they count.
+
+``service`` (gRPC) and ``http`` get a core; ``server`` makes it, starts its tasks and ends it. The core
+itself starts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .broadcast import Subscription
+from .budget import Budget, reserve
+from .config import Settings
+from .dataset import Dataset
+from .errors import ReaderTooSlow
+from .frames import Frame
+from .memory import MemoryPool, Reservation
+from .readback import Reader
+from .spiller import Spiller
+from .store import Store
+from .waits import Waits
+
+
+@dataclass
+class Counters:
+    """What happened since the start; only ever growing."""
+
+    puts: int = 0
+    gets: int = 0
+    frames_in: int = 0
+    rows_in: int = 0
+    bytes_in: int = 0
+    frames_out: int = 0
+    bytes_out: int = 0
+    # Record batches that were encoded for this server, by producers or by its own sources. The fan-out
+    # encodes nothing, so this equals the number of frames that came in, for any number of readers.
+    encodes: int = 0
+    frames_read_back: int = 0
+    bytes_read_back: int = 0
+    readers_ended_as_too_slow: int = 0
+
+
+class Core:
+    """See the module's text."""
+
+    def __init__(self, settings: Settings, budget: Budget, store: Store) -> None:
+        self.settings = settings
+        self.budget = budget
+        self.store = store
+        self.waits = Waits()
+        self.spiller = Spiller(store)
+        self.counters = Counters()
+        self.drain_requested = asyncio.Event()
+        # What clients are told; known when the listeners are open.
+        self.location: str | None = None
+        self.http_location: str | None = None
+        self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
+        self._readers: dict[Subscription[Frame], Reader] = {}
+        self._writes: dict[asyncio.Timeout, float] = {}
+
+    async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
+        """Room among the frames for a message that has arrived. Cancelling gives it back.
+
+        Raises:
+            OutOfBudget: RAM and disk stayed full until the deadline.
+        """
+        at_once = self.budget.frames.try_reserve(size_bytes)
+        if at_once is not None:
+            self.spiller.poke()
+            return at_once
+        arrived = self.budget.arrivals.reserve(size_bytes)
+        waiting = asyncio.ensure_future(
+            reserve(
+                self.budget.frames,
+                size_bytes,
+                self.waits,
+                dataset=dataset,
+                partition=partition,
+                peer=peer,
+                deadline_seconds=self.settings.budget_deadline_seconds,
+            )
+        )
+        try:
+            await asyncio.sleep(0)  # let it queue, so that the spiller sees what is wanted
+            self.spiller.poke()
+            return await waiting
+        finally:
+            waiting.cancel()
+            arrived.free()
+
+    async def room_for_arrivals(self, peer: str) -> None:
+        """Return when the next message may be read: what has arrived before has found its place."""
+        arrivals = self.budget.arrivals
+        if arrivals.used_bytes:
+            with_room = await reserve(
+                arrivals, 1, self.waits, peer=peer, deadline_seconds=self.settings.budget_deadline_seconds
+            )
+            with_room.free()
+
+    @contextmanager
+    def reading(self, subscription: Subscription[Frame], reader: Reader) -> Iterator[None]:
+        """Show the subscription in the statistics, and close it at the end."""
+        self._readers[subscription] = reader
+        self.counters.gets += 1
+        try:
+            yield
+        finally:
+            del self._readers[subscription]
+            subscription.close()
+
+    def read_back(self, size_bytes: int) -> None:
+        """Count a frame that came from disk."""
+        self.counters.frames_read_back += 1
+        self.counters.bytes_read_back += size_bytes
+
+    @contextmanager
+    def _write_listed(self, timeout: asyncio.Timeout) -> Iterator[None]:
+        self._writes[timeout] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            del self._writes[timeout]
+
+    async def deliver(self, write: Any, data: Any, reader: Reader) -> None:
+        """Await ``write(data)``: the reader's transport takes the bytes when it can.
+
+        Raises:
+            ReaderTooSlow: it took nothing for ``stall_seconds`` while others waited for its room.
+        """
+        try:
+            async with asyncio.timeout(None) as timeout:
+                with (
+                    self._write_listed(timeout),
+                    self.waits.enter(
+                        "reader", dataset=reader.dataset, partition=reader.partition, peer=reader.peer
+                    ),
+                ):
+                    await write(data)
+        except TimeoutError:
+            self.counters.readers_ended_as_too_slow += 1
+            raise ReaderTooSlow(
+                f"dataset {reader.dataset!r} partition {reader.partition}: this reader took nothing for "
+                f"{self.settings.stall_seconds} s while others waited for the room it held; read on from the "
+                "next frame, faster",
+                dataset=reader.dataset,
+                partition=reader.partition,
+            ) from None
+
+    def end_stalled_readers(self) -> None:
+        """End the writes that hold the account that others wait for. Called about once a second."""
+        if not self.budget.sends.statistics().waiting:
+            return
+        now = asyncio.get_running_loop().time()
+        for timeout, since in list(self._writes.items()):
+            if now - since >= self.settings.stall_seconds and timeout.when() is None:
+                timeout.reschedule(now)
+
+    # Statistics
+
+    def statistics(self, only: str | None = None) -> dict[str, Any]:
+        """Everything that can be counted, as JSON; ``only`` restricts it to one dataset.
+
+        Raises:
+            NotFound: there is no such dataset.
+        """
+        datasets = [self.store.find(only)] if only is not None else list(self.store)
+        return {
+            "memory": _pool(self.budget.memory),
+            "disk": {**_pool(self.budget.disk), "trouble": self.spiller.trouble},
+            "spilled_frames": self.spiller.spilled_frames,
+            "spilled_bytes": self.spiller.spilled_bytes,
+            "draining": self.store.draining,
+            "waits": len(self.waits),
+            **asdict(self.counters),
+            "datasets": {dataset.name: self._dataset(dataset) for dataset in datasets},
+        }
+
+    def _dataset(self, dataset: Dataset) -> dict[str, Any]:
+        lags: dict[int, list[dict[str, Any]]] = {}
+        for subscription, reader in self._readers.items():
+            if reader.dataset == dataset.name:
+                lags.setdefault(reader.partition, []).append(
+                    {
+                        "peer": reader.peer,
+                        "position": subscription.position,
+                        "lag_bytes": subscription.lag_bytes,
+                    }
+                )
+        partitions = {}
+        for partition in dataset.partitions():
+            totals = partition.totals
+            partitions[str(partition.index)] = {
+                "state": partition.state.value,
+                "rows": totals.rows,
+                "frames": totals.frames,
+                "bytes": totals.bytes,
+                "resident_bytes": sum(frame.size_bytes for frame in partition.frames() if frame.resident),
+                "subscriptions": lags.get(partition.index, []),
+            }
+        left = dataset.lease_left_seconds
+        return {
+            "kind": dataset.kind.value,
+            "generation": dataset.generation,
+            "sealed": dataset.sealed,
+            "durable": dataset.durable,
+            "rows": dataset.rows,
+            "bytes": dataset.total_bytes,
+            "partition_count": dataset.partition_count,
+            "lease_left_seconds": None if left is None else round(left, 3),
+            "attempts": [
+                {
+                    "producer": attempt.producer,
+                    "attempt": attempt.attempt,
+                    "state": attempt.state.value,
+                    "rows": attempt.rows,
+                    "bytes": attempt.total_bytes,
+                }
+                for attempt in dataset.attempts
+            ],
+            "partitions": partitions,
+        }
+
+
+def _pool(pool: MemoryPool) -> dict[str, Any]:
+    numbers = pool.statistics()
+    shown: dict[str, Any] = {
+        "limit_bytes": numbers.limit_bytes,
+        "used_bytes": numbers.used_bytes,
+        "peak_bytes": numbers.peak_bytes,
+        "waiting": numbers.waiting,
+    }
+    if pool.accounts():
+        shown["accounts"] = {account.name: _pool(account) for account in pool.accounts()}
+    return shown

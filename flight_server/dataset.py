@@ -1,0 +1,324 @@
+"""Dataset: a named set of partitions with one schema; its kind, generation, attempts and lease.
+
+Guarantee: a generation names one incarnation; a ticket for another one never reads this one's data.
+What a reader sees of a ``stream`` is what its one producer has sent so far; of a ``shuffle`` nothing
+before the seal and exactly the accepted attempts after it.
+
+Who holds what
+    The catalogue (``store``) holds the dataset, and so does every stream that reads or writes it. A
+    dataset that was replaced or whose retention ended leaves the catalogue, and its memory and files
+    go when its last reader leaves. ``drop`` does not wait for readers: they get an error.
+
+Lease
+    ``touch`` renews it; reads and writes call it frame by frame. ``expired`` is asked by the store.
+    Streams in progress do not keep a dataset by themselves: a stalled one must not keep it for ever.
+
+Retention
+    ``readers`` is kept by each partition's queue. ``seconds`` counts from the seal.
+
+Partitions are made when somebody first asks for them, so 100,000 empty ones cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterator
+
+from .attempts import Attempt, Attempts
+from .decoder import SchemaMessage
+from .errors import AlreadyExists, Conflict, FlightShuffleError, NotFound
+from .frames import Frame
+from .partition import Partition, PartitionState
+from .protocol import Commit, CreateRequest, Kind, Retention
+from .spill import SegmentWriter
+
+
+def new_generation() -> str:
+    """An opaque name that no other incarnation has, on this server or another."""
+    return secrets.token_hex(8)
+
+
+class Dataset:
+    """See the module's text.
+
+    Args:
+        writer: where its spilled frames go; None if nothing can be spilled.
+        clock: monotonic seconds; tests pass one that they turn by hand.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        kind: Kind = Kind.STREAM,
+        partitions: int = 1,
+        schema: SchemaMessage | None = None,
+        producers: int | None = None,
+        retention: Retention | None = None,
+        lease_seconds: float | None = None,
+        durable: bool = False,
+        writer: SegmentWriter | None = None,
+        generation: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.generation = generation or new_generation()
+        self.partition_count = partitions
+        self.producers = producers
+        self.retention = retention or Retention()
+        self.lease_seconds = lease_seconds
+        self.durable = durable
+        self.writer = writer
+        self.attempts = Attempts(name)
+        self.dropped = False
+        self._schema = schema
+        self._described = asyncio.Event()
+        if schema is not None:
+            self._described.set()
+        self._clock = clock
+        self._touched = clock()
+        self._sealed_at: float | None = None
+        self._partitions: dict[int, Partition] = {}
+
+    def request(self) -> CreateRequest:
+        """What would create a dataset like this one."""
+        return CreateRequest(
+            self.name,
+            self.kind,
+            partitions=self.partition_count,
+            producers=self.producers,
+            retention=self.retention,
+            durable=self.durable,
+        )
+
+    # Schema
+
+    @property
+    def schema(self) -> SchemaMessage | None:
+        """None until a producer has come, if ``create`` did not say it."""
+        return self._schema
+
+    def describe(self, schema: SchemaMessage) -> None:
+        """A producer's schema: the first one becomes the dataset's.
+
+        Raises:
+            InvalidRequest: it differs from the dataset's.
+        """
+        if self._schema is None:
+            self._schema = schema
+            self._described.set()
+        else:
+            self._schema.check_same(schema, self.name)
+
+    async def described(self) -> SchemaMessage:
+        """The schema, as soon as it is known. Cancelling is safe.
+
+        Raises:
+            DatasetDropped: the dataset went before.
+        """
+        await self._described.wait()
+        if self._schema is None:
+            self.partition(0).subscribe().next_nowait()  # dropped or failed: raises why
+        assert self._schema is not None
+        return self._schema
+
+    # Partitions
+
+    def partition(self, index: int) -> Partition:
+        """The partition.
+
+        Raises:
+            NotFound: the dataset has no such partition.
+        """
+        if not 0 <= index < self.partition_count:
+            raise NotFound(
+                f"dataset {self.name!r} has partitions 0 to {self.partition_count - 1}, not {index}",
+                dataset=self.name,
+                partition=index,
+            )
+        found = self._partitions.get(index)
+        if found is None:
+            found = Partition(self.name, index, self.retention.readers)
+            self._partitions[index] = found
+            if self.sealed:
+                found.seal()
+            if self.dropped:
+                found.drop()
+        return found
+
+    def partitions(self) -> list[Partition]:
+        """Those that somebody has asked for."""
+        return list(self._partitions.values())
+
+    @property
+    def sealed(self) -> bool:
+        """Every partition is complete, and always will be."""
+        return self._sealed_at is not None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why a partition failed, if one did."""
+        for partition in self._partitions.values():
+            if partition.failure is not None:
+                return partition.failure
+        return None
+
+    def begin_stream(self, index: int) -> Partition:
+        """The partition, for its one producer.
+
+        Raises:
+            AlreadyExists: it has a producer, or had one.
+            NotFound: there is no such partition.
+        """
+        partition = self.partition(index)
+        if partition.writing or partition.state is not PartitionState.OPEN:
+            state = "being written" if partition.state is PartitionState.OPEN else partition.state
+            raise AlreadyExists(
+                f"dataset {self.name!r} partition {index} is {state}: a partition of kind 'stream' has one "
+                'producer; choose another name, drop it, or put with {"mode": "overwrite"}',
+                dataset=self.name,
+                partition=index,
+            )
+        partition.writing = True
+        return partition
+
+    def end_stream(self, partition: Partition) -> None:
+        """The producer has ended cleanly.
+
+        Raises:
+            Conflict: the partition was dropped or has failed meanwhile.
+        """
+        partition.seal()
+        if len(self._partitions) == self.partition_count and all(
+            each.state is PartitionState.SEALED for each in self._partitions.values()
+        ):
+            self._sealed_at = self._clock()
+
+    # Attempts
+
+    def begin_attempt(self, producer: int, attempt: str) -> Attempt:
+        """A try of a shuffle's producer.
+
+        Raises:
+            Conflict: the dataset is sealed or dropped.
+            AlreadyExists: the same attempt is there.
+        """
+        if self.sealed or self.dropped:
+            raise Conflict(
+                f"dataset {self.name!r} is {'dropped' if self.dropped else 'sealed'}: producer {producer} "
+                f"attempt {attempt} comes too late",
+                dataset=self.name,
+                producer=producer,
+            )
+        return self.attempts.begin(producer, attempt)
+
+    def commit(self, attempt: Attempt, totals: Commit) -> bool:
+        """The attempt is complete. True if it was the last of the declared producers: seal now.
+
+        Raises:
+            InvalidRequest, Conflict: see :meth:`Attempt.commit`.
+        """
+        attempt.commit(totals)
+        self.attempts.committed(attempt)
+        return self.producers is not None and self.attempts.committed_producers >= self.producers
+
+    def accept(self, wanted: dict[int, str] | None) -> bool:
+        """Move the accepted attempts' frames into their partitions, where readers get them at once.
+
+        The partitions stay open: :meth:`close` follows when the data is as safe as was promised.
+        False if they were accepted before.
+
+        Raises:
+            Conflict: see :meth:`Attempts.accept`, or the dataset is of another kind or was dropped.
+        """
+        if self.kind is not Kind.SHUFFLE:
+            raise Conflict(
+                f"dataset {self.name!r} is of kind {self.kind.value!r}: only a shuffle is sealed by the action; "
+                "a stream is sealed when its producer ends",
+                dataset=self.name,
+            )
+        if self.dropped:
+            raise Conflict(f"dataset {self.name!r} was dropped", dataset=self.name)
+        frames = self.attempts.accept(wanted)
+        if frames is None:
+            return False
+        for index, frame in frames:
+            self.partition(index).publish(frame)
+        return True
+
+    def close(self) -> None:
+        """Seal every partition. Twice is fine."""
+        if self._sealed_at is None and not self.dropped:
+            self._sealed_at = self._clock()
+            for partition in self._partitions.values():
+                if partition.state is PartitionState.OPEN:
+                    partition.seal()
+
+    # Life
+
+    def touch(self) -> None:
+        """Renew the lease."""
+        self._touched = self._clock()
+
+    @property
+    def lease_left_seconds(self) -> float | None:
+        if self.lease_seconds is None:
+            return None
+        return self._touched + self.lease_seconds - self._clock()
+
+    @property
+    def expired(self) -> bool:
+        """The lease has ended."""
+        left = self.lease_left_seconds
+        return left is not None and left <= 0
+
+    @property
+    def outlived(self) -> bool:
+        """The retention in seconds has ended."""
+        seconds = self.retention.seconds
+        return (
+            seconds is not None and self._sealed_at is not None and self._clock() >= self._sealed_at + seconds
+        )
+
+    def fail(self, cause: FlightShuffleError) -> None:
+        """Fail every partition that is open."""
+        self.partition(0)
+        for partition in self._partitions.values():
+            if partition.state is PartitionState.OPEN:
+                partition.fail(cause)
+        self._described.set()
+
+    def drop(self) -> None:
+        """Let everything go; streams in progress get an error. Twice is fine."""
+        self.dropped = True
+        self.attempts.discard_all()
+        self.partition(0)
+        for partition in self._partitions.values():
+            partition.drop()
+        self._described.set()
+
+    # Totals
+
+    def frames(self) -> Iterator[tuple[int, Frame]]:
+        """Every frame that readers can get, with its partition, in order."""
+        for index in sorted(self._partitions):
+            for frame in self._partitions[index].frames():
+                yield index, frame
+
+    def victims(self, *, near: bool) -> Iterator[Frame]:
+        """Frames that may leave RAM, coldest first."""
+        for attempt in self.attempts:
+            yield from attempt.victims()
+        for partition in self._partitions.values():
+            yield from partition.victims(near=near)
+
+    @property
+    def rows(self) -> int:
+        return sum(partition.totals.rows for partition in self._partitions.values())
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(partition.totals.bytes for partition in self._partitions.values())

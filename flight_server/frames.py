@@ -1,0 +1,177 @@
+"""Frame: one record batch as its producer encoded it, and where its bytes are now.
+
+A frame's bytes are in RAM (``payload``), on disk (``slice``), or both. What never changes is known
+without them: rows, size, checksum, and the dictionaries that a reader needs before it.
+
+Who holds what
+    A :class:`Payload` is bytes with their reservation; it lives while anybody refers to it: the frame,
+    and each reader that is just sending it. Spilling drops only the frame's reference, so a frame that
+    is on its way to a slow reader stays counted until that reader has it.
+    A slice is a place in a segment (see ``spill``) and keeps that segment's file alive.
+
+Dictionaries
+    Dictionary messages are no frames. A :class:`DictionaryState` is the tuple of messages that
+    were in force when a batch was sent; it is shared by all frames up to the next change, and its
+    messages carry their reservation like any payload. They stay in RAM: each reader needs them
+    again, and what a reader has been sent is compared by identity in :func:`missing_messages`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Protocol
+
+import google_crc32c
+
+from .errors import CorruptFrame
+from .memory import Reservation
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli) of a message."""
+    return int(google_crc32c.value(data))
+
+
+def running_crc32c(checksum: int, frame: Frame) -> int:
+    """The checksum of a partition so far, one frame on: CRC-32C over the frames' CRC-32C values, four
+    bytes each, big-endian. Whoever has the frames' messages can compute it without their bytes twice.
+    """
+    return int(google_crc32c.extend(checksum, frame.crc32c.to_bytes(4, "big")))
+
+
+class Payload:
+    """Immutable bytes and the reservation that counts them."""
+
+    __slots__ = ("__weakref__", "data", "reservation")
+
+    def __init__(self, data: bytes, reservation: Reservation) -> None:
+        self.data = data
+        self.reservation = reservation
+
+
+class Slice(Protocol):
+    """A frame's place on disk; ``read`` blocks and belongs in a thread."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self) -> bytes: ...
+
+
+class DictionaryMessage:
+    """One dictionary message; ``sequence`` is its place among its producer's messages."""
+
+    __slots__ = ("payload", "sequence")
+
+    def __init__(self, payload: Payload, sequence: int) -> None:
+        self.payload = payload
+        self.sequence = sequence
+
+
+class DictionaryState:
+    """The dictionaries in force: for each dictionary id its replacement and the deltas after it."""
+
+    __slots__ = ("by_id",)
+
+    def __init__(self, by_id: dict[int, tuple[DictionaryMessage, ...]]) -> None:
+        self.by_id = by_id
+
+    def replaced(self, dictionary_id: int, message: DictionaryMessage, *, delta: bool) -> DictionaryState:
+        """The state after one more message."""
+        before = self.by_id.get(dictionary_id, ()) if delta else ()
+        return DictionaryState({**self.by_id, dictionary_id: (*before, message)})
+
+
+NO_DICTIONARIES = DictionaryState({})
+
+
+def missing_messages(sent: DictionaryState, wanted: DictionaryState) -> list[DictionaryMessage]:
+    """What a reader that was sent ``sent`` needs before a batch that needs ``wanted``.
+
+    A delta is enough where the reader's messages are a prefix of the wanted ones; otherwise the
+    replacement and all deltas are sent again. The producer's order is kept, because the values of a
+    nested dictionary refer to dictionaries sent before.
+    """
+    if sent is wanted:
+        return []
+    missing: list[DictionaryMessage] = []
+    for dictionary_id, messages in wanted.by_id.items():
+        had = sent.by_id.get(dictionary_id, ())
+        known = 0
+        while known < min(len(had), len(messages)) and had[known] is messages[known]:
+            known += 1
+        missing.extend(messages[known:] if known == len(had) else messages)
+    missing.sort(key=lambda message: message.sequence)
+    return missing
+
+
+class Frame:
+    """See the module's text.
+
+    Args:
+        rows: of the record batch.
+        size_bytes: of the whole FlightData message.
+        crc32c: of the whole FlightData message.
+    """
+
+    __slots__ = ("_shared", "crc32c", "dictionaries", "payload", "rows", "size_bytes", "slice")
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        size_bytes: int,
+        crc32c: int,
+        payload: Payload | None,
+        dictionaries: DictionaryState = NO_DICTIONARIES,
+        slice_: Slice | None = None,
+    ) -> None:
+        self.rows = rows
+        self.size_bytes = size_bytes
+        self.crc32c = crc32c
+        self.dictionaries = dictionaries
+        self.payload = payload
+        self.slice = slice_
+        self._shared: weakref.ref[Payload] | None = None
+
+    @property
+    def resident(self) -> bool:
+        """True if the bytes are in RAM on the frame's own account."""
+        return self.payload is not None
+
+    def move_to(self, slice_: Slice) -> None:
+        """The bytes are on disk now: let the RAM go. Readers that send them still hold theirs."""
+        self.slice = slice_
+        self.let_go_of_ram()
+
+    def let_go_of_ram(self) -> None:
+        """Drop the RAM copy of a frame that is on disk already."""
+        assert self.slice is not None
+        if self.payload is not None:
+            self._shared = weakref.ref(self.payload)
+            self.payload = None
+
+    def at_hand(self) -> Payload | None:
+        """The bytes if somebody has them in RAM: the frame, or a reader that has just read them back."""
+        if self.payload is not None:
+            return self.payload
+        return self._shared() if self._shared is not None else None
+
+    def share(self, payload: Payload) -> None:
+        """Let other readers use what one has read back, for as long as that one uses it."""
+        self._shared = weakref.ref(payload)
+
+    def read_back(self) -> bytes:
+        """The bytes from disk, checked. Blocks.
+
+        Raises:
+            CorruptFrame: they cannot be read, or are not those that were written.
+        """
+        assert self.slice is not None
+        data = self.slice.read()
+        if crc32c(data) != self.crc32c:
+            raise CorruptFrame(
+                f"a frame of {self.size_bytes} bytes came back from disk with another checksum; "
+                "write the dataset again"
+            )
+        return data

@@ -1,0 +1,209 @@
+"""Partition: the state machine of one partition, and which of its frames can leave RAM.
+
+States and verbs, all of them:
+
+    state     publish   seal      fail      drop
+    OPEN      OPEN      SEALED    FAILED    DROPPED
+    SEALED    error     SEALED    error     DROPPED
+    FAILED    error     error     FAILED    DROPPED
+    DROPPED   error     error     DROPPED   DROPPED
+
+An error is a :class:`~flight_server.errors.Conflict`. FAILED and DROPPED hold no frames: readers,
+present and later, get the cause as an error of their own.
+
+Who holds what
+    The partition holds its queue; the queue holds the frames; a frame holds its payload and slice. So
+    when the partition goes (its dataset was dropped or replaced and its last reader has left) bytes,
+    reservations and files go with it, and nobody has to be told.
+
+Victims
+    :meth:`Partition.victims` says which frames can leave RAM, coldest first: those that no attached
+    reader will ask for (behind all of them, or nobody is attached), oldest first; then those that
+    only a reader far behind will ask for, the farthest ahead of it first. What is within
+    ``NEAR_FRAMES`` of a reader's position comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .broadcast import BroadcastQueue, Gone, Subscription
+from .errors import Conflict, DatasetDropped, FlightShuffleError, Released
+from .frames import Frame, running_crc32c
+
+NEAR_FRAMES = 2
+
+
+class PartitionState(StrEnum):
+    """See the table above."""
+
+    OPEN = "open"
+    SEALED = "sealed"
+    FAILED = "failed"
+    DROPPED = "dropped"
+
+
+_OPEN, _SEALED, _FAILED, _DROPPED = PartitionState
+
+_AFTER: dict[tuple[PartitionState, str], PartitionState] = {
+    (_OPEN, "publish"): _OPEN,
+    (_OPEN, "seal"): _SEALED,
+    (_OPEN, "fail"): _FAILED,
+    (_OPEN, "drop"): _DROPPED,
+    (_SEALED, "seal"): _SEALED,
+    (_SEALED, "drop"): _DROPPED,
+    (_FAILED, "fail"): _FAILED,
+    (_FAILED, "drop"): _DROPPED,
+    (_DROPPED, "fail"): _DROPPED,
+    (_DROPPED, "drop"): _DROPPED,
+}
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a whole partition is, for the trailers of each read of it."""
+
+    rows: int
+    frames: int
+    bytes: int
+    crc32c: int
+
+
+class Partition:
+    """See the module's text.
+
+    Args:
+        dataset: its dataset's name, for errors.
+        index: its place in the dataset.
+        retain_readers: see :class:`~flight_server.broadcast.BroadcastQueue`.
+    """
+
+    def __init__(self, dataset: str, index: int, retain_readers: int | None = None) -> None:
+        self.dataset = dataset
+        self.index = index
+        self.state = PartitionState.OPEN
+        self.writing = False  # a producer of a one-producer kind has this partition
+        self._queue: BroadcastQueue[Frame] = BroadcastQueue(retain_readers)
+        self._rows = 0
+        self._crc32c = 0
+        self._cold_below = 0  # every frame before this index is known to have left RAM
+
+    @property
+    def totals(self) -> Totals:
+        return Totals(self._rows, len(self._queue), self._queue.total_bytes, self._crc32c)
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self._queue.failure
+
+    @property
+    def frames_left(self) -> int:
+        """How many frames retention has not let go."""
+        return len(self._queue) - self._queue.first
+
+    def publish(self, frame: Frame) -> None:
+        """Append a frame; readers that wait get it at once. Never waits.
+
+        Raises:
+            Conflict: the partition is not open.
+        """
+        self._step("publish")
+        self._rows += frame.rows
+        self._crc32c = running_crc32c(self._crc32c, frame)
+        self._queue.publish(frame, frame.size_bytes)
+
+    def seal(self) -> None:
+        """The last frame was published: readers end cleanly after it. Twice is fine.
+
+        Raises:
+            Conflict: the partition has failed or was dropped.
+        """
+        self._step("seal")
+        self._queue.close()
+
+    def fail(self, cause: FlightShuffleError) -> None:
+        """Let all frames go; each reader gets a fresh copy of ``cause``. Twice is fine.
+
+        Raises:
+            Conflict: the partition is sealed; what is complete cannot fail any more.
+        """
+        self._step("fail")
+        self._queue.fail(cause)
+
+    def corrupt(self, cause: FlightShuffleError) -> None:
+        """A frame of the partition is lost: nobody can read it whole any more, sealed or not."""
+        if self.state is not PartitionState.DROPPED:
+            self.state = PartitionState.FAILED
+            self._queue.fail(cause)
+
+    def drop(self) -> None:
+        """Let all frames go; readers get :class:`DatasetDropped`. Twice is fine."""
+        self._step("drop")
+        self._queue.fail(
+            DatasetDropped(
+                f"dataset {self.dataset!r} was dropped while partition {self.index} was in use; "
+                "write it again",
+                dataset=self.dataset,
+                partition=self.index,
+            )
+        )
+
+    def subscribe(self, start: int = 0) -> Subscription[Frame]:
+        """A reader's place from frame ``start`` on; its owner closes it.
+
+        Raises:
+            Released: retention has let that frame go.
+            FlightShuffleError: the partition has failed or was dropped: a fresh copy of the cause.
+        """
+        try:
+            return self._queue.subscribe(start)
+        except Gone as gone:
+            raise Released(
+                f"dataset {self.dataset!r} partition {self.index}: frame {gone.wanted} was let go after "
+                "as many readers as its retention declares; write the dataset again, or create it with "
+                "a retention for more readers",
+                dataset=self.dataset,
+                partition=self.index,
+                first=gone.first,
+            ) from None
+
+    def subscriptions(self) -> list[Subscription[Frame]]:
+        return self._queue.subscriptions()
+
+    def frames(self) -> Iterator[Frame]:
+        """The frames that are there, in order."""
+        return self._queue.items(0, len(self._queue))
+
+    def victims(self, *, near: bool) -> Iterator[Frame]:
+        """Frames in RAM that may leave it, coldest first; with ``near`` also those a reader is at."""
+        queue = self._queue
+        self._cold_below = max(self._cold_below, queue.first)
+        positions = sorted({subscription.position for subscription in queue.subscriptions()})
+        behind_all = positions[0] if positions else len(queue)
+        skipping = True
+        for index in range(self._cold_below, min(behind_all, len(queue))):
+            frame = queue.item(index)
+            if frame.resident:
+                skipping = False
+                yield frame
+            elif skipping:
+                self._cold_below = index + 1
+        keep = 0 if near else NEAR_FRAMES
+        for place, position in enumerate(positions):
+            stop = positions[place + 1] if place + 1 < len(positions) else len(queue)
+            for index in range(min(stop, len(queue)) - 1, position + keep - 1, -1):
+                frame = queue.item(index)
+                if frame.resident:
+                    yield frame
+
+    def _step(self, verb: str) -> None:
+        after = _AFTER.get((self.state, verb))
+        if after is None:
+            raise Conflict(
+                f"dataset {self.dataset!r} partition {self.index} is {self.state}: it cannot {verb} now",
+                dataset=self.dataset,
+                partition=self.index,
+            )
+        self.state = after

@@ -1,0 +1,175 @@
+"""ReadBack: gets the bytes of a subscription's frames, from RAM or from disk, and room to send them.
+
+Guarantee: :meth:`ReadBack.next_to_send` returns the frame's own bytes and a reservation for the copy
+that the transport makes of them, or raises. Frames on disk come back in runs of up to ``RUN_BYTES``,
+one thread hop for each, and the next run is read while the present one is being sent.
+
+No circular wait
+    A reader never waits for bytes of the ``sends`` account while it holds some of it. If the room to
+    send is not free at once, it first lets go of everything that it has read back, and then asks in
+    one request for all that the next frame needs: its size if the frame is in RAM, twice that if it
+    is on disk. Frames read ahead, or after the first one of a run, take only what is free at once.
+
+Who holds what
+    What was read back belongs to this object, which belongs to one stream; while it is here, other
+    readers of the same frames use it too (``Frame.at_hand``). A run that a thread is still reading
+    when the stream ends stays counted until that thread is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+
+from .broadcast import Subscription
+from .budget import reserve
+from .errors import CorruptFrame
+from .frames import Frame, Payload
+from .memory import MemoryPool, Reservation
+from .waits import Waits
+
+RUN_BYTES = 2 << 20
+RUN_FRAMES = 256
+
+_Run = list[tuple[Frame, Reservation]]
+_Results = list[bytes | CorruptFrame]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads, for waits and errors."""
+
+    dataset: str
+    partition: int
+    peer: str
+
+
+class ReadBack:
+    """The bytes for one subscription.
+
+    Args:
+        sends: the account that is charged.
+        threads: where files are read.
+        counted: told the size of each frame that came from disk.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        subscription: Subscription[Frame],
+        *,
+        sends: MemoryPool,
+        threads: Executor,
+        waits: Waits,
+        counted: Callable[[int], None],
+    ) -> None:
+        self._reader = reader
+        self._subscription = subscription
+        self._sends = sends
+        self._threads = threads
+        self._waits = waits
+        self._counted = counted
+        self._ready: dict[Frame, Payload] = {}
+        self._ahead: tuple[_Run, asyncio.Future[_Results]] | None = None
+
+    async def next_to_send(self, frame: Frame) -> tuple[Payload, Reservation]:
+        """The bytes of the frame that the subscription has just given out, and room for their copy.
+
+        Cancelling is safe: what was granted is given back.
+
+        Raises:
+            CorruptFrame: they did not come back from disk as they went there.
+        """
+        if frame not in self._ready and self._ahead is not None and frame.at_hand() is None:
+            run, future = self._ahead
+            self._ahead = None
+            with self._wait("disk"):
+                self._keep(run, await future, wanted=None)
+        payload = self._ready.pop(frame, None) or frame.at_hand()
+        if payload is not None:
+            room = self._sends.try_reserve(frame.size_bytes)
+            if room is not None:
+                self._read_ahead()
+                return payload, room
+        payload = frame.payload
+        self.close()
+        room = await self._reserve(frame.size_bytes if payload is not None else 2 * frame.size_bytes)
+        if payload is None:
+            run = self._run_from(frame, room.split(frame.size_bytes))
+            with self._wait("disk"):
+                results = await self._submit(run)
+            self._keep(run, results, wanted=frame)
+            payload = self._ready.pop(frame)
+            self._read_ahead()
+        return payload, room
+
+    def close(self) -> None:
+        """Let go of what was read, and of what is being read as soon as it is. Twice is fine."""
+        if self._ahead is not None:
+            self._ahead[1].cancel()
+            self._ahead = None
+        self._ready.clear()
+
+    def _wait(self, what: str) -> AbstractContextManager[None]:
+        who = self._reader
+        return self._waits.enter(what, dataset=who.dataset, partition=who.partition, peer=who.peer)
+
+    async def _reserve(self, size_bytes: int) -> Reservation:
+        who = self._reader
+        return await reserve(
+            self._sends, size_bytes, self._waits, dataset=who.dataset, partition=who.partition, peer=who.peer
+        )
+
+    def _run_from(self, frame: Frame | None, reservation: Reservation | None) -> _Run:
+        """The frames to read in one go: ``frame``, and those that follow it on disk."""
+        run: _Run = []
+        size_bytes = 0
+        if frame is not None and reservation is not None:
+            run.append((frame, reservation))
+            size_bytes = frame.size_bytes
+        for following in islice(self._subscription.upcoming(), RUN_FRAMES):
+            if following in self._ready:
+                continue
+            size_bytes += following.size_bytes
+            if following.at_hand() is not None or (run and size_bytes > RUN_BYTES):
+                break
+            room = self._sends.try_reserve(following.size_bytes)
+            if room is None:
+                break
+            run.append((following, room))
+        return run
+
+    def _submit(self, run: _Run) -> asyncio.Future[_Results]:
+        # The run goes with the thread, so that its reservations outlive a stream that ends meanwhile.
+        return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, run)
+
+    def _keep(self, run: _Run, results: _Results, *, wanted: Frame | None) -> None:
+        for (frame, reservation), data in zip(run, results, strict=True):
+            if isinstance(data, CorruptFrame):
+                if frame is wanted:
+                    raise data
+                return  # it counts when the reader gets there
+            self._counted(len(data))
+            payload = Payload(data, reservation)
+            frame.share(payload)
+            self._ready[frame] = payload
+
+    def _read_ahead(self) -> None:
+        if self._ahead is None and len(self._ready) <= 1:
+            run = self._run_from(None, None)
+            if run:
+                self._ahead = run, self._submit(run)
+
+
+def _read_all(run: _Run) -> _Results:
+    results: _Results = []
+    for frame, _ in run:
+        try:
+            results.append(frame.read_back())
+        except CorruptFrame as corrupt:
+            results.append(corrupt)
+    return results

@@ -1,0 +1,182 @@
+"""Server: starts, drains and stops; owns every task that belongs to no request.
+
+Start: directories and recovery, then the gRPC port, then the HTTP port; what fails is an error before
+anything is announced. A port that is taken is an error (SO_REUSEPORT is off).
+
+Drain (SIGTERM, or the action ``drain``): readiness turns off, new datasets and puts are refused,
+running streams have ``drain_grace_seconds``, then they end with UNAVAILABLE by gRPC's own shutdown.
+Durable data is on disk when :meth:`Server.run` returns.
+
+HTTP/2 settings, on purpose
+    Messages are limited by ``decoder`` with a message that says what to do; gRPC's own limit lies
+    above it, as a bound on what can be buffered. Keepalive pings find peers that have vanished
+    without a word, within ``keepalive_seconds`` and as long again for the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from . import config
+from .budget import Budget
+from .core import Core
+from .service import SERVICE, FlightService
+from .store import Store
+
+HOUSEKEEPING_SECONDS = 0.5
+_HARD_MESSAGE_SLACK_BYTES = 64 << 20
+
+_log = structlog.get_logger("flight_server.server")
+
+
+class Server:
+    """One server. ``await start()``, then ``await run()`` until it has drained; or ``async with``."""
+
+    def __init__(self, settings: config.Settings) -> None:
+        self.settings = settings
+        self._temporary: Path | None = None
+        data_dir = settings.data_dir
+        if data_dir is None:
+            data_dir = self._temporary = config.temporary_data_dir()
+        budget = Budget(
+            int(settings.memory_limit), None if settings.disk_limit is None else int(settings.disk_limit)
+        )
+        self.store = Store(
+            budget,
+            data_dir=data_dir,
+            segment_bytes=int(settings.segment_size),
+            lease_seconds=settings.lease_seconds,
+        )
+        self.core = Core(settings, budget, self.store)
+        self._health = health.aio.HealthServicer()
+        self._grpc: grpc.aio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def location(self) -> str:
+        """Where clients reach the gRPC lane."""
+        assert self.core.location is not None
+        return self.core.location
+
+    async def start(self) -> None:
+        """Listen. After this, clients are served.
+
+        Raises:
+            OSError: the address cannot be had, or the data directory cannot be used.
+        """
+        settings = self.settings
+        assert self.store.data_dir is not None
+        self.store.data_dir.mkdir(parents=True, exist_ok=True)
+        self._grpc = grpc.aio.server(options=self._options())
+        self._grpc.add_generic_rpc_handlers((FlightService(self.core).handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        port = self._listen(f"{_bracketed(settings.host)}:{settings.port}")
+        scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
+        self.core.location = f"{scheme}://{_bracketed(self._advertised_host())}:{port}"
+        await self._grpc.start()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self.core.spiller.run()), loop.create_task(self._keep_house())]
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, SIGINT, the action ``drain``, or the end of the parent; then stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.core.drain_requested.set)
+        if self.settings.exit_with_parent:
+            self._tasks.append(loop.create_task(self._watch_parent()))
+        try:
+            await self.core.drain_requested.wait()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            await self.stop(self.settings.drain_grace_seconds)
+
+    async def stop(self, grace_seconds: float = 0.0) -> None:
+        """Drain and end. Twice is fine."""
+        self.store.draining = True
+        if self._grpc is not None:
+            server, self._grpc = self._grpc, None
+            await self._health.enter_graceful_shutdown()
+            await server.stop(grace_seconds)
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await asyncio.to_thread(self.store.close)
+        if self._temporary is not None:
+            await asyncio.to_thread(shutil.rmtree, self._temporary, ignore_errors=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    def _listen(self, address: str) -> int:
+        assert self._grpc is not None
+        settings = self.settings
+        try:
+            if settings.tls_cert is not None and settings.tls_key is not None:
+                credentials = grpc.ssl_server_credentials(
+                    [(settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())]
+                )
+                return int(self._grpc.add_secure_port(address, credentials))
+            return int(self._grpc.add_insecure_port(address))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from None
+
+    def _options(self) -> list[tuple[str, int]]:
+        keepalive_ms = int(self.settings.keepalive_seconds * 1000)
+        return [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", self.core.max_message_bytes + _HARD_MESSAGE_SLACK_BYTES),
+            ("grpc.max_metadata_size", 64 << 10),
+            ("grpc.keepalive_time_ms", keepalive_ms),
+            ("grpc.keepalive_timeout_ms", keepalive_ms),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ]
+
+    def _advertised_host(self) -> str:
+        if self.settings.advertise_host is not None:
+            return self.settings.advertise_host
+        everywhere = self.settings.host in ("0.0.0.0", "::")  # noqa: S104  # a comparison, not a binding
+        return socket.gethostname() if everywhere else self.settings.host
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            self.core.end_stalled_readers()
+            for dataset in self.store.expire():
+                _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
+
+    async def _watch_parent(self) -> None:
+        """Drain when standard input ends: whoever started this server holds its other end."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        with suppress(ValueError, OSError):
+            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+            while await reader.read(4096):
+                pass
+        self.core.drain_requested.set()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

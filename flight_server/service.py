@@ -1,0 +1,338 @@
+"""The Flight RPCs over grpc.aio, and the only place where errors become gRPC status.
+
+Requests and answers are bytes here: identity serializers on both sides, so a frame goes out as it
+came in. What an RPC does is in ``puts``, ``gets``, ``infos`` and ``actions``; this module reads
+descriptors and tickets, authorizes, and maps errors.
+
+Errors
+    Every failed call carries ``x-flight-shuffle-error``: JSON with the error's code, message and
+    detail. UNAVAILABLE, UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL also carry that JSON in
+    ``grpc-status-details-bin``, with ``x-arrow-status: 5``, without which pyarrow drops it; with the
+    other statuses pyarrow would turn it into another class. A bug answers INTERNAL with an id that
+    stands in the log beside the traceback, and nothing of the exception.
+
+Cancelling
+    grpc.aio cancels the handler's task when the client cancels or its connection breaks, at whichever
+    await it is. Every handler leaves by ``finally`` and context managers. A CancelledError is never
+    raised by ourselves: it would leave the client without a status until its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Self
+
+import grpc
+import structlog
+from pyarrow import flight
+
+from . import gets, infos, puts, wire
+from .actions import run as run_action
+from .core import Core
+from .dataset import Dataset
+from .errors import (
+    ERROR_TRAILER,
+    FlightShuffleError,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    Unauthenticated,
+)
+from .protocol import (
+    ACTIONS,
+    CRC_TRAILER,
+    FRAMES_TRAILER,
+    FROM_TRAILER,
+    GENERATION_HEADER,
+    ROWS_TRAILER,
+    Ticket,
+)
+from .readback import Reader
+
+SERVICE = "arrow.flight.protocol.FlightService"
+POLL_SECONDS = 10.0
+POLL_STEP_SECONDS = 0.05
+MAX_UNREAD_ANSWERS = 65_536
+LAST_ANSWERS_SECONDS = 5.0
+
+_DETAILS = "grpc-status-details-bin"
+_ARROW_STATUS = ("x-arrow-status", "5")  # IOError, under which pyarrow keeps class and extra_info
+_WITH_DETAILS = {"UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED", "INTERNAL"}
+
+_log = structlog.get_logger("flight_server.service")
+
+Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
+Handler = Callable[..., Awaitable[Any]]
+
+
+class FlightService:
+    """The handlers of one server. ``handlers()`` is what grpc.aio registers."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def handlers(self) -> Any:
+        """The generic handler for grpc.aio."""
+        unary = grpc.unary_unary_rpc_method_handler
+        server_stream = grpc.unary_stream_rpc_method_handler
+        both = grpc.stream_stream_rpc_method_handler
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Handshake": both(self._guard(self.handshake, authorized=False)),
+                "ListFlights": server_stream(self._guard(self.list_flights)),
+                "GetFlightInfo": unary(self._guard(self.get_flight_info)),
+                "PollFlightInfo": unary(self._guard(self.poll_flight_info)),
+                "GetSchema": unary(self._guard(self.get_schema)),
+                "DoGet": server_stream(self._guard(self.do_get)),
+                "DoPut": both(self._guard(self.do_put)),
+                "DoExchange": both(self._guard(self.do_exchange)),
+                "DoAction": server_stream(self._guard(self.do_action)),
+                "ListActions": server_stream(self._guard(self.list_actions)),
+            },
+        )
+
+    # Errors and authorization
+
+    def _guard(self, handler: Handler, *, authorized: bool = True) -> Handler:
+        """The handler with authorization before it and the mapping of errors around it."""
+
+        async def guarded(request: Any, context: Context) -> Any:
+            try:
+                if authorized:
+                    self._authorize(context)
+                return await handler(request, context)
+            except FlightShuffleError as error:
+                await _abort(context, error)
+            except grpc.aio.AbortError:
+                raise
+            except grpc.RpcError:
+                raise
+            except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
+                error_id = secrets.token_hex(6)
+                _log.error("internal_error", error_id=error_id, rpc=handler.__name__, exc_info=bug)
+                await _abort(
+                    context,
+                    InternalError(
+                        f"internal error {error_id}: the server's log has the cause under this id",
+                        error_id=error_id,
+                    ),
+                )
+
+        return guarded
+
+    def _authorize(self, context: Context) -> None:
+        token = self._core.settings.token
+        if token is None:
+            return
+        given = _metadata(context, "authorization")
+        if not given:
+            raise Unauthenticated(
+                "this server wants a token: send the header 'authorization: Bearer <token>'"
+            )
+        if not self._is_token(given):
+            raise Unauthenticated("the token in the header 'authorization' is not this server's")
+
+    def _is_token(self, header: str) -> bool:
+        token = self._core.settings.token or ""
+        scheme, _, value = header.partition(" ")
+        if scheme.lower() == "basic":
+            # What pyarrow's authenticate_basic_token sends: the token is the password.
+            try:
+                value = base64.b64decode(value).decode().partition(":")[2]
+            except ValueError:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(value.strip().encode(), token.encode())
+
+    async def handshake(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Exchange basic credentials, whose password is the token, for the bearer header."""
+        token = self._core.settings.token
+        if token is not None:
+            self._authorize(context)
+            await context.send_initial_metadata((("authorization", f"Bearer {token}"),))
+        async for request in requests:
+            payload = wire.bytes_field(request, 2, "HandshakeRequest")
+            await context.write(wire.field(2, payload) if payload else b"")
+
+    # Discovery
+
+    async def list_flights(self, request: bytes, context: Context) -> None:
+        """The FlightInfo of each dataset whose name starts with the criteria."""
+        try:
+            prefix = wire.bytes_field(request, 1, "Criteria").decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(
+                "the criteria is a prefix of dataset names, so it must be UTF-8 text"
+            ) from None
+        for dataset in self._core.store.listed(prefix):
+            if dataset.failure is None:
+                await context.write(infos.flight_info(self._core, dataset).serialize())
+
+    async def get_flight_info(self, request: bytes, context: Context) -> bytes:
+        """The FlightInfo of one dataset."""
+        return bytes(infos.flight_info(self._core, self._described(request)).serialize())
+
+    async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
+        """The PollInfo of one dataset, as soon as something in it has changed, at most POLL_SECONDS later."""
+        dataset = self._described(request)
+        seen = _filling(dataset)
+        remaining = context.time_remaining()
+        patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
+        with self._core.waits.enter(
+            "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
+        ):
+            waited = 0.0
+            while not dataset.sealed and _filling(dataset) == seen and waited < patience:
+                await asyncio.sleep(POLL_STEP_SECONDS)
+                waited += POLL_STEP_SECONDS
+        return infos.poll_info(self._core, dataset)
+
+    async def get_schema(self, request: bytes, context: Context) -> bytes:
+        """The SchemaResult of one dataset."""
+        dataset = self._described(request)
+        schema = await gets.schema_of(self._core, dataset, Reader(dataset.name, 0, context.peer()))
+        return bytes(flight.SchemaResult(schema.schema).serialize())
+
+    def _described(self, request: bytes) -> Dataset:
+        return self._core.store.find(puts.parse_descriptor(request).dataset)
+
+    # Data
+
+    async def do_get(self, request: bytes, context: Context) -> None:
+        """One partition: the schema at once, then each frame as it was stored; totals in the trailers."""
+        ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))
+        dataset, index = self._core.store.resolve(ticket)
+        dataset.touch()
+        reader = Reader(dataset.name, index, context.peer())
+        await context.send_initial_metadata(((GENERATION_HEADER, dataset.generation),))
+        schema = await gets.schema_of(self._core, dataset, reader)
+        await context.write(wire.flight_data(schema.header))
+        deliver, write = self._core.deliver, context.write
+        async with aclosing(gets.read(self._core, dataset, reader, ticket.from_)) as outgoing:
+            async for each in outgoing:
+                for dictionary in each.dictionaries:
+                    await deliver(write, dictionary.payload.data, reader)
+                await deliver(write, each.payload.data, reader)
+        totals = dataset.partition(index).totals
+        context.set_trailing_metadata(
+            (
+                (ROWS_TRAILER, str(totals.rows)),
+                (FRAMES_TRAILER, str(totals.frames)),
+                (CRC_TRAILER, f"{totals.crc32c:08x}"),
+                (FROM_TRAILER, str(ticket.from_)),
+            )
+        )
+
+    async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """One producer; see ``puts``."""
+        async with _Answers(context) as answers:
+            await puts.receive(
+                self._core, self._messages(requests, context.peer()), context.peer(), answers.put
+            )
+
+    async def _messages(self, requests: AsyncIterator[bytes], peer: str) -> AsyncIterator[bytes]:
+        """The client's messages, read only while there is room for what has already arrived."""
+        source = aiter(requests)
+        while True:
+            await self._core.room_for_arrivals(peer)
+            with self._core.waits.enter("writer", peer=peer):
+                try:
+                    message = await anext(source)
+                except StopAsyncIteration:
+                    return
+            yield message
+            del message
+
+    async def do_exchange(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Not offered: there is no computation here that would need both directions at once."""
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED,
+            "this server has no DoExchange: write with DoPut and read with DoGet",
+        )
+
+    # Actions
+
+    async def do_action(self, request: bytes, context: Context) -> None:
+        """Run one action; one result."""
+        try:
+            action = wire.bytes_field(request, 1, "Action").decode()
+        except UnicodeDecodeError:
+            raise NotFound("the action's name is not UTF-8 text") from None
+        body = wire.bytes_field(request, 2, "Action")
+        await context.write(wire.field(1, await run_action(self._core, action, body)))
+
+    async def list_actions(self, request: bytes, context: Context) -> None:
+        """All actions and what they take."""
+        for name, description in ACTIONS.items():
+            await context.write(wire.field(1, name.encode()) + wire.field(2, description.encode()))
+
+
+class _Answers:
+    """PutResults on their way to a client that may never read them: writing them holds up nobody."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._queue: deque[bytes] = deque()
+        self._more = asyncio.Event()
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, metadata: bytes) -> None:
+        if len(self._queue) >= MAX_UNREAD_ANSWERS:
+            self._queue.popleft()  # a client that is so far behind does not read them
+        self._queue.append(metadata)
+        self._more.set()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._write())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        assert self._task is not None
+        self._ended = True
+        self._more.set()
+        try:
+            if kind is None:
+                async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                    await asyncio.shield(self._task)
+        except TimeoutError:
+            pass
+        finally:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _write(self) -> None:
+        while True:
+            while self._queue:
+                await self._context.write(wire.field(1, self._queue.popleft()))
+            if self._ended:
+                return
+            self._more.clear()
+            await self._more.wait()
+
+
+def _filling(dataset: Dataset) -> tuple[int, int, bool]:
+    return dataset.rows, dataset.attempts.committed_producers, dataset.sealed
+
+
+def _metadata(context: Context, key: str) -> str | None:
+    for name, value in context.invocation_metadata():
+        if name == key:
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None
+
+
+async def _abort(context: Context, error: FlightShuffleError) -> None:
+    text = error.to_json()
+    trailers: list[tuple[str, str | bytes]] = [(ERROR_TRAILER, text)]
+    if error.status in _WITH_DETAILS:
+        trailers += [_ARROW_STATUS, (_DETAILS, text.encode())]
+    await context.abort(getattr(grpc.StatusCode, error.status), error.message, tuple(trailers))

@@ -1,0 +1,300 @@
+"""Store: the catalogue of datasets. Finds, creates, replaces, drops and expires them; picks victims.
+
+Guarantee: every change of the catalogue is one synchronous step; there is no moment at which a name
+leads to half a dataset. Replacing a name leads new readers to the new generation and lets readers of
+the old one finish.
+
+Who holds what
+    The store holds the datasets that can be found by name, and the threads in which files are written,
+    read and deleted. What left the catalogue lives on only in its readers, and what is not in it yet
+    (an overwrite before its end) only in its writer; the store still sees them when it picks victims.
+
+Deciding and doing are apart: :meth:`Store.pick_victims` returns what should leave RAM; ``spiller``
+does the I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+from .budget import Budget
+from .dataset import Dataset, new_generation
+from .decoder import SchemaMessage
+from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, StaleTicket
+from .frames import Frame
+from .protocol import CreateRequest, Ticket, parse_partition
+from .spill import SegmentWriter, dispose_now
+
+SPILL_BATCH_FRAMES = 4096
+
+
+class Store:
+    """See the module's text.
+
+    Args:
+        budget: the pools; their owner is the server.
+        data_dir: where segments go; None if nothing can be spilled.
+        segment_bytes: size of a segment file, the unit in which disk space comes back.
+        lease_seconds: of datasets created without one; None keeps them until they are dropped.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        data_dir: Path | None = None,
+        segment_bytes: int = 32 << 20,
+        lease_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.budget = budget
+        self.data_dir = data_dir
+        self.draining = False
+        self._segment_bytes = segment_bytes
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._datasets: dict[str, Dataset] = {}
+        # All that are alive, oldest first, also those that no name leads to.
+        self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
+        self._made = 0
+        # Spilling is one thread's work; reading back may overlap with it.
+        self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
+        self._disposal = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-disposal")
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Dataset]:
+        return iter(list(self._datasets.values()))
+
+    def __len__(self) -> int:
+        return len(self._datasets)
+
+    # Finding
+
+    def get(self, name: str) -> Dataset | None:
+        """The current dataset of that name, if there is one."""
+        return self._datasets.get(name)
+
+    def find(self, name: str, generation: str | None = None) -> Dataset:
+        """The dataset.
+
+        Raises:
+            NotFound: there is none of that name.
+            StaleTicket: there is, but of another generation.
+        """
+        found = self._datasets.get(name)
+        if found is None:
+            raise NotFound(
+                f"there is no dataset {name!r}: it was never written, was dropped, or its lease ended; "
+                "list_flights shows what there is",
+                dataset=name,
+            )
+        if generation is not None and generation != found.generation:
+            raise StaleTicket(
+                f"the ticket is for an earlier generation of dataset {name!r}, which was replaced or lost in a "
+                "restart; ask get_flight_info again",
+                dataset=name,
+                generation=generation,
+            )
+        return found
+
+    def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
+        """Dataset and partition that a ticket means; ``name/3`` is partition 3 unless it is a name.
+
+        Raises:
+            NotFound, StaleTicket: see :meth:`find`, or there is no such partition.
+            InvalidRequest: no partition was named and the dataset has several.
+        """
+        name, index = ticket.dataset, ticket.partition
+        if index is None and name not in self._datasets:
+            prefix, slash, suffix = name.rpartition("/")
+            if slash and prefix in self._datasets and re.fullmatch(r"[0-9]{1,6}", suffix):
+                name, index = prefix, parse_partition(suffix)
+        dataset = self.find(name, ticket.generation)
+        if index is None:
+            if dataset.partition_count > 1:
+                raise InvalidRequest(
+                    f"dataset {name!r} has {dataset.partition_count} partitions and the ticket names none: take "
+                    f"the tickets of get_flight_info, or '{name}/0' to '{name}/{dataset.partition_count - 1}'",
+                    dataset=name,
+                )
+            index = 0
+        dataset.partition(index)
+        return dataset, index
+
+    def listed(self, prefix: str) -> list[Dataset]:
+        """The datasets whose name starts with ``prefix``, by name."""
+        return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
+
+    # Changing
+
+    def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
+        """The dataset as asked for, and whether it was made now. Creating the same twice is fine.
+
+        Raises:
+            AlreadyExists: the name is taken by a dataset created otherwise.
+            Draining: the server is going down.
+        """
+        self.check_open()
+        known = self._datasets.get(request.dataset)
+        if known is not None and known.failure is None:
+            self._check_same(known, request, schema)
+            known.touch()
+            return known, False
+        dataset = self.prepare(request, schema)
+        self.install(dataset)
+        return dataset, True
+
+    def check_open(self) -> None:
+        """New datasets are taken.
+
+        Raises:
+            Draining: the server is going down.
+        """
+        if self.draining:
+            raise Draining(
+                "the server is draining and takes no new datasets; use another one, or wait for its restart"
+            )
+
+    def drop(self, name: str, generation: str | None = None) -> Dataset:
+        """Take the dataset away; streams in progress get an error, its bytes are let go.
+
+        Raises:
+            NotFound, StaleTicket: see :meth:`find`.
+        """
+        dataset = self.find(name, generation)
+        del self._datasets[name]
+        dataset.drop()
+        return dataset
+
+    def prepare(self, request: CreateRequest, schema: SchemaMessage | None) -> Dataset:
+        """A dataset as asked for, which no name leads to yet."""
+        generation = new_generation()
+        lease_seconds = request.lease_seconds
+        if lease_seconds is None and not request.durable:
+            lease_seconds = self._lease_seconds
+        dataset = Dataset(
+            request.dataset,
+            kind=request.kind,
+            partitions=request.partitions,
+            schema=schema,
+            producers=request.producers,
+            retention=request.retention,
+            lease_seconds=lease_seconds,
+            durable=request.durable,
+            writer=self.new_writer(request.dataset, generation),
+            generation=generation,
+            clock=self._clock,
+        )
+        self.register(dataset)
+        return dataset
+
+    def register(self, dataset: Dataset) -> None:
+        """Let the store see the dataset when it picks victims, for as long as it lives."""
+        self._made += 1
+        self._alive[self._made] = dataset
+
+    def install(self, dataset: Dataset) -> None:
+        """Let the name lead to this dataset from now on; readers of the one before finish."""
+        self._datasets[dataset.name] = dataset
+
+    def expire(self) -> list[Dataset]:
+        """Take away what nobody renewed, and what its retention no longer keeps."""
+        gone = []
+        for dataset in self:
+            if dataset.expired:
+                gone.append(self.drop(dataset.name))
+            elif dataset.outlived:
+                # Retention is not a failure: readers in progress finish.
+                del self._datasets[dataset.name]
+                gone.append(dataset)
+        return gone
+
+    # Spilling
+
+    def pick_victims(self, size_bytes: int) -> list[tuple[SegmentWriter, list[Frame]]]:
+        """Which frames to move to disk so that ``size_bytes`` of RAM become free, grouped by file.
+
+        What no attached reader needs soon comes first, of the oldest dataset first. Less is returned
+        when there is no more.
+        """
+        groups: list[tuple[SegmentWriter, list[Frame]]] = []
+        chosen: set[int] = set()
+        found_bytes = 0
+        for near in (False, True):
+            for dataset in list(self._alive.values()):
+                if dataset.writer is None:
+                    continue
+                frames: list[Frame] = []
+                for frame in islice(dataset.victims(near=near), SPILL_BATCH_FRAMES):
+                    if id(frame) in chosen:
+                        continue
+                    frames.append(frame)
+                    chosen.add(id(frame))
+                    found_bytes += frame.size_bytes
+                    if found_bytes >= size_bytes:
+                        break
+                if frames:
+                    groups.append((dataset.writer, frames))
+                if found_bytes >= size_bytes:
+                    return groups
+        return groups
+
+    def close(self) -> None:
+        """Let everything go and end the threads. Blocks until files are closed. Twice is fine."""
+        for dataset in self:
+            del self._datasets[dataset.name]
+            if not (dataset.durable and dataset.sealed):
+                dataset.drop()
+        self._closed = True
+        self.io_threads.shutdown(wait=True, cancel_futures=True)
+        self._disposal.shutdown(wait=True)
+
+    def new_writer(self, name: str, generation: str) -> SegmentWriter | None:
+        """Where a dataset's segments go: a directory of its own for each generation."""
+        if self.data_dir is None:
+            return None
+        directory = self.data_dir / "datasets" / f"{_directory_name(name)}-{generation}"
+        return SegmentWriter(directory, self.budget.disk, self._segment_bytes, self._dispose)
+
+    def _check_same(self, known: Dataset, request: CreateRequest, schema: SchemaMessage | None) -> None:
+        differing = [
+            what
+            for what, mine, theirs in (
+                ("kind", known.kind.value, request.kind.value),
+                ("partitions", known.partition_count, request.partitions),
+                ("producers", known.producers, request.producers),
+                ("retention", known.retention, request.retention),
+                ("durable", known.durable, request.durable),
+            )
+            if mine != theirs
+        ]
+        if schema is not None and known.schema is not None:
+            known.schema.check_same(schema, known.name)
+        if differing:
+            raise AlreadyExists(
+                f"dataset {known.name!r} exists with another {', '.join(differing)}; drop it first, or choose "
+                "another name",
+                dataset=known.name,
+            )
+
+    def _dispose(self, fd: int, path: Path | None) -> None:
+        if self._closed:
+            dispose_now(fd, path)
+            return
+        try:
+            self._disposal.submit(dispose_now, fd, path)
+        except RuntimeError:  # the interpreter is going down
+            dispose_now(fd, path)
+
+
+def _directory_name(name: str) -> str:
+    """A dataset's name as one path element: readable, and different for different names."""
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

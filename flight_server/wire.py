@@ -1,0 +1,241 @@
+"""FlightData bytes ↔ (header, body, metadata): the only place that knows protobuf and IPC framing.
+
+A frame is kept and sent as the bytes that its producer sent, so FlightData is never parsed into
+objects and rendered again; it is *located*: :func:`locate` finds its fields as views into the
+received bytes, without a copy. The few other messages that pyarrow has no class for are one or two
+fields each and are written and read here by the same walker. That is why there is no generated
+protobuf code: it would copy each body once more, and need a compiler at build time.
+
+    FlightData            1 descriptor   2 data_header   3 app_metadata   1000 data_body
+    PutResult             1 app_metadata
+    HandshakeRequest      1 protocol_version (varint)   2 payload
+    HandshakeResponse     the same
+    Criteria              1 expression
+    PollInfo              1 info   2 descriptor   3 progress (double)   4 expiration_time (Timestamp)
+    CancelFlightInfoRequest       1 info
+    CancelFlightInfoResult        1 status (varint)
+    RenewFlightEndpointRequest    1 endpoint
+
+(Field numbers: ``Flight.proto`` of Apache Arrow. Wire types: the protobuf encoding guide.)
+
+The header is an IPC ``Message`` flatbuffer; :func:`message_kind` reads its one byte that says which.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from .errors import BadFrame, InvalidRequest
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_EMPTY: Final = memoryview(b"")
+
+CANCEL_STATUS_CANCELLED: Final = 1
+CONTINUATION: Final = b"\xff\xff\xff\xff"
+END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
+
+
+class MessageKind(IntEnum):
+    """``MessageHeader`` of Arrow's ``Message.fbs``."""
+
+    NONE = 0
+    SCHEMA = 1
+    DICTIONARY = 2
+    RECORD_BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FlightData:
+    """Views into one received message; an absent field is an empty view."""
+
+    descriptor: memoryview
+    header: memoryview
+    metadata: memoryview
+    body: memoryview
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("a number runs past the end")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """The fields of a protobuf message in their order: numbers as they are, the rest as views.
+
+    Raises:
+        ValueError: not a protobuf message.
+    """
+    view = memoryview(data)
+    at = 0
+    while at < len(view):
+        key, at = _varint(view, at)
+        number, kind = key >> 3, key & 7
+        if number == 0:
+            raise ValueError("field number 0")
+        if kind == _VARINT:
+            value, at = _varint(view, at)
+            yield number, value
+            continue
+        if kind == _BYTES:
+            size, at = _varint(view, at)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind}")
+        if size > len(view) - at:
+            raise ValueError(f"field {number} runs past the end")
+        yield number, view[at : at + size]
+        at += size
+
+
+def bytes_field(data: bytes | memoryview, number: int, what: str) -> bytes:
+    """The last value of a length-delimited field, empty if absent.
+
+    Raises:
+        InvalidRequest: not a protobuf message, or the field has another type.
+    """
+    found: bytes = b""
+    try:
+        for candidate, value in fields(data):
+            if candidate == number:
+                if isinstance(value, int):
+                    raise ValueError(f"field {number} is a number")
+                found = bytes(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{what} is not the protobuf message of Arrow Flight: {error}") from None
+    return found
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, value: bytes | bytearray | memoryview) -> bytes:
+    """One length-delimited field."""
+    return b"".join((_encode_varint(number << 3 | _BYTES), _encode_varint(len(value)), value))
+
+
+def varint_field(number: int, value: int) -> bytes:
+    """One non-negative number."""
+    return _encode_varint(number << 3 | _VARINT) + _encode_varint(value)
+
+
+def double_field(number: int, value: float) -> bytes:
+    """One double."""
+    return _encode_varint(number << 3 | _FIXED64) + struct.pack("<d", value)
+
+
+def timestamp(seconds: float) -> bytes:
+    """A ``google.protobuf.Timestamp`` of seconds since the epoch."""
+    whole = int(seconds // 1)
+    return varint_field(1, whole) + varint_field(2, int((seconds - whole) * 1e9))
+
+
+def locate(message: bytes) -> FlightData:
+    """The parts of a FlightData message, as views into it.
+
+    Raises:
+        BadFrame: not a protobuf message, or nothing is in it.
+    """
+    descriptor = header = metadata = body = _EMPTY
+    try:
+        for number, value in fields(message):
+            if number not in (1, 2, 3, 1000):
+                continue  # a later version's field
+            if isinstance(value, int):
+                raise ValueError(f"field {number} is a number")  # noqa: TRY004  # the data, not the code, is wrong
+            if number == 2:
+                header = value
+            elif number == 1000:
+                body = value
+            elif number == 3:
+                metadata = value
+            else:
+                descriptor = value
+    except ValueError as error:
+        raise BadFrame(f"the message of {len(message)} bytes is not FlightData: {error}") from None
+    if not header and not metadata and not descriptor:
+        raise BadFrame("the FlightData message is empty: it has no header, no metadata and no descriptor")
+    if body and not header:
+        raise BadFrame("the FlightData message has a body but no header")
+    return FlightData(descriptor, header, metadata, body)
+
+
+def flight_data(header: bytes, metadata: bytes = b"", body: bytes = b"") -> bytes:
+    """A FlightData message, for the few that the server writes itself: schemas."""
+    parts = [field(2, header)]
+    if metadata:
+        parts.append(field(3, metadata))
+    if body:
+        parts.append(field(1000, body))
+    return b"".join(parts)
+
+
+def _slot(buffer: memoryview, table: int, index: int) -> int:
+    """Where field ``index`` of the flatbuffer table at ``table`` is; 0 if absent."""
+    (to_vtable,) = struct.unpack_from("<i", buffer, table)
+    vtable = table - to_vtable
+    if vtable < 0:
+        raise ValueError("vtable outside")
+    (vtable_bytes,) = struct.unpack_from("<H", buffer, vtable)
+    if vtable_bytes < 6 + 2 * index:
+        return 0
+    (place,) = struct.unpack_from("<H", buffer, vtable + 4 + 2 * index)
+    return table + int(place) if place else 0
+
+
+def message_kind(header: memoryview) -> MessageKind:
+    """Which IPC message a header is. ``Message``: 0 version, 1 header_type, 2 header, 3 bodyLength.
+
+    Raises:
+        BadFrame: not an IPC message header.
+    """
+    try:
+        slot = _slot(header, struct.unpack_from("<I", header, 0)[0], 1)
+        return MessageKind(header[slot]) if slot else MessageKind.NONE
+    except (struct.error, ValueError, IndexError):
+        raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
+
+
+def dictionary_id(header: memoryview) -> tuple[int, bool]:
+    """Id and "is a delta" of a dictionary message. ``DictionaryBatch``: 0 id, 1 data, 2 isDelta.
+
+    Raises:
+        BadFrame: not a dictionary message.
+    """
+    try:
+        slot = _slot(header, struct.unpack_from("<I", header, 0)[0], 2)
+        table = slot + struct.unpack_from("<I", header, slot)[0]
+        id_slot, delta_slot = _slot(header, table, 0), _slot(header, table, 2)
+        number = struct.unpack_from("<q", header, id_slot)[0] if id_slot else 0
+        return number, bool(delta_slot and header[delta_slot])
+    except (struct.error, ValueError, IndexError):
+        raise BadFrame("the header is not an Arrow IPC dictionary message") from None
+
+
+def schema_header(encapsulated: bytes) -> bytes:
+    """The flatbuffer of an encapsulated IPC message without a body (``schema.serialize()``)."""
+    return encapsulated[8:] if encapsulated[:4] == CONTINUATION else encapsulated[4:]
+
+
+def encapsulate(header: bytes | memoryview) -> bytes:
+    """The IPC stream prefix, the header and its padding; the body follows at an aligned place."""
+    padding = -len(header) % 8
+    return b"".join((CONTINUATION, struct.pack("<i", len(header) + padding), header, b"\0" * padding))
