@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,21 +44,22 @@ class ServerProcess:
         cls,
         *arguments: str,
         environment: dict[str, str] | None = None,
-        python: str | Path = sys.executable,
+        command: Sequence[str | Path] = (sys.executable, "-m", "flight_server"),
+        directory: Path = ROOT,
         **options: Option,
     ) -> Self:
         """Start a server and return once it serves.
 
         ``memory_limit="64MiB"`` becomes ``--memory-limit 64MiB``, ``True`` a bare flag; ``None`` and
-        ``False`` leave the option out. ``port`` is any free one unless it is given.
+        ``False`` leave the option out. ``port`` and ``http_port`` are any free ones unless they are given.
+        ``command`` and ``directory`` are for a server that is installed elsewhere.
         Raises RuntimeError with the log when the server ends, or is not ready in time.
         """
-        given = {"port": 0, "log_format": "json", **options}
-        command = [str(python), "-m", "flight_server", *_flags(given), *arguments]
+        given = {"port": 0, "http_port": 0, "log_format": "json", **options}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLIGHT_SERVER_")}
         process = subprocess.Popen(
-            command,
-            cwd=ROOT,
+            [*command, *_flags(given), *arguments],
+            cwd=directory,
             env={**inherited, "PYTHONUNBUFFERED": "1", **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
