@@ -1,0 +1,121 @@
+"""The gRPC lane: DoGet, which every Flight server has.
+
+pyarrow ends a read silently at a truncated frame when the server then says OK, so an end counts only
+with the totals in the trailers, which the caller compares.
+
+The first message
+    ``do_get`` blocks until the schema message has come; nothing but a deadline ends it, and that
+    deadline is the whole call's. So the deadline is ``stream_seconds``, long, and before the call a
+    short one (:meth:`~spark_client.transport.Server.schema`, with its own deadline) shows that the
+    server answers and knows the schema, unless it has shown that a moment ago. A peer that vanishes
+    after that is found by keepalive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.errors import ERROR_TRAILER, InvalidRequest, Unavailable
+from flight_server.protocol import Ticket
+from spark_client.lanes import BrokenStream, Totals
+from spark_client.transport import Call, Server, TimedOut, Unreachable
+
+_FRESH_SECONDS = 5.0
+_ASK_AGAIN_SECONDS = 0.1
+
+
+class _Proofs:
+    """When a server last showed that it answers for a dataset."""
+
+    def __init__(self) -> None:
+        self.at_seconds: dict[str, float] = {}
+
+    def close(self) -> None:
+        self.at_seconds.clear()
+
+
+class GrpcReading:
+    """See :class:`~spark_client.lanes.Reading`. The constructor blocks until the schema has come."""
+
+    def __init__(self, server: Server, ticket: Ticket) -> None:
+        self._call = Call(server.location)
+        self._totals: Totals | None = None
+        with server.calling() as (client, self._call):
+            options = flight.FlightCallOptions(timeout=server.timeouts.stream_seconds)
+            self._reader = client.do_get(flight.Ticket(ticket.encode()), options)
+            self.schema: pa.Schema = self._reader.schema
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._call.headers
+
+    @property
+    def totals(self) -> Totals | None:
+        return self._totals
+
+    def read(self) -> pa.RecordBatch | None:
+        while True:
+            try:
+                with self._call.errors():
+                    chunk = self._reader.read_chunk()
+            except StopIteration:
+                self._totals = Totals.parse(self._call.headers)
+                if self._totals is None:
+                    raise BrokenStream(
+                        f"the stream from {self._call.location} ended without its totals, so it may not be whole",
+                        server=self._call.location,
+                    ) from None
+                return None
+            except InvalidRequest as error:
+                # With the trailer it is the server's word; without it, pyarrow could not decode.
+                if ERROR_TRAILER in self._call.headers:
+                    raise
+                raise BrokenStream(
+                    f"a frame could not be decoded: {error.message}", **error.detail
+                ) from error
+            if chunk.data is not None:
+                return chunk.data
+
+    def cancel(self) -> None:
+        self._reader.cancel()
+
+    def close(self) -> None:
+        # A reader that was not read to its end keeps its call until it is cancelled.
+        self._reader.cancel()
+
+
+def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool] = lambda: False) -> None:
+    """Return when the server has shown that it answers and knows the dataset's schema, or when cancelled.
+
+    Raises:
+        TimedOut: not within ``first_message_seconds``.
+        FlightShuffleError: what else the server says, for example that there is no such dataset.
+    """
+    proofs = server.attached("proofs", _Proofs)
+    now = time.monotonic()
+    if now - proofs.at_seconds.get(dataset, float("-inf")) < _FRESH_SECONDS:
+        return
+    deadline = now + server.timeouts.first_message_seconds
+    while not cancelled():
+        left_seconds = deadline - time.monotonic()
+        try:
+            server.schema(dataset, timeout_seconds=max(0.01, left_seconds))
+        except (Unreachable, TimedOut):
+            raise
+        except Unavailable as error:
+            # The server's own word: nobody has said the schema yet.
+            if left_seconds <= _ASK_AGAIN_SECONDS:
+                raise TimedOut(
+                    f"dataset {dataset!r} has no schema yet after "
+                    f"{server.timeouts.first_message_seconds:g} s: {error.message}",
+                    server=server.location,
+                    dataset=dataset,
+                ) from error
+            time.sleep(_ASK_AGAIN_SECONDS)
+        else:
+            proofs.at_seconds[dataset] = time.monotonic()
+            return

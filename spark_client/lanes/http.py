@@ -1,0 +1,258 @@
+"""HTTP/1.1 as the bulk lane needs it: connections that are used again, and bodies that end loudly.
+
+Guarantee: a body that was cut, at any byte, is a ``ConnectionResetError`` and never a short read, which
+is what ``http.client`` gives.
+
+A :class:`HttpPool` keeps connections to one address for the next stream: at most ``max_idle`` without
+use. A stream that was not read to its end closes its connection. HTTP/1.1 carries one stream for each
+connection, so the number in use is limited to ``max_busy``; who finds none free may wait, go without
+the limit, or leave, but never waits without a bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from typing import cast
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from flight_server.errors import Unavailable
+from spark_client.transport import Server, Timeouts
+
+MAX_BUSY = 32
+MAX_IDLE = 8
+_READ_BUFFER_BYTES = 64 << 10
+ERROR_BODY_BYTES = 64 << 10
+_MAX_LINE_BYTES = 8 << 10
+
+
+class NoBulkLane(Unavailable):
+    """Nothing at this address speaks the bulk lane: use the other one."""
+
+    code = "no_bulk_lane"
+
+
+class NoFreeConnection(NoBulkLane):
+    """As many streams use this address already as may."""
+
+    code = "no_free_connection"
+
+
+class HttpPool:
+    """Connections to one ``http://`` or ``https://`` address in one process. Thread-safe."""
+
+    def __init__(
+        self, url: str, server: Server, *, max_busy: int = MAX_BUSY, max_idle: int = MAX_IDLE
+    ) -> None:
+        parts = urlsplit(url)
+        self.location = f"{parts.scheme}://{parts.netloc}"
+        self._where = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+        self._timeouts = server.timeouts
+        self._tls: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            certs = server.tls_root_certs
+            self._tls = ssl.create_default_context(cadata=None if certs is None else certs.decode())
+        self._slots = threading.BoundedSemaphore(max_busy)
+        self._max_idle = max_idle
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self.down_until_seconds = 0.0
+        """Streams that may choose leave this address alone until this time of ``time.monotonic``."""
+
+    def acquire(self, *, wait_seconds: float, beyond: bool) -> Connection | None:
+        """A connection, with a slot or, when none came free and ``beyond``, without one."""
+        has_slot = self._slots.acquire(timeout=wait_seconds)
+        if not has_slot and not beyond:
+            return None
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            connection = self.new()
+        connection.has_slot = has_slot
+        return connection
+
+    def new(self) -> Connection:
+        """A connection that nobody has used; it opens with its first request."""
+        return Connection(self._where, self._tls, self._timeouts)
+
+    def release(self, connection: Connection, *, reusable: bool) -> None:
+        """Give a connection back; ``reusable`` when its last answer was read to the end."""
+        if connection.has_slot:
+            connection.has_slot = False
+            self._slots.release()
+        if reusable:
+            with self._lock:
+                if len(self._idle) < self._max_idle:
+                    connection.reused = True
+                    self._idle.append(connection)
+                    return
+        connection.close()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def __del__(self) -> None:
+        # The constructor may have failed, on a bad certificate.
+        if hasattr(self, "_idle"):
+            self.close()
+
+
+class Connection:
+    """One HTTP/1.1 connection; what follows the response's head is read from ``file``."""
+
+    def __init__(self, where: tuple[str, int], tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
+        self.has_slot = False
+        self.reused = False
+        self._where = where
+        self._tls = tls
+        self._timeouts = timeouts
+        self.sock: socket.socket | None = None
+        self.file: io.BufferedReader | None = None
+
+    def request(self, target: str, headers: dict[str, str]) -> tuple[int, dict[str, str]]:
+        """Send a GET; status and headers, in small letters, of the answer."""
+        if self.sock is None:
+            self.sock = self._open()
+            self.file = cast("io.BufferedReader", self.sock.makefile("rb", buffering=_READ_BUFFER_BYTES))
+        host, port = self._where
+        named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        lines = [f"GET {target} HTTP/1.1", f"Host: {named}", "Accept-Encoding: identity"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+        assert self.file is not None
+        status_line = _line(self.file)
+        parts = status_line.split(" ", 2)
+        if not parts[0].startswith("HTTP/1.") or len(parts) < 2 or not parts[1].isdecimal():
+            raise NoBulkLane(f"{named} does not speak HTTP/1.1: it answered {status_line[:80]!r}")
+        return int(parts[1]), _headers(self.file)
+
+    def _open(self) -> socket.socket:
+        sock = socket.create_connection(self._where, self._timeouts.connect_seconds)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A peer that is gone without a word is found within a minute, not at the stall deadline.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+                if hasattr(socket, name):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_hostname=self._where[0])
+            # Longer than what the merge waits: it can say why, a socket cannot.
+            sock.settimeout(self._timeouts.stall_seconds * 1.1)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def interrupt(self) -> None:
+        """Let a read that waits end at once, from any thread."""
+        sock = self.sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        if self.sock is not None:
+            self.sock.close()
+
+
+def _line(file: io.BufferedReader) -> str:
+    line = file.readline(_MAX_LINE_BYTES)
+    if not line.endswith(b"\n"):
+        raise ConnectionResetError("the connection was closed")
+    return line.rstrip(b"\r\n").decode("latin-1")
+
+
+def _headers(file: io.BufferedReader) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    while line := _line(file):
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return headers
+
+
+class Body:
+    """The HTTP body as the file that Arrow's decoder reads. Knows whether it has ended."""
+
+    closed = False
+
+    def __init__(self, file: io.BufferedReader, headers: Mapping[str, str]) -> None:
+        self._file = file
+        self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        length = headers.get("content-length", "")
+        if not self._chunked and not length.isdecimal():
+            raise NoBulkLane("the answer has neither chunks nor a length, so its end could not be known")
+        self._left = 0 if self._chunked else int(length)
+        self._first = True
+        self.ended = not self._chunked and self._left == 0
+        self.trailers: dict[str, str] = {}
+
+    def _next_chunk(self) -> None:
+        """After it ``_left`` is positive, or the body has ended."""
+        if not self._chunked:
+            self.ended = True
+            return
+        if not self._first and _line(self._file):
+            raise ConnectionResetError("a chunk is longer than it said")
+        self._first = False
+        size = _line(self._file).partition(";")[0].strip()
+        try:
+            self._left = int(size, 16)
+        except ValueError:
+            raise ConnectionResetError(f"{size[:20]!r} is not the size of a chunk") from None
+        if self._left == 0:
+            self.trailers = _headers(self._file)
+            self.ended = True
+
+    def _fill(self, view: memoryview) -> int:
+        """Bytes read: all that were asked for, fewer only at the end of the body."""
+        done = 0
+        while done < len(view):
+            if self._left == 0:
+                if not self.ended:
+                    self._next_chunk()
+                if self.ended:
+                    break
+            count = self._file.readinto(view[done : done + self._left])
+            if not count:
+                raise ConnectionResetError("the connection was closed in the middle of the body")
+            done += count
+            self._left -= count
+        return done
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """What Arrow's decoder calls: a buffer of ``size`` bytes, shorter only at the end of the body."""
+        buffer = pa.allocate_buffer(size)
+        count = self._fill(memoryview(buffer).cast("B")) if size else 0
+        return buffer if count == size else buffer.slice(0, count)
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0:
+            size = ERROR_BODY_BYTES
+        data = bytearray(size)
+        return bytes(data[: self._fill(memoryview(data))])
+
+    def close(self) -> None:
+        """The connection is not the decoder's to close."""
+
+    def finish(self) -> None:
+        """After the Arrow end marker: the HTTP body must end here."""
+        if self.ended:
+            # Arrow takes the end of the body for its end marker; we do not.
+            raise ConnectionResetError("the body ended without Arrow's end marker")
+        if self._left == 0:
+            self._next_chunk()
+        if not self.ended:
+            raise ConnectionResetError("the body goes on after Arrow's end marker")

@@ -1,0 +1,387 @@
+"""One partition, read whole or an error, over whatever connections it takes.
+
+Guarantee: the batches that :meth:`PartitionStream.read` returns are the partition's frames from
+``start`` on, each once and in order; None comes only when their number and rows equal the totals that
+the server has sent. They are all of one generation.
+
+Resuming
+    A connection that breaks, and an error that the server calls temporary, is tried again at the next
+    frame (``from``), at the next of the known addresses, after a random pause; a frame that arrives
+    sets the count of tries back. :class:`~spark_client.transport.Timeouts` has the numbers.
+
+Never across a generation
+    The first answer pins the generation when the ticket did not name one. When it is gone after frames
+    were read, the error says that the data was replaced; nothing is read from the new one. When the
+    generation is unknown because the server did not say it, a broken stream is not resumed.
+
+Addresses
+    Those of the endpoint, in its order; ``arrow-flight-reuse-connection://?`` and an empty list mean
+    the server that was asked. ``lane="auto"`` takes the bulk lane's first. An address where nobody
+    speaks the bulk lane is left alone for ``DOWN_SECONDS``, and that costs no try.
+
+Waiting
+    ``open`` and ``read`` block. A socket that stays silent is not watched here: :meth:`overdue` says
+    that it is, :meth:`stalled` says why, and whoever waits for the stream asks for both.
+
+Cancelling
+    ``cancel`` may be called from any thread and from a finalizer; it takes no lock. The thread inside
+    ``open`` or ``read`` then gets :class:`~spark_client.queues.Closed`, at once while it waits for a
+    frame, and when its short deadline ends while it connects.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.errors import InvalidRequest, NotFound, PartitionFailed, Released, StaleTicket, Unavailable
+from flight_server.protocol import REUSE_CONNECTION, Ticket
+from spark_client.lanes import FROM_HEADER, BrokenStream, LaneChoice, Reading, Totals, generation_of
+from spark_client.lanes.bulk import BulkReading
+from spark_client.lanes.grpc import GrpcReading, wait_until_known
+from spark_client.lanes.http import HttpPool, NoBulkLane, NoFreeConnection
+from spark_client.queues import Closed
+from spark_client.transport import Server, TimedOut, Unreachable
+
+DOWN_SECONDS = 30.0
+_SLICE_SECONDS = 0.05
+
+
+class StreamStalled(Unavailable):
+    """A stream stayed silent longer than its deadline; the message says what the server waits for."""
+
+    code = "stream_stalled"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where and how a partition can be read."""
+
+    lane: Literal["grpc", "bulk"]
+    location: str
+
+
+def addresses(server: Server, locations: Sequence[str], lane: LaneChoice) -> list[Address]:
+    """The addresses to try, in order, each once.
+
+    Raises:
+        InvalidRequest: the bulk lane alone was asked for, and no location has it.
+        ValueError: an unknown lane.
+    """
+    if lane not in ("auto", "grpc", "bulk"):
+        raise ValueError(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
+    found: list[Address] = []
+    for location in locations:
+        if location.startswith(REUSE_CONNECTION.rstrip("?")):
+            found.append(Address("grpc", server.location))
+        elif location.startswith(("http://", "https://")):
+            found.append(Address("bulk", location))
+        elif location.startswith("grpc"):
+            found.append(Address("grpc", location))
+    if not any(address.lane == "grpc" for address in found):
+        found.append(Address("grpc", server.location))
+    found = list(dict.fromkeys(found))
+    found.sort(key=lambda address: address.lane != "bulk")
+    if lane != "auto":
+        found = [address for address in found if address.lane == lane]
+    if not found:
+        raise InvalidRequest(
+            f"the server {server.location} names no http:// location, so it has no bulk lane: use lane='auto'"
+        )
+    return found
+
+
+class PartitionStream:
+    """See the module. One thread reads it; any thread may cancel it.
+
+    Args:
+        server: where the ticket comes from; its credentials are used for every location.
+        ticket: dataset, partition, generation, and the first frame wanted.
+        locations: the endpoint's, as texts.
+        lane: which lanes may be used.
+    """
+
+    def __init__(
+        self, server: Server, ticket: Ticket, *, locations: Sequence[str] = (), lane: LaneChoice = "auto"
+    ) -> None:
+        self.server = server
+        self.dataset = ticket.dataset
+        self.partition = ticket.partition
+        self.generation = ticket.generation
+        self.start = ticket.from_
+        self.next_frame = ticket.from_
+        self.rows = 0
+        self.resumes = 0
+        self.lane = lane
+        self._addresses = addresses(server, locations, lane)
+        self._turn = 0
+        self._failures = 0
+        self._reading: Reading | None = None
+        self._schema: pa.Schema | None = None
+        self._cancelled = False
+        self._wait: tuple[float, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """For messages: which partition of which dataset."""
+        which = "the dataset" if self.partition is None else f"partition {self.partition} of dataset"
+        return f"{which} {self.dataset!r}"
+
+    @property
+    def address(self) -> Address:
+        """Where it is being read, or is going to be."""
+        return self._addresses[self._turn % len(self._addresses)]
+
+    def open(self) -> pa.Schema:
+        """Connect; the schema. Twice is fine.
+
+        Raises:
+            FlightShuffleError: as :meth:`read`.
+        """
+        if self._schema is None:
+            self._connect(None)
+        assert self._schema is not None
+        return self._schema
+
+    def read(self) -> pa.RecordBatch | None:
+        """The next frame's batch, or None at the end of a whole partition.
+
+        Raises:
+            StaleTicket: the data was replaced.
+            BrokenStream: every try failed.
+            StreamStalled: no schema in time.
+            Closed: it was cancelled.
+            FlightShuffleError: what the server says, for example that the producer failed.
+        """
+        self.open()
+        while True:
+            if self._cancelled:
+                raise self._closed()
+            reading = self._reading
+            assert reading is not None
+            self._wait = (time.monotonic(), self.server.timeouts.stall_seconds)
+            try:
+                batch = reading.read()
+                if batch is None:
+                    self._check(reading.totals)
+            except Unavailable as error:
+                self._wait = None
+                self._turn += 1
+                self._connect(error)
+                self.resumes += 1
+                continue
+            finally:
+                self._wait = None
+            if batch is not None:
+                self.next_frame += 1
+                self.rows += batch.num_rows
+                self._failures = 0
+            return batch
+
+    def overdue(self, now_seconds: float) -> bool:
+        """Whether the thread inside has waited for the server longer than it may. Any thread."""
+        wait = self._wait
+        return wait is not None and now_seconds - wait[0] > wait[1]
+
+    def stalled(self) -> StreamStalled:
+        """The error for a stream that is overdue; asks the server why, for ``why_seconds`` at most."""
+        wait = self._wait
+        seconds = 0.0 if wait is None else time.monotonic() - wait[0]
+        return StreamStalled(
+            f"{self.name} gave nothing for {seconds:.0f} s after {self.next_frame} frames, at "
+            f"{self.address.location}; the server says it waits for: {self.server.why(self.dataset)}",
+            dataset=self.dataset,
+            partition=self.partition,
+            server=self.address.location,
+            waited_seconds=round(seconds, 1),
+        )
+
+    def cancel(self) -> None:
+        """End it. Any thread, also twice; see the module."""
+        self._cancelled = True
+        reading = self._reading
+        if reading is not None:
+            reading.cancel()
+
+    def close(self) -> None:
+        """Let go of the connection. Only in the thread that reads, or after it; twice is fine."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
+
+    # Inside.
+
+    def _check(self, totals: Totals | None) -> None:
+        assert totals is not None
+        if self.next_frame < totals.frames:
+            raise BrokenStream(f"{self.name} ended after {self.next_frame} of {totals.frames} frames")
+        if self.next_frame > totals.frames or (self.start == 0 and self.rows != totals.rows):
+            raise PartitionFailed(
+                f"{self.name} gave {self.next_frame} frames and {self.rows} rows, but the server counts "
+                f"{totals.frames} and {totals.rows}: what was read cannot be trusted",
+                dataset=self.dataset,
+                partition=self.partition,
+            )
+
+    def _connect(self, failure: Unavailable | None) -> None:
+        """Return with an open reading at the next frame; ``failure`` is what ended the last one."""
+        self.close()
+        skipped = 0
+        while True:
+            if failure is not None:
+                self._pause_after(failure)
+            if self._cancelled:
+                raise self._closed()
+            try:
+                self._begin(self._open(self.address))
+            except StreamStalled:
+                raise
+            except NoBulkLane as error:
+                skipped += 1
+                failure = error if skipped % len(self._addresses) == 0 else None
+            except Unavailable as error:
+                failure = error
+            except NotFound as error:
+                if isinstance(error, Released) or self.next_frame == self.start:
+                    raise
+                raise self._replaced() from error
+            else:
+                return
+            self._turn += 1
+
+    def _open(self, address: Address) -> Reading:
+        timeouts = self.server.timeouts
+        self._wait = (time.monotonic(), timeouts.connect_seconds + timeouts.first_message_seconds)
+        ticket = Ticket(self.dataset, self.partition, self.generation, self.next_frame)
+        try:
+            return (
+                self._open_grpc(address, ticket)
+                if address.lane == "grpc"
+                else self._open_bulk(address, ticket)
+            )
+        except TimedOut as error:
+            raise self._late(error) from error
+        finally:
+            self._wait = None
+
+    def _open_grpc(self, address: Address, ticket: Ticket) -> Reading:
+        # Attached: a server that nothing refers to would close its connections.
+        server: Server = (
+            self.server.attached(("server", address.location), lambda: self.server.at(address.location))
+            if address.location != self.server.location
+            else self.server
+        )
+        if self._schema is None or self._failures:
+            wait_until_known(server, self.dataset, lambda: self._cancelled)
+        if self._cancelled:
+            raise self._closed()
+        return GrpcReading(server, ticket)
+
+    def _open_bulk(self, address: Address, ticket: Ticket) -> Reading:
+        parts = urlsplit(address.location)
+        pool = self.server.attached(
+            ("bulk", parts.scheme, parts.netloc), lambda: HttpPool(address.location, self.server)
+        )
+        choice = self.lane == "auto"
+        if choice and time.monotonic() < pool.down_until_seconds:
+            raise NoBulkLane(f"{pool.location} did not answer a moment ago")
+        try:
+            return BulkReading(pool, address.location, self.server, ticket, beyond=not choice)
+        except (NoBulkLane, Unreachable) as error:
+            if not choice:
+                raise
+            if not isinstance(error, NoFreeConnection):
+                pool.down_until_seconds = time.monotonic() + DOWN_SECONDS
+            raise NoBulkLane(error.message) from error
+
+    def _begin(self, reading: Reading) -> None:
+        self._reading = reading
+        # Whoever cancels sets the flag first and looks for the reading then; here it is the other way.
+        if self._cancelled:
+            reading.cancel()
+            raise self._closed()
+        started = reading.headers.get(FROM_HEADER)
+        if started is not None and started != str(self.next_frame):
+            raise PartitionFailed(
+                f"{self.name}: asked for frame {self.next_frame}, but the server sends from {started}"
+            )
+        generation = generation_of(reading)
+        if self.generation is not None and generation is not None and generation != self.generation:
+            raise self._replaced()
+        self.generation = self.generation or generation
+        if self._schema is not None and not reading.schema.equals(self._schema):
+            raise self._replaced()
+        self._schema = reading.schema
+
+    def _pause_after(self, failure: Unavailable) -> None:
+        timeouts = self.server.timeouts
+        self._failures += 1
+        # Without a generation a new try could read other data.
+        if self._failures > timeouts.tries or (self.generation is None and self.next_frame > self.start):
+            raise self._give_up(failure)
+        most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2 ** (self._failures - 1))
+        # Random, so that the readers of a server that comes back do not come back as one.
+        until = time.monotonic() + random.uniform(0, most)  # noqa: S311
+        while (left := until - time.monotonic()) > 0 and not self._cancelled:
+            time.sleep(min(left, _SLICE_SECONDS))
+
+    # The errors.
+
+    def _closed(self) -> Closed:
+        return Closed(f"reading {self.name} was cancelled")
+
+    def _give_up(self, last: Unavailable) -> Unavailable:
+        error = BrokenStream(
+            f"{self.name} could not be read beyond frame {self.next_frame}, after {self._failures} tries at "
+            f"{', '.join(dict.fromkeys(a.location for a in self._addresses))}; the last: {last.message}",
+            dataset=self.dataset,
+            partition=self.partition,
+            frames=self.next_frame,
+        )
+        error.__cause__ = last
+        return error
+
+    def _late(self, error: TimedOut) -> StreamStalled:
+        return StreamStalled(
+            f"{self.name} did not begin within {self.server.timeouts.first_message_seconds:g} s at "
+            f"{self.address.location}: {error.message}; the server says it waits for: "
+            f"{self.server.why(self.dataset)}",
+            dataset=self.dataset,
+            partition=self.partition,
+            server=self.address.location,
+        )
+
+    def _replaced(self) -> StaleTicket:
+        return StaleTicket(
+            f"{self.name} was replaced or dropped after {self.next_frame} of its frames were read: generation "
+            f"{self.generation} is gone, and the rest of it with it; read the dataset again from its start",
+            dataset=self.dataset,
+            partition=self.partition,
+            generation=self.generation,
+            frames=self.next_frame,
+        )
+
+
+def partition_streams(
+    server: Server,
+    endpoints: Iterable[flight.FlightEndpoint],
+    *,
+    lane: LaneChoice = "auto",
+) -> list[PartitionStream]:
+    """One stream for each endpoint of a FlightInfo, in its order."""
+    return [
+        PartitionStream(
+            server,
+            Ticket.parse(endpoint.ticket.ticket),
+            locations=[location.uri.decode() for location in endpoint.locations],
+            lane=lane,
+        )
+        for endpoint in endpoints
+    ]
