@@ -1,0 +1,161 @@
+"""A server of the driver's own, on loopback, that cannot outlive it.
+
+Guarantee: :func:`start` returns when the server serves, or raises with the server's own last lines. The
+server ends by SIGTERM at :meth:`Embedded.close` (by SIGKILL if it does not within ``STOP_SECONDS``), at the
+interpreter's end, and when the driver dies in any other way: it reads a pipe whose other end only the driver
+holds (``--exit-with-parent``), and that ends with the driver, SIGKILL included.
+
+Reach
+    It listens on 127.0.0.1: executors on other hosts cannot reach it. With a cluster of several hosts, run a
+    server that all of them reach, and connect to it.
+
+A process that was forked off the driver without ``exec`` (``os.fork``, multiprocessing's ``fork``) holds the
+pipe too; the server then ends with the last of them. Ctrl-C is the driver's: the server has a session of its
+own.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+from flight_server import errors
+from flight_server.errors import InvalidRequest, Unavailable
+
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+_TAIL_LINES = 20
+
+
+class Embedded:
+    """A running server process. ``location`` is its address."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._ready: dict[str, Any] = {}
+        self._decided = threading.Event()
+        # Reads to the end, also after the ready line: a full pipe would stop the server at its next log line.
+        self._reader = threading.Thread(target=self._read, name="embedded-server-log", daemon=True)
+        self._reader.start()
+        self._stop = weakref.finalize(self, _stop, process, self._reader)
+
+    @property
+    def location(self) -> str:
+        """``grpc://127.0.0.1:PORT``."""
+        return str(self._ready["location"])
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the server and wait for its end. Twice is fine."""
+        self._stop()
+
+    def wait_until_ready(self) -> None:
+        """Nothing, once it serves.
+
+        Raises:
+            Unavailable: it ended, or was not ready in time; what it wrote last is in the message.
+        """
+        if not self._decided.wait(START_SECONDS) or not self._ready:
+            code = self._process.poll()
+            how = f"was not ready within {START_SECONDS:g} s" if code is None else f"ended with code {code}"
+            raise Unavailable(
+                f"the embedded server {how}; it wrote last: {' | '.join(self._tail) or 'nothing'}"
+            )
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            for line in self._process.stdout:
+                self._tail.append(line.rstrip())
+                if not self._ready and '"ready"' in line:
+                    self._ready = _ready_line(line)
+                    if self._ready:
+                        self._decided.set()
+        except ValueError:
+            pass  # closed under us by close()
+        finally:
+            self._decided.set()
+
+
+def start(**options: Any) -> Embedded:
+    """A server with these options, serving.
+
+    Args:
+        options: the server's own, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
+            ``True`` a bare flag; None and False leave it out. ``token`` does not go over the command line,
+            where other users of the machine could read it.
+
+    Raises:
+        Unavailable: it did not start.
+    """
+    given = {"host": "127.0.0.1", "port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True}
+    token = options.pop("token", None)
+    with tempfile.TemporaryDirectory(prefix="flight-shuffle-") as private:
+        if token is not None:
+            if "config" in options:
+                raise InvalidRequest("give the token in the configuration file, or leave the file out")
+            options["config"] = Path(private, "token.toml")
+            options["config"].write_text(f"token = {json.dumps(str(token))}\n")
+        process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
+            [sys.executable, "-m", "flight_server", *_flags(given | options)],
+            # From where the package is, so that it is found even when it was never installed.
+            cwd=Path(errors.__file__).resolve().parents[1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        embedded = Embedded(process)
+        try:
+            embedded.wait_until_ready()
+        except BaseException:
+            embedded.close()
+            raise
+        return embedded
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    flags: list[str] = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            flags.append(flag)
+        elif value is not None and value is not False:
+            # The server runs in another directory: a path is meant from here.
+            flags += [flag, str(Path(value).resolve() if name in ("data_dir", "config") else value)]
+    return flags
+
+
+def _ready_line(line: str) -> dict[str, Any]:
+    try:
+        body = json.loads(line)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) and body.get("event") == "ready" else {}
+
+
+def _stop(process: subprocess.Popen[str], reader: threading.Thread) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    reader.join(1.0)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

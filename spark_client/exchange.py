@@ -1,0 +1,316 @@
+"""Pipelines: Python stages with exchanges between them, as a plan that is checked before anything runs.
+
+Guarantee: the DataFrame of :meth:`Pipeline.toDF` has exactly the rows that Spark would give for the same
+steps, ``exchange(n, *keys)`` placing rows as ``repartition(n, *keys)`` does, partition by partition. A step
+that cannot work is an error where it is written, not in a task.
+
+What runs where
+    Consecutive Python stages are one pass of one Python worker. Before the first exchange that pass is a
+    ``mapInArrow`` over the DataFrame; after an exchange it reads the service. Keys that exist in Spark's plan
+    (an exchange is the first step) are hashed by Spark; keys that a Python stage makes, by the same function
+    over Arrow (see :mod:`spark_client.placement`).
+
+What runs when
+    ``toDF`` is eager up to the last exchange: it runs one Spark job for each exchange and returns when the
+    last one is sealed. The stages after the last exchange run when the DataFrame is used, and again each time
+    it is used, from what the service holds. That stays until ``release`` or ``close`` of the client; data
+    between two exchanges goes as soon as the second one is sealed.
+
+Groups
+    ``applyInArrow`` groups by the keys of the exchange before it. A ``mapInArrow`` between the two must pass
+    those columns on unchanged: a row whose key it changes stays in the partition of the old one.
+
+Failing
+    When a job fails, the datasets of the pipeline are dropped and Spark's exception is raised: it ends with
+    the error of the task, which is the server's own sentence where the server refused.
+
+Works on Spark Classic and Spark Connect.
+"""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func
+from pyspark.sql.types import StructType
+from pyspark.util import PythonEvalType
+
+from flight_server.errors import InvalidRequest
+from flight_server.protocol import MAX_PARTITIONS
+from spark_client.arrow_types import Declared
+from spark_client.grouping import check_groupable
+from spark_client.placement import find_keys, partition_ids
+from spark_client.reads import Source
+from spark_client.shuffles import Shuffles
+from spark_client.spark_types import arrow_schema, declared_struct
+from spark_client.stages import GroupStage, MapStage, Stage, run
+from spark_client.tasks import ByColumn, ByKeys, InTurn, Placement, ReadTask, WriteTask
+
+MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Where the rows of the step before go: to ``partitions`` by ``keys``, or in turn without keys."""
+
+    partitions: int
+    keys: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])})"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The stages of one pass, the shape that leaves them, and the exchange that follows; None at the end."""
+
+    stages: tuple[Stage, ...]
+    struct: StructType
+    declared: Declared
+    exchange: Exchange | None = None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Steps over a DataFrame; each method returns a new pipeline. Made by ``ShuffleClient.pipeline``."""
+
+    shuffles: Shuffles
+    df: DataFrame
+    done: tuple[Segment, ...]
+    current: Segment
+
+    @classmethod
+    def start(cls, shuffles: Shuffles, df: DataFrame) -> Pipeline:
+        """A pipeline without steps.
+
+        Raises:
+            InvalidRequest: no columns, two of one name, or a type that Arrow does not have.
+        """
+        struct = declared_struct(df.sparkSession, df.schema, "the DataFrame")
+        declared = Declared("the DataFrame", arrow_schema(df.sparkSession, struct, "the DataFrame"))
+        return cls(shuffles, df, (), Segment((), struct, declared))
+
+    def __repr__(self) -> str:
+        steps = ["DataFrame"]
+        for segment in (*self.done, self.current):
+            steps += [stage.declared.stage for stage in segment.stages]
+            steps += [str(segment.exchange)] if segment.exchange else []
+        return f"<Pipeline {' → '.join(steps)}>"
+
+    def mapInArrow(self, fn: MapFunction, schema: StructType | str) -> Pipeline:  # noqa: N802 - Spark's name
+        """``fn`` over the batches of each partition, as in Spark's ``mapInArrow``.
+
+        Raises:
+            InvalidRequest: ``fn`` cannot be called, or the schema cannot be had.
+        """
+        struct, declared = self._declare("mapInArrow", fn, schema, by_name=False)
+        return self._with(MapStage(fn, declared), struct)
+
+    def applyInArrow(self, fn: Callable[..., Any], schema: StructType | str) -> Pipeline:  # noqa: N802
+        """``fn`` for each group of the last exchange's keys, as in Spark's ``groupBy(keys).applyInArrow``.
+
+        ``fn(table)`` or ``fn(keys, table)`` returns a table; annotated with iterators of RecordBatch, it
+        takes and gives those.
+
+        Raises:
+            InvalidRequest: no exchange with keys before it, a key that is gone or cannot be grouped by, or as
+                for :meth:`mapInArrow`.
+        """
+        struct, declared = self._declare("applyInArrow", fn, schema, by_name=True)
+        stage = declared.stage
+        if not self.done:
+            raise InvalidRequest(f"{stage}: groups need .exchange(n, *keys) before them", stage=stage)
+        exchange = self.done[-1].exchange
+        assert exchange is not None
+        if not exchange.keys:
+            raise InvalidRequest(f"{stage}: {exchange} has no keys to group by; name them", stage=stage)
+        keys = self._keys(exchange.keys, stage)
+        check_groupable(self.current.declared.schema, keys, stage)
+        with_keys, iterates = _signature(fn, stage)
+        return self._with(
+            GroupStage(fn, declared, keys, self.current.declared.schema, with_keys, iterates), struct
+        )
+
+    def exchange(self, partitions: int, *keys: str) -> Pipeline:
+        """Rows to ``partitions`` partitions by the hash of ``keys``, or in turn when there are none.
+
+        Raises:
+            InvalidRequest: a number of partitions out of range, a key that is not a column, or one whose type
+                has no hash.
+        """
+        where = str(Exchange(partitions, keys)) if all(isinstance(key, str) for key in keys) else "exchange"
+        if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
+            raise InvalidRequest(f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}")
+        found = self._keys(keys, where)
+        for key in found:
+            collated = self.current.struct[key].dataType.simpleString()
+            if "collate" in collated:
+                raise InvalidRequest(
+                    f"{where}: key {key!r} is {collated}, and rows are placed by bytes; "
+                    "make a column of its collation key, or cast it to string",
+                    column=key,
+                )
+        if found:
+            schema = self.current.declared.schema
+            nothing = pa.RecordBatch.from_arrays(
+                [pa.array([], type_) for type_ in schema.types], schema=schema
+            )
+            try:
+                # Placing no rows tells whether the types can be placed, by the code that will place them.
+                partition_ids(nothing, found, partitions)
+            except (TypeError, ValueError) as error:
+                raise InvalidRequest(f"{where}: {error}") from error
+        closed = replace(self.current, exchange=Exchange(partitions, found))
+        declared = replace(self.current.declared, stage=where)
+        return replace(
+            self,
+            done=(*self.done, closed),
+            current=Segment((), self.current.struct, declared),
+        )
+
+    def toDF(self) -> DataFrame:  # noqa: N802 - Spark's name
+        """Run everything up to the last exchange; the rest is a DataFrame that reads from the service.
+
+        Raises:
+            FlightShuffleError: the server could not be asked, or refused.
+            pyspark.errors.PySparkException: a job failed; see the module.
+        """
+        if not self.done:
+            if not self.current.stages:
+                return self.df
+            return self.df.mapInArrow(partial(run, self.current.stages), self.current.struct)
+        token = uuid.uuid4().hex
+        source: Source | None = None
+        partitions = 0
+        for number, segment in enumerate(self.done):
+            assert segment.exchange is not None
+            dataset = f"exchange/{token}/{number}"
+            try:
+                generation = self._write(dataset, segment, source, partitions)
+            finally:
+                if source is not None:
+                    self.shuffles.drop(source.dataset)
+            source = Source.find(self.shuffles.server, dataset, generation)
+            partitions = segment.exchange.partitions
+        assert source is not None
+        task = ReadTask(source, self.current.stages)
+        df = _numbers(self._spark, partitions).mapInArrow(task.run, self.current.struct)
+        self.shuffles.remember(df, source.dataset)
+        return df
+
+    # What follows is for the methods above.
+
+    @property
+    def _spark(self) -> SparkSession:
+        return self.df.sparkSession
+
+    def _write(self, dataset: str, segment: Segment, source: Source | None, partitions: int) -> str:
+        """Run the job that writes ``segment`` to its exchange, and seal it; the dataset's generation."""
+        assert segment.exchange is not None
+        exchange = segment.exchange
+        if source is not None:
+            rows = _numbers(self._spark, partitions)
+        elif exchange.keys and not segment.stages:
+            rows = _with_partition_column(self.df, exchange)
+        else:
+            rows = self.df
+        placement: Placement
+        if not exchange.keys:
+            placement = InTurn(exchange.partitions)
+        elif source is None and not segment.stages:
+            placement = ByColumn()
+        else:
+            placement = ByKeys(exchange.keys, exchange.partitions)
+
+        def task(generation: str) -> WriteTask:
+            return WriteTask(
+                self.shuffles.server,
+                dataset,
+                generation,
+                exchange.partitions,
+                segment.declared,
+                placement,
+                segment.stages,
+                ReadTask(source) if source is not None else None,
+            )
+
+        generation, _ = self.shuffles.write(dataset, exchange.partitions, segment.declared.schema, rows, task)
+        return generation
+
+    def _declare(
+        self, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
+    ) -> tuple[StructType, Declared]:
+        number = 1 + sum(len(segment.stages) for segment in (*self.done, self.current))
+        if not callable(fn):
+            raise InvalidRequest(f"stage {number} ({method}): {fn!r} is not a function")
+        name = f"stage {number} ({method} {getattr(fn, '__name__', type(fn).__name__)})"
+        struct = declared_struct(self._spark, schema, name)
+        return struct, Declared(name, arrow_schema(self._spark, struct, name), by_name)
+
+    def _with(self, stage: Stage, struct: StructType) -> Pipeline:
+        current = Segment((*self.current.stages, stage), struct, stage.declared)
+        return replace(self, current=current)
+
+    def _keys(self, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
+        """The names of the columns that the keys mean.
+
+        Raises:
+            InvalidRequest: not text, or no such column; all that are missing are named.
+        """
+        schema: pa.Schema = self.current.declared.schema
+        found, missing = [], []
+        for key in keys:
+            if not isinstance(key, str):
+                raise InvalidRequest(f"{where}: a key is a column's name, not {type(key).__name__}")
+            try:
+                found.append(schema.names[find_keys(schema, [key])[0]])
+            except ValueError:
+                missing.append(key)
+        if missing:
+            raise InvalidRequest(
+                f"{where}: no column {', '.join(map(repr, missing))} after {self.current.declared.stage}; "
+                f"it has {', '.join(map(repr, schema.names))}",
+                column=missing[0],
+            )
+        return tuple(found)
+
+
+def _numbers(spark: SparkSession, partitions: int) -> DataFrame:
+    """The numbers 0 to ``partitions - 1``, one in each Spark partition."""
+    return spark.range(0, partitions, 1, partitions)
+
+
+def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
+    name = "partition"
+    while name.casefold() in {column.casefold() for column in df.columns}:
+        name = f"_{name}"
+    keys = [sql.col(f"`{key.replace('`', '``')}`") for key in exchange.keys]
+    return df.withColumn(name, sql.pmod(sql.hash(*keys), sql.lit(exchange.partitions)))
+
+
+def _signature(fn: Callable[..., Any], stage: str) -> tuple[bool, bool]:
+    """Whether ``fn`` takes the keys first, and whether it works on iterators: by Spark's own rules."""
+    try:
+        count = len(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        count = 1
+    if count not in (1, 2):
+        raise InvalidRequest(
+            f"{stage}: it takes (table) or (keys, table), not {count} arguments", stage=stage
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            kind = infer_group_arrow_eval_type_from_func(fn)
+        except Exception:  # noqa: BLE001 - incomplete annotations: Spark then takes tables, too
+            kind = None
+    return count == 2, kind == PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF

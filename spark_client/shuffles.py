@@ -1,0 +1,151 @@
+"""The driver's side of shuffle datasets: create, let tasks write, seal with what Spark accepted, let go.
+
+Guarantee: a dataset that :meth:`Shuffles.write` returns is sealed with exactly the attempts whose reports
+reached the driver, one for each task of the job. If the job, the seal or the driver fails, nothing stays: the
+dataset is dropped at once, or by the server when its lease ends.
+
+Datasets are leased, and renewed for as long as they are owned here (see :mod:`spark_client.leases`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from flight_server.errors import FlightShuffleError, InvalidRequest, NotFound
+from flight_server.protocol import CreateRequest, DatasetRequest, Kind, SealRequest
+from spark_client.leases import LeaseKeeper
+from spark_client.progress import watch
+from spark_client.tasks import REPORT_DDL, WriteTask
+from spark_client.transport import Server
+
+_log = logging.getLogger(__name__)
+
+
+class Shuffles:
+    """The shuffle datasets of one driver.
+
+    Args:
+        server: where they are.
+        lease_seconds: how long they outlive a driver that died.
+    """
+
+    def __init__(self, server: Server, lease_seconds: float) -> None:
+        self.server = server
+        self.lease_seconds = lease_seconds
+        self._keeper = LeaseKeeper(self._renew, lease_seconds)
+        self._results: list[tuple[DataFrame, str]] = []
+        self._lock = threading.Lock()
+
+    def create(self, dataset: str, schema: pa.Schema, partitions: int) -> str:
+        """A new shuffle dataset, leased and renewed from now on; its generation."""
+        request = CreateRequest(
+            dataset,
+            Kind.SHUFFLE,
+            schema=base64.b64encode(schema.serialize().to_pybytes()).decode(),
+            partitions=partitions,
+            lease_seconds=self.lease_seconds,
+        )
+        generation = str(self.server.action("create", request.encode())["generation"])
+        self._keeper.add(dataset, generation)
+        return generation
+
+    def seal(self, dataset: str, generation: str, attempts: dict[int, str]) -> dict[str, Any]:
+        """Make exactly these attempts readable, all at once; ``rows`` and ``bytes`` of the whole.
+
+        Twice with the same ones is fine.
+        """
+        return self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
+
+    def write(
+        self,
+        dataset: str,
+        partitions: int,
+        schema: pa.Schema,
+        rows: DataFrame,
+        task: Callable[[str], WriteTask],
+    ) -> tuple[str, dict[str, Any]]:
+        """Run the job that writes ``rows`` to a new dataset, and seal it; its generation and totals.
+
+        ``task`` makes what each Spark task runs, from the generation.
+
+        Raises:
+            FlightShuffleError: the server could not be asked, or refused.
+            pyspark.errors.PySparkException: the job failed.
+        """
+        generation = self.create(dataset, schema, partitions)
+        try:
+            with watch(self.server, dataset):
+                reports = rows.mapInArrow(task(generation).run, REPORT_DDL).collect()
+            return generation, self.seal(dataset, generation, accepted(reports))
+        except BaseException:
+            # What went wrong matters more than whether the clean-up works: the lease ends by itself.
+            with contextlib.suppress(FlightShuffleError):
+                self.drop(dataset)
+            raise
+
+    def drop(self, dataset: str) -> None:
+        """Let a dataset of this driver go. Twice is fine."""
+        generation = self._keeper.datasets().get(dataset)
+        if generation is not None:
+            self._keeper.remove(dataset)
+            with contextlib.suppress(NotFound):
+                self.server.action("drop", DatasetRequest(dataset, generation).encode())
+
+    def remember(self, result: DataFrame, dataset: str) -> None:
+        """The dataset that ``result`` reads, until it is released."""
+        with self._lock:
+            self._results.append((result, dataset))
+
+    def release(self, result: DataFrame) -> None:
+        """Drop what ``result`` reads; it and what was made from it cannot be computed again.
+
+        Raises:
+            InvalidRequest: ``result`` is not what a pipeline returned, or was released before.
+        """
+        with self._lock:
+            found = [dataset for known, dataset in self._results if known is result]
+            self._results = [(known, dataset) for known, dataset in self._results if known is not result]
+        if not found:
+            raise InvalidRequest(
+                "this DataFrame is not a pipeline's result, or was released: give what toDF() returned"
+            )
+        for dataset in found:
+            self.drop(dataset)
+
+    def close(self) -> None:
+        """Drop everything and stop renewing. Twice is fine."""
+        self._results.clear()
+        for dataset in self._keeper.datasets():
+            try:
+                self.drop(dataset)
+            except FlightShuffleError as error:
+                _log.info("%s stays until its lease ends: %s", dataset, error.message)
+        self._keeper.close()
+
+    def _renew(self, dataset: str, generation: str) -> None:
+        body = DatasetRequest(dataset, generation).encode()
+        self.server.action("renew", body, timeout_seconds=self.lease_seconds / 6)
+
+
+def accepted(reports: Iterable[Any]) -> dict[int, str]:
+    """The accepted attempt of each producer, from the rows that the tasks reported.
+
+    Raises:
+        FlightShuffleError: two attempts of one producer; Spark never accepts two.
+    """
+    attempts: dict[int, str] = {}
+    for report in reports:
+        if report["producer"] in attempts:
+            raise FlightShuffleError(
+                f"Spark reported producer {report['producer']} twice; nothing was sealed"
+            )
+        attempts[report["producer"]] = report["attempt"]
+    return attempts
