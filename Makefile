@@ -31,9 +31,10 @@ lint: $(PROJECT) ## Check style and types
 bench: $(PROJECT) ## Measure, and print ratios
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.benchmarks
 
-# The lock names versions and hashes only, never an index: it works behind any mirror.
+# The lock names versions and hashes only, never an index: it works behind any mirror. One version for every
+# Python (fewest), so that types and tests mean the same on each.
 lock: $(PROJECT) ## Write requirements-dev.lock anew from pyproject.toml
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --fork-strategy fewest --upgrade \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
 		--custom-compile-command "make lock" --quiet --output-file requirements-dev.lock
 
