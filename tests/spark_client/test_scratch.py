@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.errors import CorruptFrame, OutOfBudget
-from spark_client import scratch as module
 from spark_client.scratch import Scratch
 
 
@@ -92,7 +91,7 @@ def test_a_full_disk_is_an_error_and_what_was_parked_stays_readable(monkeypatch:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "pwritev", half_then_full)
+        patch.setattr(os, "pwritev", half_then_full)
         with pytest.raises(OutOfBudget, match="No space left"):
             scratch.park(batch_of(5000))
     assert os.fstat(parked.segment.fd).st_size == parked.size_bytes
@@ -106,7 +105,7 @@ def test_a_kernel_that_takes_few_bytes_at_a_time_gets_all_of_them(monkeypatch: p
     def few(fd: int, buffers: list[memoryview], offset: int) -> int:
         return real(fd, [buffers[0][:100]], offset)
 
-    monkeypatch.setattr(module.os, "pwritev", few)
+    monkeypatch.setattr(os, "pwritev", few)
     scratch = Scratch()
     assert scratch.read(scratch.park(batch_of(3000))) == batch_of(3000)
 

@@ -1,0 +1,119 @@
+"""A stream whose every message the test sends by hand.
+
+Limits: one reader; the schema is known from the start unless ``opens`` is False; a cancelled stream
+raises in the reader at once, as a real one does after its schema.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_client.queues import Closed
+from spark_client.streams import AsyncMergedStream, MergedStream
+from spark_client.transport import Timeouts
+
+SCHEMA = pa.schema([("stream", pa.int64()), ("n", pa.int64())])
+QUICK = Timeouts(slot_seconds=0.01, close_seconds=5)
+ROWS = 1000
+Message = Any
+"""A record batch, an error, or None for the end."""
+
+
+class FakeStream:
+    """See the module. ``read_count`` counts what the thread has asked for, ``closed`` tells its end."""
+
+    def __init__(self, number: int = 0, schema: pa.Schema = SCHEMA, *, opens: bool = True) -> None:
+        self.number = number
+        self.name = f"fake {number}"
+        self.schema = schema
+        self.late = False
+        self.opened = threading.Event()
+        self.closed = threading.Event()
+        self.cancelled = False
+        self._may_open = threading.Event()
+        if opens:
+            self._may_open.set()
+        # Its put may be called from a finalizer, which threading's own locks do not allow.
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+    # The test's side.
+
+    def allow_opening(self) -> None:
+        self._may_open.set()
+
+    def send(self, first: int, rows: int = 1) -> None:
+        numbers = pa.array(range(first, first + rows), pa.int64())
+        self._messages.put(
+            pa.record_batch([pa.array([self.number] * rows, pa.int64()), numbers], schema=SCHEMA)
+        )
+
+    def send_batch(self, batch: pa.RecordBatch) -> None:
+        self._messages.put(batch)
+
+    def finish(self) -> None:
+        self._messages.put(None)
+
+    def break_off(self, error: BaseException) -> None:
+        self._messages.put(error)
+
+    @property
+    def unread(self) -> int:
+        return self._messages.qsize()
+
+    # The merge's side.
+
+    def open(self) -> pa.Schema:
+        while not self._may_open.wait(0.01):
+            if self.cancelled:
+                raise Closed("cancelled")
+        self.opened.set()
+        return self.schema
+
+    def read(self) -> pa.RecordBatch | None:
+        message = self._messages.get()
+        if isinstance(message, BaseException):
+            raise message
+        return message
+
+    def overdue(self, now_seconds: float) -> bool:
+        return self.late
+
+    def stalled(self) -> BaseException:
+        return TimeoutError(f"{self.name} is late")
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._messages.put(Closed("cancelled"))
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
+    """(stream, n) of each row, in order."""
+    return [(row["stream"], row["n"]) for batch in batches for row in batch.to_pylist()]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.001)
+
+
+def fakes(count: int) -> list[FakeStream]:
+    return [FakeStream(number) for number in range(count)]
+
+
+def all_closed(streams: Sequence[FakeStream]) -> bool:
+    return all(stream.closed.is_set() for stream in streams)
+
+
+def waits(merged: MergedStream | AsyncMergedStream) -> bool:
+    return merged._run.queue._consumer_waits
