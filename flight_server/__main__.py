@@ -13,7 +13,7 @@ import typer
 import uvloop
 from pydantic import ValidationError
 
-from . import config
+from . import allocator, config
 from .server import Server
 
 _EXIT_USAGE = 2
@@ -112,6 +112,7 @@ def serve(
         typer.echo(f"flight-server: {error}", err=True)
         raise typer.Exit(_EXIT_USAGE) from None
     _configure_logs(settings)
+    allocator.tune(int(settings.memory_limit))
     try:
         uvloop.run(_serve(settings))
     except OSError as error:

@@ -28,13 +28,14 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from . import config
+from . import allocator, config
 from .budget import Budget
 from .core import Core
 from .service import SERVICE, FlightService
 from .store import Store
 
 HOUSEKEEPING_SECONDS = 0.5
+MAX_HOLES_BYTES = 64 << 20
 _HARD_MESSAGE_SLACK_BYTES = 64 << 20
 
 _log = structlog.get_logger("flight_server.server")
@@ -161,8 +162,13 @@ class Server:
         return socket.gethostname() if everywhere else self.settings.host
 
     async def _keep_house(self) -> None:
+        settled_bytes = allocator.resident_bytes()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            # What is resident beyond the pool and the process itself are holes in the heap.
+            excess_bytes = allocator.resident_bytes() - settled_bytes - self.core.budget.memory.used_bytes
+            if excess_bytes > MAX_HOLES_BYTES:
+                await asyncio.to_thread(allocator.give_back)
             self.core.end_stalled_readers()
             for dataset in self.store.expire():
                 _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)

@@ -21,7 +21,7 @@ MAX_LINES = 400
 # The server's modules, lowest layer first. A module imports only from layers below its own. Packages stand
 # here under their own name, and their modules belong to the same layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "memory", "waits"),
+    ("allocator", "errors", "memory", "waits"),
     ("broadcast", "protocol", "wire"),
     ("budget", "decoder", "frames", "spill"),
     ("attempts", "config", "partition", "readback"),

@@ -1,0 +1,54 @@
+"""The C allocator, told what this process does: messages of about a megabyte, many times a second.
+
+glibc serves blocks of 128 KiB and more with a mapping of their own, which costs a page fault for each
+4 KiB of each message, and adapts that only half-way. :func:`tune` keeps messages on the heap (up to
+32 MiB, glibc's maximum), where their pages are used again, in one arena, so that what one thread has
+freed another can use. Seen with messages of 4 MiB to 8 readers: 0.6 CPU seconds a gigabyte before,
+0.35 after. The price is free memory that stays with the process: at most ``trim_threshold`` at the top
+of the heap, and holes below it; :func:`give_back` returns both to the system and is called when the
+resident size has run away from what the pool counts.
+
+On another C library both do nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+_MMAP_THRESHOLD_BYTES = 32 << 20
+_MAX_TRIM_THRESHOLD_BYTES = 256 << 20
+_STATM = Path("/proc/self/statm")
+
+
+def _libc() -> ctypes.CDLL | None:
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
+
+
+def tune(memory_limit_bytes: int) -> None:
+    """Set the thresholds. Call it before threads start, in a process that is all ours."""
+    libc = _libc()
+    if libc is not None:
+        libc.mallopt(_M_ARENA_MAX, 1)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, min(_MAX_TRIM_THRESHOLD_BYTES, memory_limit_bytes // 4))
+
+
+def give_back() -> None:
+    """Return free pages to the system. Takes milliseconds, so call it in a thread."""
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def resident_bytes() -> int:
+    """The process's resident size; 0 where the system does not say."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
