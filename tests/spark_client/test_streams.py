@@ -20,6 +20,7 @@ from spark_client.queues import Closed, Order
 from spark_client.streams import merge
 from spark_client.transport import ForkedProcess
 from tests.support.fake_stream import (
+    BATCH_BYTES,
     QUICK,
     ROWS,
     SCHEMA,
@@ -30,8 +31,6 @@ from tests.support.fake_stream import (
     until,
     waits,
 )
-
-BATCH_BYTES = ROWS * 16
 
 
 @pytest.mark.parametrize("order", ["arrival", "stream"])

@@ -11,6 +11,7 @@ from flight_server.errors import BadFrame
 from flight_server.memory import MemoryPool
 from spark_client.streams import AsyncMergedStream, merge, merge_async
 from tests.support.fake_stream import (
+    BATCH_BYTES,
     QUICK,
     ROWS,
     SCHEMA,

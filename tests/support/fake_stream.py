@@ -21,6 +21,7 @@ from spark_client.transport import Timeouts
 SCHEMA = pa.schema([("stream", pa.int64()), ("n", pa.int64())])
 QUICK = Timeouts(slot_seconds=0.01, close_seconds=5)
 ROWS = 1000
+BATCH_BYTES = ROWS * 16
 Message = Any
 """A record batch, an error, or None for the end."""
 
