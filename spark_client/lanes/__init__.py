@@ -18,8 +18,6 @@ import pyarrow as pa
 from flight_server.errors import Unavailable
 from flight_server.protocol import FRAMES_TRAILER, GENERATION_HEADER, ROWS_TRAILER
 
-FROM_HEADER = "x-flight-shuffle-from"
-
 LaneChoice = Literal["auto", "grpc", "bulk"]
 
 

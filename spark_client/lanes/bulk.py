@@ -23,13 +23,12 @@ Connections
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pyarrow as pa
 
 from flight_server.errors import FlightShuffleError, Forbidden, Unauthenticated, from_json
-from flight_server.protocol import Ticket
+from flight_server.protocol import Ticket, bulk_path
 from spark_client.lanes import BrokenStream, Totals
 from spark_client.lanes.http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
 from spark_client.transport import Server, Unreachable
@@ -37,24 +36,17 @@ from spark_client.transport import Server, Unreachable
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
-@dataclass(frozen=True, slots=True)
-class BulkUrl:
-    """Where a partition is on the bulk lane. A location with a path is taken as it is."""
-
-    location: str
-
-    def target(self, ticket: Ticket) -> str:
-        """Path and query of the GET."""
-        parts = urlsplit(self.location)
-        query: dict[str, str | int] = {}
-        if ticket.generation is not None:
-            query["generation"] = ticket.generation
-        if ticket.from_:
-            query["from"] = ticket.from_
-        path = parts.path.rstrip("/")
-        if not path:
-            path = f"/v1/datasets/{quote(ticket.dataset, safe='')}/partitions/{ticket.partition or 0}"
-        return path + (f"?{urlencode(query)}" if query else "")
+def target_of(location: str, ticket: Ticket) -> str:
+    """Path and query of the GET for a ticket. A location with a path of its own keeps it."""
+    parts = urlsplit(location)
+    if parts.path in ("", "/"):
+        return bulk_path(ticket.dataset, ticket.partition or 0, ticket.generation, ticket.from_)
+    query = dict(parse_qsl(parts.query))
+    if ticket.generation is not None:
+        query["generation"] = ticket.generation
+    if ticket.from_:
+        query["from"] = str(ticket.from_)
+    return parts.path + (f"?{urlencode(query)}" if query else "")
 
 
 class BulkReading:
@@ -73,7 +65,7 @@ class BulkReading:
         self._done = False
         self._cancelled = False
         self._where = pool.location
-        target = BulkUrl(location).target(ticket)
+        target = target_of(location, ticket)
         headers = {"Accept": ARROW_STREAM}
         if server.token is not None:
             headers["Authorization"] = f"Bearer {server.token}"

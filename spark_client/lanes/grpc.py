@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.errors import ERROR_TRAILER, InvalidRequest, Unavailable
+from flight_server.errors import ERROR_TRAILER, InvalidRequest
 from flight_server.protocol import Ticket
 from spark_client.lanes import BrokenStream, Totals
-from spark_client.transport import Call, Server, TimedOut, Unreachable
+from spark_client.transport import Call, Server, TimedOut
 
 _FRESH_SECONDS = 5.0
-_ASK_AGAIN_SECONDS = 0.1
+_SLICE_SECONDS = 0.5
 
 
 class _Proofs:
@@ -91,31 +91,25 @@ class GrpcReading:
 def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool] = lambda: False) -> None:
     """Return when the server has shown that it answers and knows the dataset's schema, or when cancelled.
 
+    The server waits too, until somebody has said the schema; it is asked in slices so that a cancel is
+    seen within one.
+
     Raises:
         TimedOut: not within ``first_message_seconds``.
         FlightShuffleError: what else the server says, for example that there is no such dataset.
     """
     proofs = server.attached("proofs", _Proofs)
-    now = time.monotonic()
-    if now - proofs.at_seconds.get(dataset, float("-inf")) < _FRESH_SECONDS:
+    now_seconds = time.monotonic()
+    if now_seconds - proofs.at_seconds.get(dataset, float("-inf")) < _FRESH_SECONDS:
         return
-    deadline = now + server.timeouts.first_message_seconds
+    deadline = now_seconds + server.timeouts.first_message_seconds
     while not cancelled():
         left_seconds = deadline - time.monotonic()
         try:
-            server.schema(dataset, timeout_seconds=max(0.01, left_seconds))
-        except (Unreachable, TimedOut):
-            raise
-        except Unavailable as error:
-            # The server's own word: nobody has said the schema yet.
-            if left_seconds <= _ASK_AGAIN_SECONDS:
-                raise TimedOut(
-                    f"dataset {dataset!r} has no schema yet after "
-                    f"{server.timeouts.first_message_seconds:g} s: {error.message}",
-                    server=server.location,
-                    dataset=dataset,
-                ) from error
-            time.sleep(_ASK_AGAIN_SECONDS)
+            server.schema(dataset, timeout_seconds=min(max(left_seconds, 0.001), _SLICE_SECONDS))
+        except TimedOut:
+            if left_seconds <= _SLICE_SECONDS:
+                raise
         else:
             proofs.at_seconds[dataset] = time.monotonic()
             return

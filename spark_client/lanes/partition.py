@@ -42,8 +42,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.errors import InvalidRequest, NotFound, PartitionFailed, Released, StaleTicket, Unavailable
-from flight_server.protocol import REUSE_CONNECTION, Ticket
-from spark_client.lanes import FROM_HEADER, BrokenStream, LaneChoice, Reading, Totals, generation_of
+from flight_server.protocol import FROM_TRAILER, REUSE_CONNECTION, Ticket
+from spark_client.lanes import BrokenStream, LaneChoice, Reading, generation_of
 from spark_client.lanes.bulk import BulkReading
 from spark_client.lanes.grpc import GrpcReading, wait_until_known
 from spark_client.lanes.http import HttpPool, NoBulkLane, NoFreeConnection
@@ -121,6 +121,7 @@ class PartitionStream:
         self.resumes = 0
         self.lane = lane
         self._addresses = addresses(server, locations, lane)
+        self._asked_from = self.start
         self._turn = 0
         self._failures = 0
         self._reading: Reading | None = None
@@ -170,7 +171,7 @@ class PartitionStream:
             try:
                 batch = reading.read()
                 if batch is None:
-                    self._check(reading.totals)
+                    self._check(reading)
             except Unavailable as error:
                 self._wait = None
                 self._turn += 1
@@ -218,14 +219,20 @@ class PartitionStream:
 
     # Inside.
 
-    def _check(self, totals: Totals | None) -> None:
+    def _check(self, reading: Reading) -> None:
+        totals, started = reading.totals, reading.headers.get(FROM_TRAILER)
         assert totals is not None
         if self.next_frame < totals.frames:
             raise BrokenStream(f"{self.name} ended after {self.next_frame} of {totals.frames} frames")
-        if self.next_frame > totals.frames or (self.start == 0 and self.rows != totals.rows):
+        if (
+            self.next_frame > totals.frames
+            or (self.start == 0 and self.rows != totals.rows)
+            or (started is not None and started != str(self._asked_from))
+        ):
             raise PartitionFailed(
-                f"{self.name} gave {self.next_frame} frames and {self.rows} rows, but the server counts "
-                f"{totals.frames} and {totals.rows}: what was read cannot be trusted",
+                f"{self.name} gave {self.rows} rows up to frame {self.next_frame}, last asked from frame "
+                f"{self._asked_from}; the server counts {totals.rows} rows in {totals.frames} frames, and says "
+                f"that it began at frame {started}: what was read cannot be trusted",
                 dataset=self.dataset,
                 partition=self.partition,
             )
@@ -259,7 +266,8 @@ class PartitionStream:
     def _open(self, address: Address) -> Reading:
         timeouts = self.server.timeouts
         self._wait = (time.monotonic(), timeouts.connect_seconds + timeouts.first_message_seconds)
-        ticket = Ticket(self.dataset, self.partition, self.generation, self.next_frame)
+        self._asked_from = self.next_frame
+        ticket = Ticket(self.dataset, self.partition, self.generation, self._asked_from)
         try:
             return (
                 self._open_grpc(address, ticket)
@@ -267,7 +275,7 @@ class PartitionStream:
                 else self._open_bulk(address, ticket)
             )
         except TimedOut as error:
-            raise self._late(error) from error
+            raise self._late() from error
         finally:
             self._wait = None
 
@@ -307,11 +315,6 @@ class PartitionStream:
         if self._cancelled:
             reading.cancel()
             raise self._closed()
-        started = reading.headers.get(FROM_HEADER)
-        if started is not None and started != str(self.next_frame):
-            raise PartitionFailed(
-                f"{self.name}: asked for frame {self.next_frame}, but the server sends from {started}"
-            )
         generation = generation_of(reading)
         if self.generation is not None and generation is not None and generation != self.generation:
             raise self._replaced()
@@ -348,10 +351,10 @@ class PartitionStream:
         error.__cause__ = last
         return error
 
-    def _late(self, error: TimedOut) -> StreamStalled:
+    def _late(self) -> StreamStalled:
         return StreamStalled(
             f"{self.name} did not begin within {self.server.timeouts.first_message_seconds:g} s at "
-            f"{self.address.location}: {error.message}; the server says it waits for: "
+            f"{self.address.location}: no schema came; the server says it waits for: "
             f"{self.server.why(self.dataset)}",
             dataset=self.dataset,
             partition=self.partition,
