@@ -18,6 +18,7 @@ from pathlib import Path
 OLDEST_VERSION = 17
 # Newest first: Debian 12 has only 17, Debian 13 only 21, Ubuntu both.
 _DEBIAN_PACKAGES = ("openjdk-21-jre-headless", "openjdk-17-jre-headless")
+SYSTEM_JAVAS = Path("/usr/lib/jvm")
 MISSING = (
     f"Spark needs Java {OLDEST_VERSION} or later: install a JRE (Debian: apt-get install "
     "openjdk-17-jre-headless, or openjdk-21-jre-headless) or set JAVA_HOME."
@@ -41,9 +42,8 @@ def install_jre() -> None:
     if os.geteuid() != 0:
         if shutil.which("sudo") is None or _run(["sudo", "-n", "true"]) != 0:
             return
-        # env: sudo passes no variables on by itself.
+        # sudo passes no variables on by itself.
         command = ["sudo", "-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
-    os.environ.setdefault("DEBIAN_FRONTEND", "noninteractive")
     print("Installing a Java runtime with apt-get ...", file=sys.stderr)
     _run([*command, "update", "-qq"])
     for package in _DEBIAN_PACKAGES:
@@ -58,7 +58,7 @@ def _candidates() -> Iterator[Path]:
     if on_path is not None:
         yield Path(on_path).resolve().parent.parent
     # In order of their names: the oldest that will do has been in use with Spark the longest.
-    yield from sorted(path for path in Path("/usr/lib/jvm").glob("*") if path.is_dir())
+    yield from sorted(path for path in SYSTEM_JAVAS.glob("*") if path.is_dir())
 
 
 def _major_version(home: Path) -> int | None:
@@ -74,8 +74,9 @@ def _major_version(home: Path) -> int | None:
 
 
 def _run(command: list[str]) -> int:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # Standard output is kept for the one line that the caller reads.
-    return subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    return subprocess.run(command, stdout=sys.stderr, env=environment, check=False).returncode
 
 
 def main() -> int:
