@@ -14,8 +14,9 @@ from .core import Core
 from .decoder import SchemaMessage
 from .errors import InvalidRequest, NotFound
 from .infos import expiration
-from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket, dump_json, parse_json
-from .puts import seal
+from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket
+from .sinks import seal
+from .strict_json import dump_json, parse_json
 
 
 async def run(core: Core, action: str, body: bytes) -> bytes:

@@ -12,7 +12,8 @@ from . import wire
 from .core import Core
 from .dataset import Dataset
 from .partition import PartitionState
-from .protocol import REUSE_CONNECTION, Ticket, bulk_path, dump_json
+from .protocol import REUSE_CONNECTION, Ticket, bulk_path
+from .strict_json import dump_json
 
 EMPTY_SCHEMA = pa.schema([])
 

@@ -12,14 +12,13 @@ wrong and what is allowed. What is rendered here parses here to the same value.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from .errors import InvalidRequest
+from .strict_json import Fields, dump_json, parse_json
 
 ROWS_TRAILER = "x-flight-shuffle-rows"
 FRAMES_TRAILER = "x-flight-shuffle-frames"
@@ -78,89 +77,6 @@ def check_attempt(attempt: object, what: str = "attempt") -> str:
     return attempt
 
 
-def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
-    """A JSON object. An empty text is the empty object.
-
-    Raises:
-        InvalidRequest: not UTF-8, not JSON, or not an object.
-    """
-    if not data:
-        return {}
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{what} is not UTF-8 JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise InvalidRequest(f"{what} must be a JSON object, not {type(body).__name__}")
-    return body
-
-
-def dump_json(body: Mapping[str, Any]) -> bytes:
-    """Compact UTF-8 JSON."""
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-class _Fields:
-    """Takes the expected keys out of a JSON object one by one, and refuses what is left."""
-
-    def __init__(self, body: Mapping[str, Any], what: str) -> None:
-        self._body = dict(body)
-        self._known: list[str] = []
-        self._what = what
-
-    def _take(self, key: str) -> Any:
-        self._known.append(key)
-        return self._body.pop(key, None)
-
-    def text(self, key: str) -> str | None:
-        value = self._take(key)
-        if value is not None and not isinstance(value, str):
-            raise InvalidRequest(f"{self._what}: {key!r} must be text, not {value!r}")
-        return value
-
-    def integer(self, key: str, low: int, high: int) -> int | None:
-        value = self._take(key)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidRequest(
-                f"{self._what}: {key!r} must be an integer from {low} to {high}, not {value!r}"
-            )
-        return value
-
-    def number(self, key: str, low: float, high: float) -> float | None:
-        value = self._take(key)
-        if value is None:
-            return None
-        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidRequest(
-                f"{self._what}: {key!r} must be a number from {low} to {high}, not {value!r}"
-            )
-        return float(value)
-
-    def flag(self, key: str) -> bool:
-        value = self._take(key)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise InvalidRequest(f"{self._what}: {key!r} must be true or false, not {value!r}")
-        return value
-
-    def any(self, key: str) -> Any:
-        return self._take(key)
-
-    def dataset(self) -> str:
-        value = self._take("dataset")
-        if value is None:
-            raise InvalidRequest(f"{self._what}: 'dataset' is missing")
-        return check_dataset_name(value)
-
-    def end(self) -> None:
-        if self._body:
-            unknown = ", ".join(repr(key) for key in sorted(self._body))
-            raise InvalidRequest(f"{self._what}: unknown key {unknown}; known are {', '.join(self._known)}")
-
-
 def parse_partition(text: str) -> int:
     """A partition index in ASCII decimal.
 
@@ -206,9 +122,9 @@ class PutCommand:
 
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
-        fields = _Fields(parse_json(data, "the put command"), "the put command")
+        fields = Fields(parse_json(data, "the put command"), "the put command")
         command = cls(
-            dataset=fields.dataset(),
+            dataset=check_dataset_name(fields.required("dataset")),
             partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
             producer=fields.integer("producer", 0, 2**31 - 1),
             attempt=None if (value := fields.any("attempt")) is None else check_attempt(value),
@@ -253,10 +169,8 @@ def parse_path(path: list[bytes]) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a DoGet reads.
-
-    ``generation`` None means whichever is current; ``partition`` None means partition 0 of a dataset
-    that has only that one. ``from_`` is the sequence number of the first frame wanted.
+    """What a DoGet reads: ``generation`` None means whichever is current, ``partition`` None partition 0
+    of a dataset that has only that one; ``from_`` is the sequence number of the first frame wanted.
     """
 
     dataset: str
@@ -272,9 +186,9 @@ class Ticket:
                 return cls(check_dataset_name(data.decode()))
             except UnicodeDecodeError:
                 raise InvalidRequest("a ticket is JSON from get_flight_info, or a dataset's name") from None
-        fields = _Fields(parse_json(data, "the ticket"), "the ticket")
+        fields = Fields(parse_json(data, "the ticket"), "the ticket")
         ticket = cls(
-            dataset=fields.dataset(),
+            dataset=check_dataset_name(fields.required("dataset")),
             generation=fields.text("generation"),
             partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
             from_=fields.integer("from", 0, 2**53) or 0,
@@ -302,12 +216,12 @@ class Commit:
 
     @classmethod
     def parse(cls, data: bytes) -> Commit:
-        fields = _Fields(parse_json(data, "the commit"), "the commit")
+        fields = Fields(parse_json(data, "the commit"), "the commit")
         inner = fields.any("commit")
         fields.end()
         if not isinstance(inner, dict):
             raise InvalidRequest('the commit is {"commit": {"rows": n, "frames": n}}')
-        totals = _Fields(inner, "the commit")
+        totals = Fields(inner, "the commit")
         rows, frames = totals.integer("rows", 0, 2**53), totals.integer("frames", 0, 2**53)
         totals.end()
         if rows is None or frames is None:
@@ -330,7 +244,7 @@ class Retention:
         if value is None or value == "until_dropped":
             return cls()
         if isinstance(value, dict) and len(value) == 1:
-            fields = _Fields(value, "retention")
+            fields = Fields(value, "retention")
             readers, seconds = fields.integer("readers", 1, 1_000_000), fields.number("seconds", 0.001, 1e9)
             fields.end()
             return cls(readers, seconds)
@@ -367,8 +281,8 @@ class CreateRequest:
 
     @classmethod
     def parse(cls, data: bytes) -> CreateRequest:
-        fields = _Fields(parse_json(data, "create"), "create")
-        dataset = fields.dataset()
+        fields = Fields(parse_json(data, "create"), "create")
+        dataset = check_dataset_name(fields.required("dataset"))
         kind = fields.text("kind") or Kind.STREAM.value
         if kind not in {known.value for known in Kind}:
             raise InvalidRequest(f"create: 'kind' is one of {', '.join(Kind)}, not {kind!r}")
@@ -426,8 +340,9 @@ class SealRequest:
 
     @classmethod
     def parse(cls, data: bytes) -> SealRequest:
-        fields = _Fields(parse_json(data, "seal"), "seal")
-        dataset, generation, given = fields.dataset(), fields.text("generation"), fields.any("attempts")
+        fields = Fields(parse_json(data, "seal"), "seal")
+        dataset = check_dataset_name(fields.required("dataset"))
+        generation, given = fields.text("generation"), fields.any("attempts")
         fields.end()
         if given is None:
             return cls(dataset, generation)
@@ -458,7 +373,7 @@ class DatasetRequest:
 
     @classmethod
     def parse(cls, data: bytes, what: str, *, needed: bool) -> DatasetRequest:
-        fields = _Fields(parse_json(data, what), what)
+        fields = Fields(parse_json(data, what), what)
         name = fields.any("dataset")
         request = cls(None if name is None else check_dataset_name(name), fields.text("generation"))
         fields.end()
@@ -472,7 +387,7 @@ class DatasetRequest:
 
 
 ACTIONS: dict[str, str] = {
-    "create": "Create a dataset: {dataset, kind, schema, partitions, producers, retention, lease_seconds, durable}",
+    "create": "Create a dataset: {dataset, kind, schema, partitions, producers, retention, …}",
     "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}}",
     "drop": "Drop a dataset and what it holds: {dataset, generation}",
     "renew": "Renew a dataset's lease: {dataset, generation}",

@@ -4,14 +4,6 @@ Guarantee: nothing is stored before it was checked (``decoder``), counted and ad
 and a producer that breaks off, is refused or commits other totals than arrived leaves nothing behind:
 its partition fails, or its attempt is discarded.
 
-Two kinds of target
-    A *stream* partition is readable frame by frame. Its clean end seals it; with ``producer`` and
-    ``attempt`` in the descriptor the end must be a commit message, because a client library may end
-    a stream cleanly that its user never finished. A put into a name that exists is refused; with
-    ``overwrite`` the new generation takes the name when it is sealed, and until then, or if it fails,
-    the old one stays.
-    A *shuffle* attempt gathers frames for any partition, and counts only once it has committed.
-
 Answers
     A commit is answered with its totals. Where no commit is in use, each message's app_metadata is
     echoed, as Arrow's integration tests expect. Messages without a header are not stored.
@@ -20,45 +12,19 @@ Answers
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
 
 import pyarrow as pa
 from pyarrow import flight
 
-from .attempts import Attempt
 from .core import Core
-from .dataset import Dataset
 from .decoder import Accepted, FrameDecoder, SchemaMessage
-from .durability import persist
 from .errors import BadFrame, Conflict, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload, crc32c
 from .memory import Reservation
-from .partition import Partition
-from .protocol import Commit, CreateRequest, Kind, PutCommand, dump_json, parse_partition, parse_path
+from .protocol import Commit, Kind, PutCommand, parse_path
+from .sinks import AttemptSink, Sink, StreamSink
+from .strict_json import dump_json
 from .wire import MessageKind, locate
-
-FAILED_LEASE_SECONDS = 300.0
-
-
-class Sink(Protocol):
-    """Where a put's frames go."""
-
-    dataset: Dataset
-
-    def place(self, metadata: bytes) -> int:
-        """The partition of a batch with this app_metadata."""
-
-    def publish(self, partition: int, frame: Frame) -> None:
-        """Keep a frame."""
-
-    async def commit(self, totals: Commit) -> dict[str, Any]:
-        """The producer says that it has sent everything; the answer for it."""
-
-    async def end(self) -> None:
-        """The producer's stream has ended cleanly."""
-
-    def abort(self, cause: FlightShuffleError) -> None:
-        """The producer has failed, at any time before ``end`` has returned. Twice is fine."""
 
 
 def parse_descriptor(data: bytes) -> PutCommand:
@@ -77,189 +43,6 @@ def parse_descriptor(data: bytes) -> PutCommand:
     if descriptor.descriptor_type is flight.DescriptorType.CMD:
         return PutCommand.parse(descriptor.command)
     raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
-
-
-class StreamSink:
-    """The one producer of one partition."""
-
-    def __init__(self, core: Core, command: PutCommand, schema: SchemaMessage) -> None:
-        self._core = core
-        self._install_at_end = False
-        self._must_commit = command.attempt is not None
-        self._committed = False
-        self._rows = 0
-        self._frames = 0
-        index = command.partition or 0
-        self.dataset = self._find(command, schema, index)
-        self.dataset.describe(schema)
-        self._partition: Partition = self.dataset.begin_stream(index)
-
-    def _find(self, command: PutCommand, schema: SchemaMessage, index: int) -> Dataset:
-        store = self._core.store
-        request = CreateRequest(command.dataset)
-        if command.mode == "overwrite":
-            store.check_open()
-            if index:
-                raise InvalidRequest("overwrite replaces a whole dataset: it writes partition 0 and no other")
-            dataset = store.prepare(request, schema)
-            old = store.get(command.dataset)
-            self._install_at_end = old is not None and old.failure is None
-            if not self._install_at_end:
-                store.install(dataset)
-            return dataset
-        existing = store.get(command.dataset)
-        if command.generation is not None:
-            return store.find(command.dataset, command.generation)
-        if existing is None:
-            if index:
-                raise InvalidRequest(
-                    f"dataset {command.dataset!r} does not exist: create it with the number of its partitions "
-                    f"before putting partition {index}",
-                    dataset=command.dataset,
-                )
-            return store.create(request, schema)[0]
-        if existing.partition_count == 1 and existing.failure is not None:
-            # What failed frees its name. A new generation: nobody may read on in other data.
-            return store.create(existing.request(), schema)[0]
-        return existing
-
-    def place(self, metadata: bytes) -> int:
-        return self._partition.index
-
-    def publish(self, partition: int, frame: Frame) -> None:
-        self._partition.publish(frame)
-        self._rows += frame.rows
-        self._frames += 1
-
-    async def commit(self, totals: Commit) -> dict[str, Any]:
-        if totals != Commit(self._rows, self._frames):
-            raise InvalidRequest(
-                f"dataset {self.dataset.name!r} partition {self._partition.index}: the commit says {totals.rows} "
-                f"rows in {totals.frames} frames, but {self._rows} rows in {self._frames} frames arrived; write "
-                "it again",
-                dataset=self.dataset.name,
-                partition=self._partition.index,
-            )
-        await self._seal()
-        self._committed = True
-        totals_now = self._partition.totals
-        return {
-            "committed": True,
-            "rows": totals_now.rows,
-            "bytes": totals_now.bytes,
-            "partitions": {str(self._partition.index): totals_now.bytes},
-            "generation": self.dataset.generation,
-        }
-
-    async def end(self) -> None:
-        if self._committed:
-            return
-        if self._must_commit:
-            raise ProducerFailed(
-                f"dataset {self.dataset.name!r} partition {self._partition.index}: the producer ended without its "
-                "commit message",
-                dataset=self.dataset.name,
-                partition=self._partition.index,
-            )
-        await self._seal()
-
-    async def _seal(self) -> None:
-        if self.dataset.durable:
-            await persist(self._core, self.dataset, [self._partition.index])
-        self.dataset.end_stream(self._partition)
-        if self._install_at_end:
-            self._core.store.install(self.dataset)
-
-    def abort(self, cause: FlightShuffleError) -> None:
-        if self._partition.failure is None and not self._committed:
-            self._partition.fail(cause)
-            if self.dataset.partition_count == 1:
-                # Its name stays for a while, so that readers learn why, and is free for the next put.
-                self.dataset.lease_seconds = FAILED_LEASE_SECONDS
-                self.dataset.touch()
-
-
-class AttemptSink:
-    """One attempt of one shuffle producer."""
-
-    def __init__(self, core: Core, command: PutCommand, dataset: Dataset, schema: SchemaMessage) -> None:
-        if command.producer is None or command.attempt is None:
-            raise InvalidRequest(
-                f"dataset {dataset.name!r} is a shuffle: put with "
-                '{"dataset": …, "producer": task index, "attempt": id of this try}',
-                dataset=dataset.name,
-            )
-        if command.partition is not None:
-            raise InvalidRequest(
-                "a shuffle's partition is each batch's app_metadata, not a part of the descriptor",
-                dataset=dataset.name,
-            )
-        self._core = core
-        self.dataset = dataset
-        dataset.describe(schema)
-        self._attempt: Attempt = dataset.begin_attempt(command.producer, command.attempt)
-        self._committed = False
-
-    def place(self, metadata: bytes) -> int:
-        try:
-            index = parse_partition(metadata.decode("ascii", "backslashreplace"))
-        except InvalidRequest as error:
-            raise InvalidRequest(
-                f"{self._attempt}: each batch's app_metadata must be its partition; {error.message}",
-                dataset=self.dataset.name,
-            ) from None
-        if index >= self.dataset.partition_count:
-            raise InvalidRequest(
-                f"{self._attempt}: a batch is for partition {index}, but there are partitions 0 to "
-                f"{self.dataset.partition_count - 1}",
-                dataset=self.dataset.name,
-                partition=index,
-            )
-        return index
-
-    def publish(self, partition: int, frame: Frame) -> None:
-        self._attempt.publish(partition, frame)
-
-    async def commit(self, totals: Commit) -> dict[str, Any]:
-        by_partition = {str(index): size for index, size in sorted(self._attempt.bytes_by_partition.items())}
-        answer = {
-            "committed": True,
-            "rows": self._attempt.rows,
-            "bytes": self._attempt.total_bytes,
-            "partitions": by_partition,
-            "generation": self.dataset.generation,
-        }
-        complete = self.dataset.commit(self._attempt, totals)
-        self._committed = True
-        if complete:
-            await seal(self._core, self.dataset, None)
-        return answer
-
-    async def end(self) -> None:
-        if not self._committed:
-            raise ProducerFailed(
-                f"{self._attempt}: the producer ended without its commit message; nothing of it was kept",
-                dataset=self.dataset.name,
-                producer=self._attempt.producer,
-            )
-
-    def abort(self, cause: FlightShuffleError) -> None:
-        if not self._committed:
-            self.dataset.attempts.discard(self._attempt)
-
-
-async def seal(core: Core, dataset: Dataset, attempts: dict[int, str] | None) -> None:
-    """Seal a shuffle with its accepted attempts; if it is durable, when it is on disk.
-
-    Raises:
-        Conflict: see :meth:`Dataset.accept`; nothing was changed.
-        Unavailable: the disk does not take it; seal again with the same attempts.
-    """
-    dataset.accept(attempts)
-    if dataset.durable and not dataset.sealed:
-        await persist(core, dataset, range(dataset.partition_count))
-    dataset.close()
-    dataset.touch()
 
 
 async def receive(

@@ -22,7 +22,8 @@ MAX_LINES = 400
 # here under their own name, and their modules belong to the same layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("allocator", "errors", "memory", "waits"),
-    ("broadcast", "protocol", "wire"),
+    ("broadcast", "strict_json", "wire"),
+    ("protocol",),
     ("budget", "decoder", "frames", "spill"),
     ("attempts", "config", "partition", "readback"),
     ("dataset",),
@@ -30,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spiller",),
     ("core",),
     ("durability", "gets", "infos"),
+    ("sinks",),
     ("puts",),
     ("actions",),
     ("service",),
@@ -39,11 +41,17 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LAYER_OF = {module: number for number, layer in enumerate(LAYERS) for module in layer}
 
 # Shared with the client, or so central that they must be testable with nothing installed.
-PURE = frozenset({"broadcast", "errors", "memory", "protocol", "waits"})
+PURE = frozenset({"broadcast", "errors", "memory", "protocol", "strict_json", "waits"})
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
 # What the client may know of the server.
 SHARED = frozenset(
-    {"flight_server", "flight_server.errors", "flight_server.memory", "flight_server.protocol"}
+    {
+        "flight_server",
+        "flight_server.errors",
+        "flight_server.memory",
+        "flight_server.protocol",
+        "flight_server.strict_json",
+    }
 )
 GRPC = frozenset({"grpc", "grpc_health", "grpc_status"})
 GRPC_ALLOWED = frozenset({"server", "service"})
