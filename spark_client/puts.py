@@ -20,7 +20,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.errors import FlightShuffleError, InvalidRequest
-from flight_server.protocol import Commit, PutCommand, parse_json, partition_metadata
+from flight_server.protocol import Commit, PutCommand, partition_metadata
+from flight_server.strict_json import parse_json
 from spark_client.transport import Server
 
 FRAME_BYTES = 4 * 1024 * 1024

@@ -50,7 +50,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.errors import FlightShuffleError
-from flight_server.protocol import DatasetRequest, dump_json, parse_json
+from flight_server.protocol import DatasetRequest
+from flight_server.strict_json import dump_json, parse_json
 from spark_client.calls import Call, CollectFactory, ForkedProcess, TimedOut, Unreachable, calling, translate
 
 __all__ = [
