@@ -4,8 +4,16 @@ Guarantee: :func:`read` yields every frame of the partition from ``start`` on, e
 order, each with the dictionary messages that this reader has not been sent yet, and ends only when
 the partition is sealed and read to its end. Everything else is an error.
 
-What is yielded holds its bytes and the room for their copy; they are given back when the consumer
-comes for the next one, so the consumer must have handed the bytes to its transport by then.
+Runs
+    What is yielded is a run: frames that could be had without waiting, at least one, and no more once
+    they have ``run_bytes``. So small frames can go out in one write, and no frame is kept back for the
+    sake of another one.
+
+Who holds what
+    A run holds its frames' bytes and the room for their copy. When the consumer comes for the next run
+    this one is emptied, so the consumer must have handed the bytes to its transport by then, and must
+    keep no reference to what is in it: a reader that waits for room while it holds some could wait for
+    another one that does the same.
 
 A reader that starts at frame k (``from``) is sent the dictionaries in force at k, then what changes.
 """
@@ -16,7 +24,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from .broadcast import EndOfQueue, WouldBlock
+from .broadcast import EndOfQueue, Subscription, WouldBlock
 from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
@@ -24,6 +32,7 @@ from .errors import CorruptFrame, Unavailable
 from .frames import NO_DICTIONARIES, DictionaryMessage, Frame, Payload, missing_messages
 from .memory import Reservation
 from .partition import Totals
+from .protocol import CRC_TRAILER, FRAMES_TRAILER, FROM_TRAILER, ROWS_TRAILER
 from .readback import ReadBack, Reader
 
 
@@ -64,12 +73,19 @@ async def schema_of(core: Core, dataset: Dataset, reader: Reader) -> SchemaMessa
         ) from None
 
 
-def totals_of(dataset: Dataset, index: int) -> Totals:
-    """What the trailers say at the end of a read."""
-    return dataset.partition(index).totals
+def end_of_read(totals: Totals, start: int) -> list[tuple[str, str]]:
+    """What the trailers of both lanes say at the end of a read from frame ``start``."""
+    return [
+        (ROWS_TRAILER, str(totals.rows)),
+        (FRAMES_TRAILER, str(totals.frames)),
+        (CRC_TRAILER, f"{totals.crc32c:08x}"),
+        (FROM_TRAILER, str(start)),
+    ]
 
 
-async def read(core: Core, dataset: Dataset, reader: Reader, start: int) -> AsyncGenerator[Outgoing, None]:
+async def read(
+    core: Core, dataset: Dataset, reader: Reader, start: int, *, run_bytes: int = 0
+) -> AsyncGenerator[list[Outgoing], None]:
     """See the module's text. Close the generator to leave; cancelling it is safe at each step.
 
     Raises:
@@ -87,29 +103,24 @@ async def read(core: Core, dataset: Dataset, reader: Reader, start: int) -> Asyn
             waits=core.waits,
             counted=core.read_back,
         )
-        sent = NO_DICTIONARIES
+        cursor = _Cursor(core, dataset, subscription, back)
         try:
             while True:
-                try:
-                    frame = subscription.next_nowait()
-                except WouldBlock:
+                run = cursor.take(run_bytes)
+                if run:
+                    yield run
+                    run.clear()
+                elif cursor.ended:
+                    return
+                elif cursor.frame is not None:
+                    run.append(await cursor.fetch())
+                    yield run
+                    run.clear()
+                else:
                     with core.waits.enter(
                         "producer", dataset=reader.dataset, partition=reader.partition, peer=reader.peer
                     ):
                         await subscription.wait()
-                    continue
-                except EndOfQueue:
-                    return
-                dictionaries = missing_messages(sent, frame.dictionaries)
-                sent = frame.dictionaries
-                payload, room = await back.next_to_send(frame)
-                dataset.touch()
-                core.counters.frames_out += 1
-                core.counters.bytes_out += frame.size_bytes
-                outgoing = Outgoing(frame, dictionaries, payload, room)
-                del payload, room, frame
-                yield outgoing
-                del outgoing
         except CorruptFrame as corrupt:
             cause = CorruptFrame(
                 f"dataset {dataset.name!r} partition {reader.partition}: {corrupt.message}",
@@ -120,3 +131,53 @@ async def read(core: Core, dataset: Dataset, reader: Reader, start: int) -> Asyn
             raise cause from corrupt
         finally:
             back.close()
+
+
+class _Cursor:
+    """What one reader has been given so far, and what it takes next."""
+
+    def __init__(
+        self, core: Core, dataset: Dataset, subscription: Subscription[Frame], back: ReadBack
+    ) -> None:
+        self.frame: Frame | None = None  # taken from the subscription, its bytes not yet at hand
+        self.ended = False
+        self._core = core
+        self._dataset = dataset
+        self._subscription = subscription
+        self._back = back
+        self._sent = NO_DICTIONARIES
+
+    def take(self, run_bytes: int) -> list[Outgoing]:
+        """The frames that can be had now, no more once they have ``run_bytes``; maybe none."""
+        run: list[Outgoing] = []
+        size_bytes = 0
+        while self.frame is None and not self.ended and (size_bytes < run_bytes or not run):
+            try:
+                frame = self._subscription.next_nowait()
+            except WouldBlock:
+                break
+            except EndOfQueue:
+                self.ended = True
+                break
+            at_once = self._back.next_nowait(frame)
+            if at_once is None:
+                self.frame = frame
+                break
+            size_bytes += frame.size_bytes
+            run.append(self._outgoing(frame, *at_once))
+        return run
+
+    async def fetch(self) -> Outgoing:
+        """The frame that was taken, as soon as its bytes and room for them can be had."""
+        assert self.frame is not None
+        payload, room = await self._back.next_to_send(self.frame)
+        frame, self.frame = self.frame, None
+        return self._outgoing(frame, payload, room)
+
+    def _outgoing(self, frame: Frame, payload: Payload, room: Reservation) -> Outgoing:
+        dictionaries = missing_messages(self._sent, frame.dictionaries)
+        self._sent = frame.dictionaries
+        self._dataset.touch()
+        self._core.counters.frames_out += 1
+        self._core.counters.bytes_out += frame.size_bytes
+        return Outgoing(frame, dictionaries, payload, room)

@@ -1,11 +1,13 @@
 """ReadBack: gets the bytes of a subscription's frames, from RAM or from disk, and room to send them.
 
 Guarantee: :meth:`ReadBack.next_to_send` returns the frame's own bytes and a reservation for the copy
-that the transport makes of them, or raises. Frames on disk come back in runs of up to ``RUN_BYTES``,
-one thread hop for each, and the next run is read while the present one is being sent.
+that the transport makes of them, or raises; :meth:`ReadBack.next_nowait` does so if that takes no
+waiting. Frames on disk come back in runs of up to ``RUN_BYTES``, one thread hop for each, and the next
+run is read while the present one is being sent.
 
 No circular wait
-    A reader never waits for bytes of the ``sends`` account while it holds some of it. If the room to
+    A reader never waits for bytes of the ``sends`` account while it holds some of it. So whoever calls
+    ``next_to_send`` has let go of all that it got here before. If the room to
     send is not free at once, it first lets go of everything that it has read back, and then asks in
     one request for all that the next frame needs: its size if the frame is in RAM, twice that if it
     is on disk. Frames read ahead, or after the first one of a run, take only what is free at once.
@@ -76,8 +78,23 @@ class ReadBack:
         self._ready: dict[Frame, Payload] = {}
         self._ahead: tuple[_Run, asyncio.Future[_Results]] | None = None
 
-    async def next_to_send(self, frame: Frame) -> tuple[Payload, Reservation]:
+    def next_nowait(self, frame: Frame) -> tuple[Payload, Reservation] | None:
         """The bytes of the frame that the subscription has just given out, and room for their copy.
+
+        None, and nothing changed, if the bytes are not in RAM or the room is not free.
+        """
+        payload = self._ready.get(frame) or frame.at_hand()
+        if payload is None:
+            return None
+        room = self._sends.try_reserve(frame.size_bytes)
+        if room is None:
+            return None
+        self._ready.pop(frame, None)
+        self._read_ahead()
+        return payload, room
+
+    async def next_to_send(self, frame: Frame) -> tuple[Payload, Reservation]:
+        """The same, waiting for disk and room. The caller holds no bytes of the account (see above).
 
         Cancelling is safe: what was granted is given back.
 
@@ -89,12 +106,9 @@ class ReadBack:
             self._ahead = None
             with self._wait("disk"):
                 self._keep(run, await future, wanted=None)
-        payload = self._ready.pop(frame, None) or frame.at_hand()
-        if payload is not None:
-            room = self._sends.try_reserve(frame.size_bytes)
-            if room is not None:
-                self._read_ahead()
-                return payload, room
+        at_once = self.next_nowait(frame)
+        if at_once is not None:
+            return at_once
         payload = frame.payload
         self.close()
         room = await self._reserve(frame.size_bytes if payload is not None else 2 * frame.size_bytes)

@@ -20,8 +20,6 @@ Cancelling
 from __future__ import annotations
 
 import asyncio
-import base64
-import hmac
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,25 +32,11 @@ from pyarrow import flight
 
 from . import gets, infos, puts, wire
 from .actions import run as run_action
+from .auth import authorize
 from .core import Core
 from .dataset import Dataset
-from .errors import (
-    ERROR_TRAILER,
-    FlightShuffleError,
-    InternalError,
-    InvalidRequest,
-    NotFound,
-    Unauthenticated,
-)
-from .protocol import (
-    ACTIONS,
-    CRC_TRAILER,
-    FRAMES_TRAILER,
-    FROM_TRAILER,
-    GENERATION_HEADER,
-    ROWS_TRAILER,
-    Ticket,
-)
+from .errors import ERROR_TRAILER, FlightShuffleError, InternalError, InvalidRequest, NotFound
+from .protocol import ACTIONS, GENERATION_HEADER, Ticket
 from .readback import Reader
 
 SERVICE = "arrow.flight.protocol.FlightService"
@@ -128,29 +112,7 @@ class FlightService:
         return guarded
 
     def _authorize(self, context: Context) -> None:
-        token = self._core.settings.token
-        if token is None:
-            return
-        given = _metadata(context, "authorization")
-        if not given:
-            raise Unauthenticated(
-                "this server wants a token: send the header 'authorization: Bearer <token>'"
-            )
-        if not self._is_token(given):
-            raise Unauthenticated("the token in the header 'authorization' is not this server's")
-
-    def _is_token(self, header: str) -> bool:
-        token = self._core.settings.token or ""
-        scheme, _, value = header.partition(" ")
-        if scheme.lower() == "basic":
-            # What pyarrow's authenticate_basic_token sends: the token is the password.
-            try:
-                value = base64.b64decode(value).decode().partition(":")[2]
-            except ValueError:
-                return False
-        elif scheme.lower() != "bearer":
-            return False
-        return hmac.compare_digest(value.strip().encode(), token.encode())
+        authorize(self._core.settings.token, _metadata(context, "authorization"))
 
     async def handshake(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Exchange basic credentials, whose password is the token, for the bearer header."""
@@ -215,21 +177,19 @@ class FlightService:
         await context.send_initial_metadata(((GENERATION_HEADER, dataset.generation),))
         schema = await gets.schema_of(self._core, dataset, reader)
         await context.write(wire.flight_data(schema.header))
-        deliver, write = self._core.deliver, context.write
-        async with aclosing(gets.read(self._core, dataset, reader, ticket.from_)) as outgoing:
-            async for each in outgoing:
-                for dictionary in each.dictionaries:
-                    await deliver(write, dictionary.payload.data, reader)
-                await deliver(write, each.payload.data, reader)
+        async with aclosing(gets.read(self._core, dataset, reader, ticket.from_)) as runs:
+            async for run in runs:
+                await self._send(run, reader, context)
         totals = dataset.partition(index).totals
-        context.set_trailing_metadata(
-            (
-                (ROWS_TRAILER, str(totals.rows)),
-                (FRAMES_TRAILER, str(totals.frames)),
-                (CRC_TRAILER, f"{totals.crc32c:08x}"),
-                (FROM_TRAILER, str(ticket.from_)),
-            )
-        )
+        context.set_trailing_metadata(tuple(gets.end_of_read(totals, ticket.from_)))
+
+    async def _send(self, run: list[gets.Outgoing], reader: Reader, context: Context) -> None:
+        # A function of its own, so that no variable holds a frame while its reader waits for the next.
+        deliver, write = self._core.deliver, context.write
+        for outgoing in run:
+            for dictionary in outgoing.dictionaries:
+                await deliver(write, dictionary.payload.data, reader)
+            await deliver(write, outgoing.payload.data, reader)
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One producer; see ``puts``."""
