@@ -24,7 +24,7 @@ import tempfile
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from flight_server import errors
 from flight_server.errors import InvalidRequest, Unavailable
@@ -34,23 +34,45 @@ STOP_SECONDS = 20.0
 _TAIL_LINES = 20
 
 
+class _Log:
+    """What the server writes: its ready line, and its last lines for an error."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self.ready: dict[str, Any] = {}
+        self.decided = threading.Event()
+        self._stream = stream
+
+    def read(self) -> None:
+        """Read to the end, also after the ready line: a full pipe would stop the server at its next line."""
+        try:
+            for line in self._stream:
+                self.tail.append(line.rstrip())
+                if not self.ready and (ready := _ready_line(line)):
+                    self.ready = ready
+                    self.decided.set()
+        except ValueError:
+            pass  # closed under us by the end
+        finally:
+            self.decided.set()
+
+
 class Embedded:
-    """A running server process. ``location`` is its address."""
+    """A running server process, ended by :meth:`close` or when nothing refers to this any more."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
         self._process = process
-        self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-        self._ready: dict[str, Any] = {}
-        self._decided = threading.Event()
-        # Reads to the end, also after the ready line: a full pipe would stop the server at its next log line.
-        self._reader = threading.Thread(target=self._read, name="embedded-server-log", daemon=True)
-        self._reader.start()
-        self._stop = weakref.finalize(self, _stop, process, self._reader)
+        self._log = _Log(process.stdout)
+        # The thread and the finalizer know the log, not this object, which could else never be collected.
+        reader = threading.Thread(target=self._log.read, name="embedded-server-log", daemon=True)
+        reader.start()
+        self._stop = weakref.finalize(self, _stop, process, reader)
 
     @property
     def location(self) -> str:
         """``grpc://127.0.0.1:PORT``."""
-        return str(self._ready["location"])
+        return str(self._log.ready["location"])
 
     @property
     def pid(self) -> int:
@@ -67,26 +89,13 @@ class Embedded:
         Raises:
             Unavailable: it ended, or was not ready in time; what it wrote last is in the message.
         """
-        if not self._decided.wait(START_SECONDS) or not self._ready:
-            code = self._process.poll()
-            how = f"was not ready within {START_SECONDS:g} s" if code is None else f"ended with code {code}"
-            raise Unavailable(
-                f"the embedded server {how}; it wrote last: {' | '.join(self._tail) or 'nothing'}"
-            )
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        try:
-            for line in self._process.stdout:
-                self._tail.append(line.rstrip())
-                if not self._ready and '"ready"' in line:
-                    self._ready = _ready_line(line)
-                    if self._ready:
-                        self._decided.set()
-        except ValueError:
-            pass  # closed under us by close()
-        finally:
-            self._decided.set()
+        log = self._log
+        if not log.decided.wait(START_SECONDS):
+            raise Unavailable(f"the embedded server was not ready within {START_SECONDS:g} s; {log.tail}")
+        if not log.ready:
+            code = self._process.wait(STOP_SECONDS)
+            last = " | ".join(log.tail) or "nothing"
+            raise Unavailable(f"the embedded server ended with code {code}; it wrote last: {last}")
 
 
 def start(**options: Any) -> Embedded:

@@ -1,0 +1,242 @@
+"""put, get and their async twins against a real server process."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from flight_server.errors import AlreadyExists, InvalidRequest, NotFound, PartitionFailed, Unauthenticated
+from spark_client import ShuffleClient
+from tests.support.server_process import ServerProcess
+
+TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
+
+
+@pytest.fixture
+def client(flight_server_process: Callable[..., ServerProcess]) -> Iterator[ShuffleClient]:
+    with ShuffleClient(flight_server_process(http_port=0).location) as found:
+        yield found
+
+
+def test_what_was_put_is_what_is_got(client: ShuffleClient) -> None:
+    assert client.put("countries", TABLE) == 3
+    assert client.get("countries").read_all().equals(TABLE)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TABLE,
+        TABLE.to_batches()[0],
+        TABLE.to_reader(max_chunksize=1),
+        TABLE.to_batches(max_chunksize=1),
+        iter(TABLE.to_batches(max_chunksize=2)),
+    ],
+    ids=["table", "batch", "reader", "list", "iterator"],
+)
+def test_everything_that_has_batches_can_be_put(client: ShuffleClient, data: Any) -> None:
+    client.put("d", data)
+    assert client.get("d").read_all().combine_chunks().equals(TABLE)
+
+
+def test_a_polars_frame_can_be_put(client: ShuffleClient) -> None:
+    polars = pytest.importorskip("polars")
+    client.put("d", polars.DataFrame({"x": [1, 2]}))
+    assert client.get("d").read_all().column("x").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("data", [[], 7, [TABLE]], ids=["empty list", "number", "list of tables"])
+def test_what_cannot_be_put_is_named(client: ShuffleClient, data: Any) -> None:
+    with pytest.raises(InvalidRequest, match="cannot put"):
+        client.put("d", data)
+    assert client.datasets() == []
+
+
+def test_a_table_without_rows_keeps_its_schema(client: ShuffleClient) -> None:
+    client.put("d", TABLE.slice(0, 0))
+    found = client.get("d").read_all()
+    assert found.schema == TABLE.schema
+    assert found.num_rows == 0
+
+
+def test_a_table_of_one_huge_batch_arrives_in_frames_of_a_few_megabytes(client: ShuffleClient) -> None:
+    table = pa.table({"x": pa.array(range(5_000_000), pa.int64())})
+    client.put("d", table)
+    batches = client.get("d").read_all().to_batches()
+    assert len(batches) == 10
+    assert pa.Table.from_batches(batches).equals(table)
+
+
+def test_a_name_that_exists_is_refused_and_overwritten_on_request(client: ShuffleClient) -> None:
+    client.put("d", TABLE)
+    with pytest.raises(AlreadyExists, match="'d'"):
+        client.put("d", TABLE)
+    client.put("d", TABLE.slice(1), mode="overwrite")
+    assert client.get("d").read_all().num_rows == 2
+
+
+def test_a_producer_that_fails_leaves_an_error_and_never_a_short_dataset(client: ShuffleClient) -> None:
+    def failing() -> Iterator[Any]:
+        yield TABLE.to_batches()[0]
+        raise RuntimeError("the disk of the producer broke")
+
+    with pytest.raises(RuntimeError, match="the disk of the producer broke"):
+        client.put("d", failing())
+    with pytest.raises(PartitionFailed, match="without its commit"):
+        client.get("d").read_all()
+    client.put("d", TABLE)
+    assert client.get("d").read_all().equals(TABLE)
+
+
+def test_a_reader_gets_batches_while_the_dataset_is_being_written(client: ShuffleClient) -> None:
+    may_go_on, first_read = threading.Event(), threading.Event()
+
+    def slowly() -> Iterator[Any]:
+        yield TABLE.to_batches()[0]
+        assert may_go_on.wait(30)
+        yield TABLE.to_batches()[0]
+
+    def read() -> int:
+        reader = client.get("d")
+        rows = reader.read_next_batch().num_rows
+        first_read.set()
+        return int(rows + reader.read_all().num_rows)
+
+    writer = threading.Thread(target=client.put, args=("d", slowly()))
+    writer.start()
+    try:
+        while not client.datasets("d"):
+            assert writer.is_alive()
+        rows: list[int] = []
+        reader = threading.Thread(target=lambda: rows.append(read()))
+        reader.start()
+        assert first_read.wait(30), "the first batch did not come before the last was written"
+    finally:
+        may_go_on.set()
+        writer.join(30)
+    reader.join(30)
+    assert rows == [6]
+
+
+def test_datasets_are_listed_by_prefix_and_dropped_by_name(client: ShuffleClient) -> None:
+    client.put("a/one", TABLE)
+    client.put("b", TABLE)
+    (found,) = client.datasets("a/")
+    assert (found.name, found.rows, found.partitions, found.schema) == ("a/one", 3, 1, TABLE.schema)
+    assert found.size_bytes > 0
+    client.drop("a/one")
+    assert [each.name for each in client.datasets()] == ["b"]
+    with pytest.raises(NotFound, match="a/one"):
+        client.drop("a/one")
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a..b", "ä", "x" * 201])
+def test_an_illegal_name_is_refused_before_anything_is_sent(name: str) -> None:
+    with ShuffleClient("grpc://127.0.0.1:1") as nowhere:
+        for call in (lambda: nowhere.put(name, TABLE), lambda: nowhere.get(name), lambda: nowhere.drop(name)):
+            with pytest.raises(InvalidRequest, match="is not a dataset name"):
+                call()
+
+
+def test_an_unknown_dataset_is_the_servers_own_sentence(client: ShuffleClient) -> None:
+    with pytest.raises(NotFound, match="'nothing'"):
+        client.get("nothing")
+
+
+def test_statistics_count_one_encode_for_any_number_of_readers(client: ShuffleClient) -> None:
+    client.put("d", TABLE.to_batches(max_chunksize=1))
+    for _ in range(4):
+        client.get("d").read_all()
+    assert client.statistics()["encodes"] == 3
+    assert client.statistics("d")["datasets"]["d"]["rows"] == 3
+    assert client.why() == []
+
+
+def test_several_partitions_are_merged_and_kept_in_order_on_request(client: ShuffleClient) -> None:
+    raw = flight.connect(client.location)
+    list(raw.do_action(flight.Action("create", b'{"dataset":"d","kind":"stream","partitions":3}')))
+    for index in (2, 0, 1):
+        writer, _ = raw.do_put(
+            flight.FlightDescriptor.for_path("d", str(index)), pa.schema([("x", pa.int64())])
+        )
+        for number in range(3):
+            writer.write_batch(pa.record_batch({"x": pa.array([10 * index + number], pa.int64())}))
+        writer.close()
+    raw.close()
+    expected = [0, 1, 2, 10, 11, 12, 20, 21, 22]
+    assert client.get("d", ordered=True).read_all().column("x").to_pylist() == expected
+    assert sorted(client.get("d").read_all().column("x").to_pylist()) == expected
+
+
+async def test_the_async_twins_put_and_get(client: ShuffleClient) -> None:
+    async def batches() -> AsyncIterator[Any]:
+        for batch in TABLE.to_batches(max_chunksize=1):
+            yield batch
+
+    assert await client.aput("from-async", batches()) == 3
+    assert await client.aput("from-sync", TABLE) == 3
+    for name in ("from-async", "from-sync"):
+        async with await client.aget(name) as stream:
+            assert await stream.schema() == TABLE.schema
+            found = [batch async for batch in stream]
+        assert pa.Table.from_batches(found).combine_chunks().equals(TABLE)
+
+
+async def test_aput_of_no_batches_needs_a_schema(client: ShuffleClient) -> None:
+    async def nothing() -> AsyncIterator[Any]:
+        return
+        yield
+
+    with pytest.raises(InvalidRequest, match="cannot put NoneType"):
+        await client.aput("d", nothing())
+    assert await client.aput("d", TABLE.slice(0, 0)) == 0
+
+
+async def test_a_cancelled_aput_leaves_an_error_and_never_a_short_dataset(client: ShuffleClient) -> None:
+    waiting = asyncio.Event()
+
+    async def endless() -> AsyncIterator[Any]:
+        yield TABLE.to_batches()[0]
+        waiting.set()
+        await asyncio.Event().wait()
+
+    putting = asyncio.create_task(client.aput("d", endless()))
+    await asyncio.wait_for(waiting.wait(), 30)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    with pytest.raises(PartitionFailed):
+        await asyncio.to_thread(lambda: client.get("d").read_all())
+
+
+def test_the_token_is_sent_and_a_wrong_one_is_an_error(
+    flight_server_process: Callable[..., ServerProcess],
+) -> None:
+    server = flight_server_process(http_port=0, token="secret")
+    with ShuffleClient(server.location, token="secret") as client:
+        client.put("d", TABLE)
+        assert client.get("d").read_all().equals(TABLE)
+    with ShuffleClient(server.location, token="wrong") as stranger, pytest.raises(Unauthenticated):
+        stranger.datasets()
+
+
+def test_a_client_does_not_travel_into_tasks() -> None:
+    with (
+        ShuffleClient("grpc://127.0.0.1:1") as client,
+        pytest.raises(InvalidRequest, match="give the function"),
+    ):
+        pickle.dumps(client)
+
+
+def test_closing_twice_is_fine_and_a_closed_client_makes_no_broadcast(client: ShuffleClient) -> None:
+    client.close()
+    client.close()
+    with pytest.raises(InvalidRequest, match="is closed"):
+        client.broadcast(TABLE)

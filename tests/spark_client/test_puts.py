@@ -1,0 +1,114 @@
+"""Cutting batches into frames, and commits that the server refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from flight_server.errors import AlreadyExists, FlightShuffleError, InvalidRequest, NotFound
+from flight_server.protocol import CreateRequest, Kind, PutCommand
+from spark_client.puts import FRAME_BYTES, PutStream, frames
+from spark_client.transport import Server
+from tests.support.server_process import ServerProcess
+
+SCHEMA = pa.schema([("x", pa.int64())])
+BATCH = pa.record_batch({"x": pa.array([1, 2, 3], pa.int64())})
+
+
+@pytest.fixture
+def server(flight_server_process: Callable[..., ServerProcess]) -> Iterator[Server]:
+    found = Server(flight_server_process(http_port=0).location)
+    yield found
+    found.close()
+
+
+def shuffle(server: Server, partitions: int = 4) -> PutCommand:
+    server.action("create", CreateRequest("s", Kind.SHUFFLE, partitions=partitions).encode())
+    return PutCommand("s", producer=0, attempt="1")
+
+
+def send(server: Server, command: PutCommand, partition: int, count: int = 10_000) -> None:
+    with PutStream(server, command, SCHEMA) as stream:
+        for _ in range(count):
+            stream.write(BATCH, partition)
+        stream.commit()
+
+
+def test_small_batches_are_one_frame_and_large_ones_are_cut_evenly() -> None:
+    assert list(frames(BATCH)) == [BATCH]
+    rows = 5 * FRAME_BYTES // 8
+    large = pa.record_batch({"x": pa.array(range(rows), pa.int64())})
+    parts = list(frames(large))
+    assert [part.num_rows for part in parts] == [FRAME_BYTES // 8] * 5
+    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([large]))
+
+
+def test_one_row_is_never_cut() -> None:
+    huge = pa.record_batch({"x": ["x" * (3 * FRAME_BYTES)]})
+    assert list(frames(huge)) == [huge]
+
+
+def test_a_commit_is_answered_with_its_totals(server: Server) -> None:
+    with PutStream(server, shuffle(server), SCHEMA) as stream:
+        stream.write(BATCH, 3)
+        answer = stream.commit()
+    assert answer["committed"] is True
+    assert answer["rows"] == 3
+    assert list(answer["partitions"]) == ["3"]
+
+
+def test_what_was_left_without_a_commit_is_not_there(server: Server) -> None:
+    command = shuffle(server)
+    with PutStream(server, command, SCHEMA) as stream:
+        stream.write(BATCH, 0)
+    send(server, command, 0, count=0)
+    assert server.action("seal", {"dataset": "s"})["rows"] == 0
+
+
+def test_a_refusal_while_writing_is_the_servers_own_sentence(server: Server) -> None:
+    command = shuffle(server, partitions=2)
+    with pytest.raises(InvalidRequest, match="partition 7, but there are partitions 0 to 1"):
+        send(server, command, 7)
+
+
+def test_a_schema_that_differs_is_refused_at_the_latest_by_the_commit(server: Server) -> None:
+    command = shuffle(server)
+    with PutStream(server, command, SCHEMA) as stream:
+        stream.commit()
+    other = pa.schema([("y", pa.string())])
+    with (
+        pytest.raises(InvalidRequest, match="schema"),
+        PutStream(server, PutCommand("s", producer=1, attempt="2"), other) as stream,
+    ):
+        stream.commit()
+
+
+def test_a_second_writer_of_the_same_attempt_is_refused(server: Server) -> None:
+    command = shuffle(server)
+    with PutStream(server, command, SCHEMA) as stream:
+        stream.commit()
+    with pytest.raises(AlreadyExists), PutStream(server, command, SCHEMA) as stream:
+        stream.commit()
+
+
+def test_an_unknown_generation_is_refused(server: Server) -> None:
+    shuffle(server)
+    stale = PutCommand("s", producer=0, attempt="1", generation="0123456789abcdef")
+    with pytest.raises(NotFound), PutStream(server, stale, SCHEMA) as stream:
+        stream.commit()
+
+
+def test_a_server_that_is_gone_is_an_error_of_the_tree(
+    flight_server_process: Callable[..., ServerProcess],
+) -> None:
+    process = flight_server_process(http_port=0)
+    server = Server(process.location)
+    stream = PutStream(server, shuffle(server), SCHEMA)
+    stream.write(BATCH, 0)
+    process.kill()
+    with pytest.raises(FlightShuffleError), stream:
+        stream.commit()
+    server.close()
+    process.close()
