@@ -111,7 +111,7 @@ class CollectFactory(flight.ClientMiddlewareFactory):
 
 
 _PREFIX = re.compile(r"^Flight (returned|cancelled) [a-z ]+, with message: ")
-_SUFFIX = re.compile(r"(\. Detail: \w+)?\.? (gRPC client debug context|Client context): .*$", re.DOTALL)
+_SUFFIX = re.compile(r"(\. Detail: \w+)?(\.? (gRPC client debug context|Client context): .*)?$", re.DOTALL)
 
 
 def translate(error: BaseException, call: Call) -> FlightShuffleError:
@@ -125,7 +125,8 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
                 continue
     sentence = _SUFFIX.sub("", _PREFIX.sub("", str(error))) or type(error).__name__
     at = f"{sentence} ({call.location})"
-    if isinstance(error, flight.FlightTimedOutError):
+    # pyarrow gives a unary call's missed deadline as a bare OSError.
+    if isinstance(error, flight.FlightTimedOutError) or "returned timeout error" in str(error):
         return TimedOut(f"no answer before the deadline: {at}", server=call.location)
     if isinstance(error, flight.FlightUnauthenticatedError):
         return Unauthenticated(at, server=call.location)
