@@ -4,7 +4,8 @@ Start: directories and recovery, then the gRPC port, then the HTTP port; what fa
 anything is announced. A port that is taken is an error (SO_REUSEPORT is off).
 
 Drain (SIGTERM, or the action ``drain``): readiness turns off, new datasets and puts are refused,
-running streams have ``drain_grace_seconds``, then they end with UNAVAILABLE by gRPC's own shutdown.
+running streams have ``drain_grace_seconds``, then they end: with UNAVAILABLE by gRPC's own shutdown, by a
+cut on the bulk lane.
 Durable data is on disk when :meth:`Server.run` returns.
 
 HTTP/2 settings, on purpose
@@ -19,6 +20,7 @@ import asyncio
 import shutil
 import signal
 import socket
+import ssl
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from . import allocator, config
 from .budget import Budget
 from .core import Core
+from .http import HttpServer
 from .service import SERVICE, FlightService
 from .store import Store
 
@@ -62,6 +65,7 @@ class Server:
         self.core = Core(settings, budget, self.store)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
+        self._http = HttpServer(self.core)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -85,6 +89,10 @@ class Server:
         port = self._listen(f"{_bracketed(settings.host)}:{settings.port}")
         scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
         self.core.location = f"{scheme}://{_bracketed(self._advertised_host())}:{port}"
+        if settings.http_port >= 0:
+            port = await self._http.start(settings.host, settings.http_port, self._tls())
+            scheme = "https" if settings.tls_cert is not None else "http"
+            self.core.http_location = f"{scheme}://{_bracketed(self._advertised_host())}:{port}"
         await self._grpc.start()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self.core.spiller.run()), loop.create_task(self._keep_house())]
@@ -108,10 +116,7 @@ class Server:
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Drain and end. Twice is fine."""
         self.store.draining = True
-        if self._grpc is not None:
-            server, self._grpc = self._grpc, None
-            await self._health.enter_graceful_shutdown()
-            await server.stop(grace_seconds)
+        await asyncio.gather(self._stop_grpc(grace_seconds), self._http.stop(grace_seconds))
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -120,6 +125,12 @@ class Server:
         await asyncio.to_thread(self.store.close)
         if self._temporary is not None:
             await asyncio.to_thread(shutil.rmtree, self._temporary, ignore_errors=True)
+
+    async def _stop_grpc(self, grace_seconds: float) -> None:
+        if self._grpc is not None:
+            server, self._grpc = self._grpc, None
+            await self._health.enter_graceful_shutdown()
+            await server.stop(grace_seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -140,6 +151,14 @@ class Server:
             return int(self._grpc.add_insecure_port(address))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}: {error}") from None
+
+    def _tls(self) -> ssl.SSLContext | None:
+        settings = self.settings
+        if settings.tls_cert is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        return context
 
     def _options(self) -> list[tuple[str, int]]:
         keepalive_ms = int(self.settings.keepalive_seconds * 1000)

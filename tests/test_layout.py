@@ -22,7 +22,7 @@ MAX_LINES = 400
 # here under their own name, and their modules belong to the same layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("allocator", "errors", "memory", "waits"),
-    ("broadcast", "strict_json", "wire"),
+    ("auth", "broadcast", "strict_json", "wire"),
     ("protocol",),
     ("budget", "decoder", "frames", "spill"),
     ("attempts", "config", "partition", "readback"),
@@ -30,9 +30,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("store",),
     ("spiller",),
     ("core",),
-    ("durability", "gets", "infos"),
-    ("sinks",),
-    ("puts",),
+    ("durability", "gets", "infos", "metrics"),
+    ("bulk", "sinks"),
+    ("http", "puts"),
     ("actions",),
     ("service",),
     ("server",),

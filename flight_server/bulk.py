@@ -1,0 +1,222 @@
+"""The bulk lane: a partition, or a whole dataset, as one Arrow IPC stream over HTTP.
+
+Guarantee: the chunked terminator is sent only behind the end of a complete, sealed partition (or of all
+of them). In every other case the connection is cut, so that no client, in whatever language, can take
+a part for the whole. That is why there is never a Content-Length, although the length of a sealed
+partition could be known: several HTTP clients hand out a short body without an error.
+
+    chunk   schema message, as soon as it is known
+    chunk   a run of messages: dictionaries that this reader lacks, record batches   (repeated)
+    chunk   end-of-stream marker, and in the same write:
+    0       trailers: rows, frames, checksum of the whole partition, first frame of this read
+
+Copies
+    A frame is kept as the FlightData message that its producer sent. Its header is copied, to stand
+    behind the IPC prefix; its body goes to the socket as a view of the bytes that are kept. Bodies of
+    less than ``SMALL_BODY_BYTES`` are copied too, because for them one more buffer costs more.
+
+Memory
+    The transport's high-water mark is 0: a run is given to it in one write, and the room for the run is
+    held until the kernel has taken its last byte. So a slow reader holds at most one run, ``RUN_BYTES``
+    and the rest of one frame, and all of it is counted. What the kernel has taken is not counted.
+
+Cancelling
+    aiohttp cancels the handler when the connection is lost. However a handler ends, the connection is
+    cut unless the terminator was written.
+"""
+
+from __future__ import annotations
+
+from asyncio import Transport
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+from . import gets, wire
+from .core import Core
+from .dataset import Dataset
+from .errors import InvalidRequest
+from .frames import Payload
+from .partition import Partition, PartitionState
+from .protocol import FRAMES_TRAILER, FROM_TRAILER, GENERATION_HEADER, ROWS_TRAILER
+from .readback import Reader
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+SEALED_HEADER = "x-flight-shuffle-sealed"
+
+RUN_BYTES = 1 << 20
+SMALL_BODY_BYTES = 16 << 10
+
+Part = bytes | memoryview
+
+
+class ArrowStream(web.StreamResponse):
+    """An answer of the bulk lane. ``write`` and ``finish`` are what ``Core.deliver`` awaits.
+
+    aiohttp writes the head; the body goes straight to the transport, because aiohttp knows neither
+    trailers nor several buffers in one write.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        super().__init__(headers=headers)
+        self.content_type = ARROW_STREAM
+        self._transport: Transport | None = None
+        self._writer: AbstractStreamWriter | None = None
+        self._whole = False
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send the head, once."""
+        if self._writer is None:
+            if request.version < (1, 1):
+                raise InvalidRequest("the bulk lane needs HTTP/1.1: without chunks a cut could not be seen")
+            self._transport = request.transport
+            if self._transport is None:
+                raise ConnectionResetError("the client has left")
+            self._transport.set_write_buffer_limits(0)
+            self._writer = await super().prepare(request)
+        return self._writer
+
+    async def write(self, parts: list[Part]) -> None:  # type: ignore[override] # several buffers at once
+        """Send the parts as one chunk; returns when the kernel has taken them.
+
+        Raises:
+            ConnectionError: the client has left.
+        """
+        await self._send(_chunk(parts))
+
+    async def finish(self, trailers: Mapping[str, str]) -> None:
+        """Everything was sent: say so, with the totals.
+
+        Raises:
+            ConnectionError: the client has left.
+        """
+        lines = "".join(f"{name}: {value}\r\n" for name, value in trailers.items())
+        await self._send([*_chunk([wire.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
+        self._whole = True
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """What aiohttp calls at the end: the terminator is ``finish``'s."""
+
+    def cut_unless_whole(self) -> None:
+        """End the connection if the terminator was not sent, so that this cannot pass for a whole."""
+        if not self._whole and self._transport is not None:
+            self.force_close()
+            self._transport.abort()
+
+    async def _send(self, buffers: list[Part]) -> None:
+        assert self._transport is not None
+        assert self._writer is not None
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        self._transport.writelines(buffers)
+        await self._writer.drain()
+
+
+def _chunk(parts: list[Part]) -> list[Part]:
+    return [b"%x\r\n" % sum(map(len, parts)), *parts, b"\r\n"]
+
+
+def message_parts(payload: Payload) -> list[Part]:
+    """A stored FlightData message as an IPC stream has it: prefix, header, body, each padded to 8."""
+    located = wire.locate(payload.data)
+    head, body = wire.encapsulate(located.header), located.body
+    padding = b"\0" * (-len(body) % 8)
+    if len(body) < SMALL_BODY_BYTES:
+        return [b"".join((head, body, padding))]
+    return [head, body, padding] if padding else [head, body]
+
+
+@dataclass(frozen=True)
+class BulkRead:
+    """What one request asks for.
+
+    Args:
+        partition: None for all of the dataset's partitions, one after the other.
+        start: the first frame; 0 for a whole dataset.
+        peer: who asks, for waits and statistics.
+    """
+
+    core: Core
+    dataset: Dataset
+    partition: int | None
+    start: int
+    peer: str
+
+    def check(self) -> None:
+        """Raise now, while an HTTP status can still be sent, what reading would raise at once.
+
+        Raises:
+            Released: retention has let frame ``start`` go.
+            FlightShuffleError: a partition has failed.
+        """
+        wanted = self.dataset.partitions() if self.partition is None else [self._one(self.partition)]
+        for partition in wanted:
+            with partition.subscribe(self.start) as subscription:
+                if partition.failure is not None:
+                    subscription.next_nowait()
+
+    def headers(self) -> dict[str, str]:
+        """What is known before the first byte; the totals only if what was asked for is sealed."""
+        if self.partition is None:
+            sealed = self.dataset.sealed
+        else:
+            sealed = self._one(self.partition).state is PartitionState.SEALED
+        return {
+            GENERATION_HEADER: self.dataset.generation,
+            SEALED_HEADER: "true" if sealed else "false",
+            FROM_TRAILER: str(self.start),
+            # A URL without a generation means whichever is current.
+            "Cache-Control": "no-store",
+            **(self.totals() if sealed else {}),
+        }
+
+    def totals(self) -> dict[str, str]:
+        """What is said at the end; ``start`` included, everything else is of the whole."""
+        if self.partition is not None:
+            return dict(gets.end_of_read(self._one(self.partition).totals, self.start))
+        frames = sum(partition.totals.frames for partition in self.dataset.partitions())
+        return {ROWS_TRAILER: str(self.dataset.rows), FRAMES_TRAILER: str(frames)}
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """The stream, sent to its end or cut.
+
+        Raises:
+            FlightShuffleError: before the first byte this becomes a status; after it the connection is cut.
+            ConnectionError: the client has left.
+        """
+        self.check()
+        core, dataset, peer = self.core, self.dataset, self.peer
+        partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
+        reader = Reader(dataset.name, partitions[0], peer)
+        schema = await gets.schema_of(core, dataset, reader)
+        stream = ArrowStream({**self.headers(), "Trailer": ", ".join(self.totals())})
+        await stream.prepare(request)
+        try:
+            await core.deliver(stream.write, [wire.encapsulate(schema.header)], reader)
+            for index in partitions:
+                reader = Reader(dataset.name, index, peer)
+                async with aclosing(
+                    gets.read(core, dataset, reader, self.start, run_bytes=RUN_BYTES)
+                ) as runs:
+                    async for run in runs:
+                        await core.deliver(stream.write, _run_parts(run), reader)
+            await core.deliver(stream.finish, self.totals(), reader)
+        finally:
+            stream.cut_unless_whole()
+        return stream
+
+    def _one(self, index: int) -> Partition:
+        return self.dataset.partition(index)
+
+
+def _run_parts(run: list[gets.Outgoing]) -> list[Part]:
+    # A function of its own, so that no variable holds a frame while its reader waits for the next.
+    parts: list[Part] = []
+    for outgoing in run:
+        for dictionary in outgoing.dictionaries:
+            parts += message_parts(dictionary.payload)
+        parts += message_parts(outgoing.payload)
+    return parts

@@ -1,0 +1,294 @@
+"""The HTTP side: the bulk lane, and what people and monitoring look at.
+
+    GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (see ``bulk``)
+    GET  /v1/datasets/{dataset}?generation=…                          all its partitions (see ``bulk``)
+    HEAD of both                                                      generation, sealed, totals
+    GET  /v1/datasets?prefix=…                                        what there is, JSON
+    GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names
+    GET  /metrics                                                     Prometheus
+    GET  /healthz, /readyz                                            alive; 503 while draining
+    GET  /                                                            a page that shows the statistics
+
+Names
+    A dataset's name stands in the path as it is, slashes included; ``%2F`` for a slash is the same. Only
+    a dataset whose own name ends in ``/partitions/<number>`` needs that, to be read as a whole.
+
+Errors
+    Before the first byte of a stream: a status and the error's JSON. INVALID_ARGUMENT is 400,
+    UNAUTHENTICATED 401, PERMISSION_DENIED 403, NOT_FOUND 404, INTERNAL 500, UNAVAILABLE 503 with
+    Retry-After. After it the connection is cut, and whoever asks again gets the error. A bug answers
+    as on the other lane: an id, and nothing of the exception.
+
+Authorization
+    As on the other lane. Without it: the health URLs, and the page, which has no data of its own.
+
+Compression
+    None, whatever the client accepts: it would cost more than loopback and data-centre networks do.
+    What a producer compressed inside Arrow's buffers goes through as it is.
+
+Connections
+    A client that vanished without a word is noticed by TCP keepalive as soon as the stream is idle:
+    ``keepalive_seconds``, and as long again for the answers. With bytes on the way it is the kernel's
+    retransmission limit, unless others wait for the room (see ``Core.end_stalled_readers``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any
+from urllib.parse import unquote
+
+import structlog
+from aiohttp import web
+
+from . import bulk, metrics
+from .auth import authorize
+from .core import Core
+from .errors import Draining, FlightShuffleError, InternalError, InvalidRequest, NotFound
+from .protocol import Ticket, check_dataset_name, parse_partition
+from .strict_json import dump_json
+
+BACKLOG = 1024
+IDLE_CONNECTION_SECONDS = 75.0
+RETRY_AFTER_SECONDS = 1
+KEEPALIVE_PROBES = 3
+
+_STATUS = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+}
+_OPEN_TO_ALL = frozenset({"/", "/healthz", "/readyz"})
+_DATASETS = "/v1/datasets/"
+_RESOURCE = re.compile(r"(?P<dataset>.+?)(/partitions/(?P<partition>[^/]*))?")
+
+_log = structlog.get_logger("flight_server.http")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HttpServer:
+    """The listener and its handlers. ``await start()``, ``await stop(grace_seconds)``."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
+        self._metrics = metrics.registry(core)
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen; the port.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/v1/datasets", self._list)
+        app.router.add_get(_DATASETS + "{rest:.+}", self._read)
+        app.router.add_get("/v1/statistics", self._statistics)
+        app.router.add_get("/v1/why", self._why)
+        app.router.add_get("/metrics", self._scrape)
+        app.router.add_get("/healthz", self._alive)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/", self._dashboard)
+        listener = self._listener(host, port)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=IDLE_CONNECTION_SECONDS,
+            shutdown_timeout=1.0,
+        )
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener, ssl_context=tls, backlog=BACKLOG).start()
+        return int(listener.getsockname()[1])
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Give running requests the time to end, cut the others, and close. Twice is fine."""
+        if self._runner is None:
+            return
+        runner, self._runner = self._runner, None
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=grace_seconds)
+        for request in self._requests:
+            request.cancel()
+        await runner.cleanup()
+
+    def _listener(self, host: str, port: int) -> socket.socket:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Connections inherit these; aiohttp turns keepalive itself on.
+            seconds = int(self._core.settings.keepalive_seconds)
+            interval = max(1, seconds // KEEPALIVE_PROBES)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds))
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise OSError(f"cannot listen on {host}:{port} for HTTP: {error.strerror}") from None
+        return listener
+
+    # Errors and authorization
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None
+        self._requests.add(task)
+        try:
+            if request.path not in _OPEN_TO_ALL:
+                authorize(self._core.settings.token, request.headers.get("authorization"))
+            return await handler(request)
+        except FlightShuffleError as error:
+            return _refusal(error)
+        except web.HTTPMethodNotAllowed as error:
+            return _refusal(
+                InvalidRequest("only GET and HEAD are served here: write with Arrow Flight"), error
+            )
+        except web.HTTPException as error:
+            return _refusal(NotFound(f"there is nothing at {request.path}; see /v1/datasets"), error)
+        except ConnectionError:
+            return web.Response()  # nobody is there to get it
+        except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
+            error_id = secrets.token_hex(6)
+            _log.error("internal_error", error_id=error_id, path=request.path, exc_info=bug)
+            return _refusal(
+                InternalError(
+                    f"internal error {error_id}: the server's log has the cause under this id",
+                    error_id=error_id,
+                )
+            )
+        finally:
+            self._requests.discard(task)
+
+    # Data
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        # From the path as it came: a slash that is escaped belongs to the name.
+        found = _RESOURCE.fullmatch(request.rel_url.raw_path.removeprefix(_DATASETS))
+        if found is None:
+            raise InvalidRequest("the path has no dataset's name")
+        name = check_dataset_name(unquote(found["dataset"]))
+        store, peer = self._core.store, _peer(request)
+        if found["partition"] is None:
+            query = _query(request, "generation")
+            dataset = store.find(name, query.get("generation"))
+            wanted = bulk.BulkRead(self._core, dataset, None, 0, peer)
+        else:
+            query = _query(request, "generation", "from")
+            index, start = parse_partition(found["partition"]), _frame_number(query.get("from", "0"))
+            dataset, _ = store.resolve(Ticket(name, index, query.get("generation"), start))
+            wanted = bulk.BulkRead(self._core, dataset, index, start, peer)
+        dataset.touch()
+        if request.method == "HEAD":
+            wanted.check()
+            return bulk.ArrowStream(wanted.headers())
+        if store.draining:
+            raise Draining("the server is draining: it ends the streams that run and takes no new ones")
+        return await wanted.answer(request)
+
+    # What there is
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        listed = [
+            {
+                "dataset": dataset.name,
+                "kind": dataset.kind.value,
+                "generation": dataset.generation,
+                "partitions": dataset.partition_count,
+                "sealed": dataset.sealed,
+                "failed": dataset.failure is not None,
+                "rows": dataset.rows,
+                "bytes": dataset.total_bytes,
+            }
+            for dataset in self._core.store.listed(_query(request, "prefix").get("prefix", ""))
+        ]
+        return _json({"datasets": listed})
+
+    async def _statistics(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._core.statistics(_query(request, "dataset").get("dataset")))
+
+    async def _why(self, request: web.Request) -> web.StreamResponse:
+        waits = self._core.waits.listed(_query(request, "dataset").get("dataset"))
+        return _json({"waits": waits, "disk_trouble": self._core.spiller.trouble})
+
+    async def _scrape(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(
+            body=metrics.render(self._metrics), headers={"Content-Type": metrics.CONTENT_TYPE}
+        )
+
+    async def _alive(self, _: web.Request) -> web.StreamResponse:
+        return _json({"alive": True})
+
+    async def _ready(self, _: web.Request) -> web.StreamResponse:
+        draining = self._core.store.draining
+        return _json({"ready": not draining, "draining": draining}, status=503 if draining else 200)
+
+    async def _dashboard(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(text=self._page, content_type="text/html")
+
+
+def _query(request: web.Request, *known: str) -> dict[str, str]:
+    """The query's values.
+
+    Raises:
+        InvalidRequest: an unknown key, or one that comes twice.
+    """
+    query = dict(request.query)
+    unknown = ", ".join(repr(key) for key in sorted(query.keys() - set(known)))
+    if unknown:
+        raise InvalidRequest(f"the query has an unknown key {unknown}; known are {', '.join(known)}")
+    if len(request.query) != len(query):
+        raise InvalidRequest("a key comes twice in the query")
+    return query
+
+
+def _frame_number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise InvalidRequest(f"'from' is the number of a frame in ASCII decimal, not {text[:40]!r}")
+    return int(text)
+
+
+def _peer(request: web.Request) -> str:
+    """Who asks, as gRPC writes it."""
+    name = request.transport.get_extra_info("peername") if request.transport is not None else None
+    if not name:
+        return "unknown"
+    return f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"
+
+
+def _json(body: dict[str, Any], status: int = 200) -> web.Response:
+    return web.Response(
+        body=dump_json(body),
+        status=status,
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+def _refusal(error: FlightShuffleError, http: web.HTTPException | None = None) -> web.Response:
+    headers = {} if http is None else {name: value for name, value in http.headers.items() if name == "Allow"}
+    status = _STATUS[error.status] if http is None else http.status
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    elif status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    return web.Response(
+        body=error.to_json().encode(), status=status, content_type="application/json", headers=headers
+    )
