@@ -178,13 +178,14 @@ def locate(message: bytes) -> FlightData:
     return FlightData(descriptor, header, metadata, body)
 
 
-def flight_data(header: bytes, metadata: bytes = b"", body: bytes = b"") -> bytes:
-    """A FlightData message, for the few that the server writes itself: schemas."""
-    parts = [field(2, header)]
-    if metadata:
-        parts.append(field(3, metadata))
-    if body:
-        parts.append(field(1000, body))
+def flight_data(
+    header: bytes | memoryview, metadata: bytes | memoryview = b"", body: bytes | memoryview = b""
+) -> bytes:
+    """A FlightData message, for those that the server writes itself: one copy of each part."""
+    parts: list[bytes | memoryview] = []
+    for number, value in ((2, header), (3, metadata), (1000, body)):
+        if len(value):
+            parts += (_encode_varint(number << 3 | _BYTES), _encode_varint(len(value)), value)
     return b"".join(parts)
 
 
