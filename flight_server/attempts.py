@@ -124,6 +124,15 @@ class Attempts:
         return iter(list(self._by_key.values()))
 
     @property
+    def accepted(self) -> dict[int, str] | None:
+        """The winning attempt of each producer; None before they were accepted."""
+        return self._accepted
+
+    def restore(self, accepted: dict[int, str] | None) -> None:
+        """These were accepted before this process began."""
+        self._accepted = accepted
+
+    @property
     def committed_producers(self) -> int:
         return len(self._first_commit)
 

@@ -141,6 +141,12 @@ class BroadcastQueue(Generic[T]):
         """The bytes of all items published so far, those let go included."""
         return self._total_bytes
 
+    def skip(self, count: int, size_bytes: int) -> None:
+        """Begin at item ``count``, as if those before, of ``size_bytes``, had been published and let go."""
+        assert len(self) == 0
+        self._first = count
+        self._total_bytes = size_bytes
+
     def publish(self, item: T, size_bytes: int) -> None:
         """Append an item; every waiting subscription is woken.
 

@@ -6,12 +6,30 @@
     └── arrivals   1/8   messages that have come in and wait for room among the frames
 
 The accounts do not borrow from each other. That is what makes it provable that nothing waits in a
-circle: ``frames`` is emptied by spilling, which needs neither of the others; ``sends`` is emptied by
-readers, or by ending a reader that takes nothing (:class:`~flight_server.errors.ReaderTooSlow`);
-``arrivals`` is emptied into ``frames``, or at a deadline, by refusing. Readers need only ``sends``.
+circle (``tests/integration/test_backpressure.py`` does so over permuted schedules):
+
+    a reader waits    for ``sends`` only, holding no bytes of any account. Those who hold some are
+                      being written to, or read from disk; the writes end when their peers take the
+                      bytes, or by :class:`~flight_server.errors.ReaderTooSlow` when a peer takes
+                      nothing while somebody waits.
+    a producer waits  for ``frames``, holding its message in ``arrivals``, until a deadline. Spilling
+                      empties ``frames`` and needs neither of the others; what it cannot empty is what
+                      is just being written to a reader, and that is no more than ``sends``, because
+                      each such frame has as much room there. 1/4 and one message of 1/8 fit into 5/8:
+                      so with room on disk a producer waits for the disk and for nobody else.
+    before a message  is read, its stream waits for ``arrivals``, which those who hold it leave at
+                      their deadline.
 
 The largest message a server accepts is 1/8 of the limit: so that one message, read back from disk
 and copied by gRPC, fits the account that it is sent from.
+
+The true peak
+    ``frames`` and ``sends`` never pass their limits. ``arrivals`` can: a message has its bytes before
+    anybody can say whether they fit, and each producing stream may have one in the same moment. So
+
+        peak of the pool ≤ memory limit + max(0, producing streams x their message - memory limit / 8)
+
+    and the second part is 0 while the messages that can come at once fit the account.
 
 What is not counted: Python's and the libraries' own objects (the stated constant of the README), the
 page cache, and the kernel's socket buffers. A message is counted from the moment it is whole; while
@@ -21,6 +39,8 @@ it still arrives, gRPC holds it uncounted, at most one for each producing stream
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 
 from .errors import OutOfBudget
 from .memory import MemoryPool, Reservation
@@ -62,8 +82,12 @@ async def reserve(
     partition: int | None = None,
     peer: str | None = None,
     deadline_seconds: float | None = None,
+    queued: Callable[[], None] | None = None,
 ) -> Reservation:
     """Wait for bytes of a pool, first come, first served. Cancelling frees what was granted.
+
+    Args:
+        queued: called once if it has to wait, when the pool knows what is wanted.
 
     Raises:
         OutOfBudget: not granted within ``deadline_seconds``.
@@ -79,18 +103,26 @@ async def reserve(
             future.set_result(reservation)
 
     def granted(reservation: Reservation) -> None:
-        # Bytes may come back in any thread, and after the loop has stopped.
-        if not loop.is_closed():
+        # Bytes may come back in any thread, and after the loop has been closed: then nobody waits.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, reservation)
 
     request = pool.request(size_bytes, granted)
     try:
+        if queued is not None:
+            queued()
         with waits.enter(
             "budget", dataset=dataset, partition=partition, peer=peer, deadline_seconds=deadline_seconds
         ):
             async with asyncio.timeout(deadline_seconds):
                 return await future
-    except TimeoutError:
+    except BaseException as error:
+        # Granted in the moment of the deadline or the cancellation: an exception on its way may live
+        # longer than it should, and must not keep the bytes.
+        if future.done() and not future.cancelled():
+            future.result().free()
+        if not isinstance(error, TimeoutError):
+            raise
         raise OutOfBudget(
             f"{size_bytes} bytes of the account {pool.name!r} ({pool.used_bytes} of {pool.limit_bytes} in use) "
             f"did not become free within {deadline_seconds} s; try again later, drop datasets, or raise "

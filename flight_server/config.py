@@ -8,7 +8,6 @@ is the name itself; the flag is the name with dashes. Sizes are integers of byte
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +58,12 @@ class Settings(BaseSettings):
         ge=MIN_MEMORY_LIMIT_BYTES,
         description="all bytes held; default: half of the container's or machine's memory",
     )
-    disk_limit: ByteSize | None = Field(None, description="all bytes in segments; default: what the disk has")
+    disk_limit: ByteSize | None = Field(
+        None,
+        ge=1,
+        description="all bytes in segments; default: 4/5 of what is free in the data directory's file system "
+        "at the start, and the recovered datasets",
+    )
     data_dir: Path | None = Field(
         None, description="spilled and durable frames; default: a temporary directory"
     )
@@ -143,8 +147,3 @@ def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
         model_config = SettingsConfigDict(toml_file=toml)
 
     return FromFile(**flags)
-
-
-def temporary_data_dir() -> Path:
-    """A directory of this process's own, to be removed at its end."""
-    return Path(tempfile.mkdtemp(prefix="flight-server-"))

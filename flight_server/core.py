@@ -16,7 +16,7 @@ from .broadcast import Subscription
 from .budget import Budget, reserve
 from .config import Settings
 from .dataset import Dataset
-from .errors import ReaderTooSlow
+from .errors import OutOfBudget, ReaderTooSlow
 from .frames import Frame
 from .memory import MemoryPool, Reservation
 from .readback import Reader
@@ -73,8 +73,8 @@ class Core:
             self.spiller.poke()
             return at_once
         arrived = self.budget.arrivals.reserve(size_bytes)
-        waiting = asyncio.ensure_future(
-            reserve(
+        try:
+            return await reserve(
                 self.budget.frames,
                 size_bytes,
                 self.waits,
@@ -82,14 +82,14 @@ class Core:
                 partition=partition,
                 peer=peer,
                 deadline_seconds=self.settings.budget_deadline_seconds,
+                queued=self.spiller.poke,
             )
-        )
-        try:
-            await asyncio.sleep(0)  # let it queue, so that the spiller sees what is wanted
-            self.spiller.poke()
-            return await waiting
+        except OutOfBudget as refusal:
+            if self.spiller.trouble is None:
+                raise
+            trouble = f"frames could not be moved to disk: {self.spiller.trouble}"
+            raise OutOfBudget(f"{refusal.message}; {trouble}", **refusal.detail) from None
         finally:
-            waiting.cancel()
             arrived.free()
 
     async def room_for_arrivals(self, peer: str) -> None:

@@ -24,13 +24,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from .attempts import Attempt, Attempts
 from .decoder import SchemaMessage
+from .durable_files import DurableFiles
 from .errors import AlreadyExists, Conflict, FlightShuffleError, NotFound
 from .frames import Frame
-from .partition import Partition, PartitionState
+from .partition import Partition, PartitionState, Totals
 from .protocol import Commit, CreateRequest, Kind, Retention
 from .spill import SegmentWriter
 
@@ -45,6 +46,7 @@ class Dataset:
 
     Args:
         writer: where its spilled frames go; None if nothing can be spilled.
+        files: what it has on disk as a durable dataset; None if it is not one.
         clock: monotonic seconds; tests pass one that they turn by hand.
     """
 
@@ -58,8 +60,8 @@ class Dataset:
         producers: int | None = None,
         retention: Retention | None = None,
         lease_seconds: float | None = None,
-        durable: bool = False,
         writer: SegmentWriter | None = None,
+        files: DurableFiles | None = None,
         generation: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,9 +71,9 @@ class Dataset:
         self.partition_count = partitions
         self.producers = producers
         self.retention = retention or Retention()
-        self.lease_seconds = lease_seconds
-        self.durable = durable
+        self.lease_seconds = self._declared_lease_seconds = lease_seconds
         self.writer = writer
+        self.files = files
         self.attempts = Attempts(name)
         self.dropped = False
         self._schema = schema
@@ -91,8 +93,14 @@ class Dataset:
             partitions=self.partition_count,
             producers=self.producers,
             retention=self.retention,
+            lease_seconds=self._declared_lease_seconds,
             durable=self.durable,
         )
+
+    @property
+    def durable(self) -> bool:
+        """It survives a restart once it is sealed."""
+        return self.files is not None
 
     # Schema
 
@@ -196,6 +204,19 @@ class Dataset:
             each.state is PartitionState.SEALED for each in self._partitions.values()
         ):
             self._sealed_at = self._clock()
+
+    def restore(
+        self,
+        partitions: Iterable[tuple[int, list[Frame], Totals]],
+        *,
+        accepted: dict[int, str] | None,
+        sealed_for_seconds: float,
+    ) -> None:
+        """Make it the dataset that was sealed before this process began."""
+        for index, frames, totals in partitions:
+            self.partition(index).restore(frames, totals)
+        self.attempts.restore(accepted)
+        self._sealed_at = self._clock() - sealed_for_seconds
 
     # Attempts
 

@@ -1,13 +1,272 @@
-"""Durable datasets."""
+"""Durability: a durable dataset's way to disk when it is sealed.
+
+Guarantee: when :func:`persist` has returned for the last partition of a dataset, the dataset survives
+the death of this process, and as far as fsync tells the truth that of the machine. What was not sealed
+by then is gone after a crash, and its files with it. The format is in ``manifest``, the order of
+writes in ``durable_files``, the way back in ``recovery``.
+
+What is written when
+    Frames that were spilled are in segments already. At its seal a partition's other frames and its
+    dictionaries are appended and all its segments synced; the frames stay in RAM, and leave it later
+    without further I/O. The manifest is written once, with the last partition: so a dataset of several
+    partitions survives whole or not at all, and a producer that was told that its partition is sealed
+    can rely on it from the moment at which all of them are.
+
+Disk trouble
+    The seal waits, listed as waiting for the disk, and tries again until ``budget_deadline_seconds``
+    are over; then it is refused with a retryable error and the put fails (a shuffle can be sealed
+    again). After a failed fsync the frames are written to another segment: from RAM, or read back
+    with their checksum tested.
+
+Retention
+    Frames that as many readers as declared have passed are let go of in RAM, but stay on disk until
+    the dataset goes; after a restart they are there again, for as many readers. A retention in seconds
+    goes on where it was, by the wall clock. The lease starts anew.
+
+Cancelling
+    A stream whose producer goes away during the seal fails, so its manifest is taken back. A shuffle
+    keeps what was written: its attempts are accepted, and sealing again goes on from there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import base64
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
+from .budget import reserve
 from .core import Core
 from .dataset import Dataset
+from .durable_files import DurableFiles, Forgotten
+from .errors import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
+from .frames import DictionaryMessage, DictionaryState, Frame, crc32c
+from .manifest import DictionaryRecord, FrameRecord, Manifest, PartitionRecord
+from .partition import Partition
+from .protocol import Kind
+from .spill import DiskTrouble, Segment, SegmentSlice, SegmentWriter
+
+BATCH_BYTES = 16 << 20
+RETRY_SECONDS = 0.25
+
+T = TypeVar("T")
 
 
 async def persist(core: Core, dataset: Dataset, partitions: Iterable[int]) -> None:
-    """Put the partitions on disk."""
-    raise NotImplementedError
+    """Put the partitions on disk, and with the last one the dataset. See the module's text.
+
+    Raises:
+        OutOfBudget: the disk stayed full until the deadline.
+        Unavailable: the disk did not work until the deadline.
+        CorruptFrame: a frame that was spilled did not come back as it was.
+        DatasetDropped: the dataset was dropped meanwhile.
+    """
+    files, writer = dataset.files, dataset.writer
+    assert files is not None
+    assert writer is not None
+    wanted = set(partitions)
+    seconds = core.settings.budget_deadline_seconds
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    with core.waits.enter("disk", dataset=dataset.name, deadline_seconds=seconds):
+        async with files.turn:
+            try:
+                while True:
+                    try:
+                        await _Seal(core, dataset, files, writer).run(wanted)
+                    except DiskTrouble as trouble:
+                        core.spiller.failed(trouble)
+                        if loop.time() + RETRY_SECONDS >= deadline:
+                            raise _refusal(dataset, trouble, seconds) from trouble
+                        await asyncio.sleep(RETRY_SECONDS)
+                    else:
+                        core.spiller.succeeded()
+                        return
+            except Forgotten:
+                raise DatasetDropped(
+                    f"dataset {dataset.name!r} was dropped while it was being sealed", dataset=dataset.name
+                ) from None
+            except BaseException:
+                if dataset.kind is Kind.STREAM:
+                    core.store.forget(dataset)
+                raise
+
+
+def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavailable:
+    kind = OutOfBudget if trouble.full else Unavailable
+    return kind(
+        f"dataset {dataset.name!r} could not be put on disk within {seconds} s: {trouble}; try again when the "
+        "disk takes it",
+        dataset=dataset.name,
+    )
+
+
+class _Seal:
+    """One try to put partitions of one dataset on disk."""
+
+    def __init__(self, core: Core, dataset: Dataset, files: DurableFiles, writer: SegmentWriter) -> None:
+        self._core = core
+        self._dataset = dataset
+        self._files = files
+        self._writer = writer
+
+    async def run(self, wanted: set[int]) -> None:
+        files, dataset = self._files, self._dataset
+        frames: list[Frame] = []
+        for partition in dataset.partitions():
+            if partition.index in wanted:
+                frames += await self._write_frames(partition)
+        await self._write_dictionaries(frames)
+        slices = [*map(_slice, frames), *files.dictionaries.values()]
+        await self._in_thread(files.sync, dict.fromkeys(slice_.segment for slice_ in slices))
+        files.synced |= wanted
+        if len(files.synced) == dataset.partition_count:
+            await self._in_thread(_Description(dataset, files, self._core.store.next_sequence()).commit)
+
+    async def _write_frames(self, partition: Partition) -> list[Frame]:
+        """The partition's frames, each with a slice in a segment that can still be synced."""
+        frames = list(partition.frames())
+        for batch in _batches([frame for frame in frames if frame.slice is None]):
+            payloads = [payload for frame in batch if (payload := frame.payload) is not None]
+            assert len(payloads) == len(batch)
+            slices = await self._in_thread(self._writer.append, [payload.data for payload in payloads])
+            for frame, slice_ in zip(batch, slices, strict=True):
+                if frame.slice is None:  # otherwise it was spilled meanwhile
+                    frame.slice = slice_
+        for frame in frames:
+            if _slice(frame).segment.suspect:
+                await self._copy(partition, frame)
+        return frames
+
+    async def _copy(self, partition: Partition, frame: Frame) -> None:
+        payload = frame.payload
+        if payload is not None:
+            (frame.slice,) = await self._in_thread(self._writer.append, [payload.data])
+            return
+        # The account of reads from disk. Whoever holds it gives it back without any help of ours.
+        room = await reserve(
+            self._core.budget.sends, frame.size_bytes, self._core.waits, dataset=self._dataset.name
+        )
+        try:
+            (frame.slice,) = await self._in_thread(lambda: self._writer.append([frame.read_back()]))
+        except CorruptFrame as corrupt:
+            cause = CorruptFrame(
+                f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
+                dataset=partition.dataset,
+                partition=partition.index,
+            )
+            partition.corrupt(cause)
+            raise cause.fresh() from corrupt
+        finally:
+            room.free()
+
+    async def _write_dictionaries(self, frames: list[Frame]) -> None:
+        known = self._files.dictionaries
+        for message in _dictionaries(frame.dictionaries for frame in frames):
+            if message not in known or known[message].segment.suspect:
+                (known[message],) = await self._in_thread(self._writer.append, [message.payload.data])
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._core.store.io_threads, work, *arguments)
+
+
+def _slice(frame: Frame) -> SegmentSlice:
+    assert isinstance(frame.slice, SegmentSlice)
+    return frame.slice
+
+
+def _batches(frames: list[Frame]) -> Iterator[list[Frame]]:
+    batch: list[Frame] = []
+    size_bytes = 0
+    for frame in frames:
+        if batch and size_bytes + frame.size_bytes > BATCH_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(frame)
+        size_bytes += frame.size_bytes
+    if batch:
+        yield batch
+
+
+def _dictionaries(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage]:
+    for state in dict.fromkeys(states):
+        for messages in state.by_id.values():
+            yield from messages
+
+
+class _Description:
+    """What the manifest will say. Made on the event loop, where nothing changes meanwhile; put
+    together and written in a thread, because that takes a while for a million frames.
+    """
+
+    def __init__(self, dataset: Dataset, files: DurableFiles, sequence: int) -> None:
+        self._dataset = dataset
+        self._files = files
+        self._sequence = sequence
+        self._accepted = dataset.attempts.accepted
+        self._dictionaries = dict(files.dictionaries)
+        self._partitions = sorted(
+            (partition.index, partition.totals, list(partition.frames()))
+            for partition in dataset.partitions()
+        )
+        self._segments: dict[Segment, int] = {}
+        self._needed_bytes: list[int] = []
+
+    def commit(self) -> None:
+        """Write it. Blocks; see :meth:`DurableFiles.commit`."""
+        manifest = self._manifest()
+        self._files.commit(manifest.encode(), list(self._segments))
+
+    def _place(self, slice_: SegmentSlice) -> tuple[int, int, int]:
+        number = self._segments.setdefault(slice_.segment, len(self._segments))
+        if number == len(self._needed_bytes):
+            self._needed_bytes.append(0)
+        end = slice_.offset + slice_.size_bytes
+        self._needed_bytes[number] = max(self._needed_bytes[number], end)
+        return number, slice_.offset, slice_.size_bytes
+
+    def _manifest(self) -> Manifest:
+        numbers = {message: number for number, message in enumerate(self._dictionaries)}
+        dictionaries = [
+            DictionaryRecord(*self._place(slice_), crc32c(message.payload.data), message.sequence)
+            for message, slice_ in self._dictionaries.items()
+        ]
+        states: dict[DictionaryState, int] = {}
+        partitions: list[PartitionRecord] = []
+        frames: list[FrameRecord] = []
+        for index, totals, listed in self._partitions:
+            first = totals.frames - len(listed)
+            partitions.append(
+                PartitionRecord(
+                    index, first, len(listed), totals.frames, totals.rows, totals.bytes, totals.crc32c
+                )
+            )
+            for frame in listed:
+                state = states.setdefault(frame.dictionaries, len(states))
+                frames.append(FrameRecord(*self._place(_slice(frame)), frame.rows, frame.crc32c, state))
+        dataset = self._dataset
+        return Manifest(
+            dataset=dataset.name,
+            kind=dataset.kind.value,
+            generation=dataset.generation,
+            sequence=self._sequence,
+            partition_count=dataset.partition_count,
+            producers=dataset.producers,
+            retention=dataset.retention.to_json(),
+            lease_seconds=dataset.lease_seconds,
+            schema=None if dataset.schema is None else base64.b64encode(dataset.schema.header).decode(),
+            accepted=None if self._accepted is None else {str(key): of for key, of in self._accepted.items()},
+            sealed_at=time.time(),
+            segments=[
+                (segment.path.name, size_bytes)
+                for segment, size_bytes in zip(self._segments, self._needed_bytes, strict=True)
+            ],
+            dictionaries=dictionaries,
+            states=[
+                [(number, [numbers[each] for each in messages]) for number, messages in state.by_id.items()]
+                for state in states
+            ],
+            partitions=partitions,
+            frames=frames,
+        )

@@ -154,6 +154,8 @@ class MemoryPool:
         self._used_bytes = 0
         self._peak_bytes = 0
         self._queue: deque[Request] = deque()
+        self._serving = False
+        self._look_again = False
         self._accounts: list[MemoryPool] = []
         _pools.add(self)
 
@@ -269,19 +271,33 @@ class MemoryPool:
         self._serve()
 
     def _serve(self) -> None:
-        while True:
-            with self._lock:
-                if not self._queue:
-                    return
-                request = self._queue[0]
-                if not self._fits(request.size_bytes) and self._used_bytes > 0:
-                    return
-                self._queue.popleft()
-                request.state = "granted"
-                callback, request._granted = request._granted, None
-                reservation = Reservation(self)
-                reservation.grow(request.size_bytes)
-            # Outside the lock: the callback may reserve, free or cancel as it likes.
+        """Grant from the head of the queue what fits."""
+        granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
+        with self._lock:
+            # The lock is re-entrant, and a finalizer may give bytes back at any call in here. It must
+            # not serve the head that is just being served: it leaves word, and this loop looks again.
+            self._look_again = True
+            if self._serving:
+                return
+            self._serving = True
+            try:
+                while self._look_again:
+                    self._look_again = False
+                    while self._queue and self._head_fits():
+                        request = self._queue.popleft()
+                        request.state = "granted"
+                        reservation = Reservation(self)
+                        reservation.grow(request.size_bytes)
+                        callback, request._granted = request._granted, None
+                        granted.append((callback, reservation))
+            finally:
+                self._serving = False
+        # Outside the lock: the callback may reserve, free or cancel as it likes.
+        while granted:
+            callback, reservation = granted.pop(0)
             if callback is not None:
                 callback(reservation)
             del reservation
+
+    def _head_fits(self) -> bool:
+        return self._fits(self._queue[0].size_bytes) or self._used_bytes == 0

@@ -114,6 +114,19 @@ class Partition:
         self._crc32c = running_crc32c(self._crc32c, frame)
         self._queue.publish(frame, frame.size_bytes)
 
+    def restore(self, frames: list[Frame], totals: Totals) -> None:
+        """Take the frames that are left of a partition of these totals, and seal it.
+
+        Raises:
+            Conflict: the partition is not open.
+        """
+        left_bytes = sum(frame.size_bytes for frame in frames)
+        self._queue.skip(totals.frames - len(frames), totals.bytes - left_bytes)
+        for frame in frames:
+            self.publish(frame)
+        self._rows, self._crc32c = totals.rows, totals.crc32c
+        self.seal()
+
     def seal(self) -> None:
         """The last frame was published: readers end cleanly after it. Twice is fine.
 

@@ -23,7 +23,7 @@ import socket
 import ssl
 import sys
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import asdict
 from typing import Self
 
 import grpc
@@ -33,7 +33,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from . import allocator, config
 from .budget import Budget
 from .core import Core
+from .data_dir import DataDir, raise_open_files_limit
 from .http import HttpServer
+from .recovery import recover
 from .service import SERVICE, FlightService
 from .store import Store
 
@@ -49,16 +51,12 @@ class Server:
 
     def __init__(self, settings: config.Settings) -> None:
         self.settings = settings
-        self._temporary: Path | None = None
-        data_dir = settings.data_dir
-        if data_dir is None:
-            data_dir = self._temporary = config.temporary_data_dir()
+        self._data_dir: DataDir | None = None
         budget = Budget(
             int(settings.memory_limit), None if settings.disk_limit is None else int(settings.disk_limit)
         )
         self.store = Store(
             budget,
-            data_dir=data_dir,
             segment_bytes=int(settings.segment_size),
             lease_seconds=settings.lease_seconds,
         )
@@ -81,8 +79,8 @@ class Server:
             OSError: the address cannot be had, or the data directory cannot be used.
         """
         settings = self.settings
-        assert self.store.data_dir is not None
-        self.store.data_dir.mkdir(parents=True, exist_ok=True)
+        raise_open_files_limit()
+        await asyncio.to_thread(self._open_data_dir)
         self._grpc = grpc.aio.server(options=self._options())
         self._grpc.add_generic_rpc_handlers((FlightService(self.core).handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
@@ -123,8 +121,20 @@ class Server:
         if tasks:
             await asyncio.wait(tasks)
         await asyncio.to_thread(self.store.close)
-        if self._temporary is not None:
-            await asyncio.to_thread(shutil.rmtree, self._temporary, ignore_errors=True)
+        if self._data_dir is not None:
+            await asyncio.to_thread(self._data_dir.close)
+
+    def _open_data_dir(self) -> None:
+        named = self.settings.data_dir
+        self._data_dir = DataDir.temporary() if named is None else DataDir.claim(named)
+        path = self._data_dir.path
+        self.store.use(path, lasting=not self._data_dir.is_temporary)
+        recovered = recover(self.store)
+        if self.settings.disk_limit is None:
+            free_bytes = shutil.disk_usage(path).free
+            self.core.budget.disk.limit_bytes = recovered.disk_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
+        if recovered.datasets or recovered.dropped:
+            _log.info("recovered", **asdict(recovered))
 
     async def _stop_grpc(self, grace_seconds: float) -> None:
         if self._grpc is not None:
@@ -189,6 +199,7 @@ class Server:
             if excess_bytes > MAX_HOLES_BYTES:
                 await asyncio.to_thread(allocator.give_back)
             self.core.end_stalled_readers()
+            self.store.forget_again()
             for dataset in self.store.expire():
                 _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
 

@@ -11,6 +11,7 @@ A *shuffle* attempt gathers frames for any partition, and counts only once it ha
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 from .attempts import Attempt
@@ -21,7 +22,7 @@ from .durability import persist
 from .errors import FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import Frame
 from .partition import Partition
-from .protocol import Commit, CreateRequest, PutCommand, parse_partition
+from .protocol import Commit, CreateRequest, Kind, PutCommand, parse_partition
 
 FAILED_LEASE_SECONDS = 300.0
 
@@ -69,8 +70,11 @@ class StreamSink:
             store.check_open()
             if index:
                 raise InvalidRequest("overwrite replaces a whole dataset: it writes partition 0 and no other")
-            dataset = store.prepare(request, schema)
             old = store.get(command.dataset)
+            if old is not None:
+                # What was asked for when the name was created goes on; but one put writes one partition.
+                request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
+            dataset = store.prepare(request, schema)
             self._install_at_end = old is not None and old.failure is None
             if not self._install_at_end:
                 store.install(dataset)

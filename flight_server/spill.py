@@ -3,20 +3,26 @@
 Format
     A segment is frames' FlightData messages one after the other, with nothing between. Where each one
     starts and its length are known only to those who hold a :class:`SegmentSlice`: in RAM for spilled
-    frames, in the manifest for durable datasets (see ``durability``). A segment without either means
+    frames, in the manifest for durable datasets (see ``manifest``). A segment without either means
     nothing, so what a crash leaves behind is deleted at the next start.
 
 Who holds what
     A :class:`Segment` is one file with one file descriptor and one disk reservation. Its slices hold
-    it; when the last slice goes, the file is closed and unlinked and its bytes return to the disk
-    pool. A segment takes appends until it has ``segment_bytes``; so space comes back while a dataset
-    lives, a segment at a time, and a dataset's frames do not keep another dataset's file.
+    it, and nobody else does but the files of a durable dataset; when the last slice goes, the file is
+    closed and unlinked, its directory too if it was the last one there, and its bytes return to the
+    disk pool. A segment takes appends until it has ``segment_bytes``; so space comes back while a
+    dataset lives, a segment at a time, and a dataset's frames do not keep another dataset's file.
+    One open file for each segment is on purpose: what was written stays readable when its directory
+    vanishes, or its file system is mounted anew somewhere else.
 
 Errors
     Writing is all or nothing for its caller: on ENOSPC, EIO, a vanished directory or a read-only mount
-    the segment is cut back to where it was (or given up, if not even that works), :class:`DiskTrouble`
-    is raised, and the frames stay in RAM as they were. A slice that cannot be read is a
+    the segment is cut back to where it was and takes no further appends, :class:`DiskTrouble` is
+    raised, and the frames stay in RAM as they were. A slice that cannot be read is a
     :class:`~flight_server.errors.CorruptFrame` for its reader; its checksum is the frame's to check.
+    After a failed fsync nobody knows which of the segment's pages are on the medium, and the next
+    fsync would say that all are: the segment is ``suspect`` for ever, and who needs its frames to be
+    safe copies them to another one.
 
 Concurrency
     ``append`` and ``SegmentSlice.read`` block and are called in threads. One writer at a time per
@@ -29,6 +35,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +44,7 @@ from .errors import CorruptFrame
 from .memory import MemoryPool
 
 _IOV_MAX = 1024
+_OPEN_ATTEMPTS = 3
 
 
 class DiskTrouble(Exception):
@@ -47,13 +55,22 @@ class DiskTrouble(Exception):
         self.full = full
 
 
+def trouble_with(path: Path, error: OSError) -> DiskTrouble:
+    """What the system said about a file or directory, as :class:`DiskTrouble`."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return DiskTrouble(f"{path}: {error.strerror or error}", full=full)
+
+
 def dispose_now(fd: int, path: Path | None) -> None:
-    """Close a segment's file, and unlink it unless ``path`` is None. Blocks."""
+    """Close a segment's file; unless ``path`` is None, unlink it, and its directory if that is empty
+    then. Blocks.
+    """
     os.close(fd)
     if path is not None:
         # A directory that went read-only or away: the next start deletes what is left.
         with suppress(OSError):
             path.unlink(missing_ok=True)
+            path.parent.rmdir()
 
 
 class SegmentSlice:
@@ -101,12 +118,14 @@ class Segment:
         self.path = path
         self._dispose = dispose
         self.size_bytes = 0
-        self.keep = False  # a durable dataset's file: close it, but leave it to the dataset to unlink
+        self.keep = False  # a manifest names the file: close it, and leave it where it is
+        self.suspect = False
+        self.synced_bytes = 0  # of which fsync has said that they are on the medium
         self._reservation = disk.empty()
         flags = os.O_RDONLY if existing else os.O_RDWR | os.O_CREAT | os.O_EXCL
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
         if existing:
-            self.size_bytes = os.fstat(self._fd).st_size
+            self.size_bytes = self.synced_bytes = os.fstat(self._fd).st_size
             self._reservation.grow(self.size_bytes)
 
     def append(self, messages: Sequence[bytes], size_bytes: int) -> int:
@@ -125,21 +144,35 @@ class Segment:
             # If not even this works, what was written before is still found by its slices.
             with suppress(OSError):
                 os.ftruncate(self._fd, start)
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise DiskTrouble(f"{self.path}: {error.strerror or error}", full=full) from error
+            raise trouble_with(self.path, error) from error
         self.size_bytes = start + size_bytes
         return start
+
+    def in_place(self) -> bool:
+        """The file's name still leads to it: its directory has not vanished. Blocks."""
+        try:
+            named, held = self.path.stat(), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         return os.pread(self._fd, size_bytes, offset)
 
     def sync(self) -> None:
-        """All bytes are on the medium. Blocks.
+        """What was appended before is on the medium. Blocks.
 
         Raises:
-            OSError: they may not be.
+            DiskTrouble: it may not be, now or after another call.
         """
-        os.fsync(self._fd)
+        size_bytes = self.size_bytes
+        if size_bytes > self.synced_bytes:
+            try:
+                os.fsync(self._fd)
+            except OSError as error:
+                self.suspect = True
+                raise trouble_with(self.path, error) from error
+            self.synced_bytes = size_bytes
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
@@ -180,7 +213,8 @@ class SegmentWriter:
         self._disk = disk
         self._dispose = dispose
         self._segment_bytes = segment_bytes
-        self._segment: Segment | None = None
+        # Weak: a segment that no slice needs any more is not kept for what may be appended later.
+        self._open: weakref.ref[Segment] | None = None
         self._count = 0
         self._lock = threading.Lock()
 
@@ -190,38 +224,35 @@ class SegmentWriter:
         Raises:
             DiskTrouble: none of them was written.
         """
+        size_bytes = sum(map(len, messages))
         with self._lock:
-            segment = self._segment or self._open()
-            self._segment = segment
-            try:
-                offset = segment.append(messages, sum(map(len, messages)))
-            except DiskTrouble:
-                self._segment = None  # its directory may be gone: the next try opens another
-                raise
+            room_bytes = self._disk.available_bytes
+            if room_bytes is not None and size_bytes > room_bytes:
+                raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
+            segment = self._open() if self._open is not None else None
+            if segment is None:
+                segment = self._new()
+            self._open = None  # after trouble its directory may be gone: the next try opens another
+            offset = segment.append(messages, size_bytes)
             slices = []
             for message in messages:
                 slices.append(SegmentSlice(segment, offset, len(message)))
                 offset += len(message)
-            if segment.size_bytes >= self._segment_bytes:
-                self._segment = None
+            if segment.size_bytes < self._segment_bytes and not segment.suspect:
+                self._open = weakref.ref(segment)
             return slices
 
-    def seal(self) -> None:
-        """Further frames go to a new segment; the present one belongs to its slices alone."""
-        with self._lock:
-            self._segment = None
-
-    def _open(self) -> Segment:
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            while True:
-                self._count += 1
-                try:
-                    return Segment(
-                        self.directory / f"segment-{self._count:06}", self._disk, dispose=self._dispose
-                    )
-                except FileExistsError:
-                    continue
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise DiskTrouble(f"{self.directory}: {error.strerror or error}", full=full) from error
+    def _new(self) -> Segment:
+        for attempt in range(_OPEN_ATTEMPTS):
+            self._count += 1
+            path = self.directory / f"segment-{self._count:06}"
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                return Segment(path, self._disk, dispose=self._dispose)
+            except FileNotFoundError as error:
+                # The last segment before this one went in the same moment, and its directory with it.
+                if attempt == _OPEN_ATTEMPTS - 1:
+                    raise trouble_with(self.directory, error) from error
+            except OSError as error:
+                raise trouble_with(self.directory, error) from error
+        raise AssertionError("unreachable")

@@ -1,13 +1,19 @@
 """Spiller: the one task that moves frames from RAM to disk.
 
-Guarantee: while somebody waits for room among the frames and there is a frame in RAM and room on
-disk, frames are being moved. It starts before the account is full (``HIGH_WATER``), so that producers
-seldom wait for the disk.
+Guarantee: while somebody waits for room among the frames and there is a frame in RAM and room on disk
+for it, frames are being moved. It starts before the account is full (``HIGH_WATER``), so that
+producers seldom wait for the disk.
 
 Disk trouble
-    What a failed write should have moved stays in RAM, readable. The spiller remembers the trouble
-    (``trouble``, part of the statistics and of the error a producer gets in the end) and tries again
-    every ``RETRY_SECONDS`` while somebody waits; the first write that succeeds ends it.
+    What a failed write should have moved stays in RAM, readable. A write that was refused for lack of
+    room is tried again with half as much, down to a single frame, so that the last bytes of a disk are
+    used; each success doubles it again. Any other failure, or that of a single frame, is *trouble*: it
+    is told in the statistics, by ``why``, and in the error that a producer gets in the end. While
+    somebody waits it is tried again every ``RETRY_SECONDS``, and not before that at any new frame; the
+    first write that succeeds ends the trouble.
+
+A bug in here must not end the task, because nothing would ever move again: it is logged, counts as
+trouble, and is tried again like that.
 
 Cancelling
     Between a write and its bookkeeping is no await, so cancelling the task loses nothing: frames whose
@@ -27,6 +33,8 @@ from .store import Store
 HIGH_WATER = 0.8
 SPILL_BATCH_BYTES = 16 << 20
 RETRY_SECONDS = 0.25
+# How soon to look again when every frame in RAM is in use by a reader: each is on its way out.
+_FIRST_LOOK_SECONDS = 0.005
 
 _log = structlog.get_logger("flight_server.spiller")
 
@@ -38,6 +46,7 @@ class Spiller:
         self._store = store
         self._frames = store.budget.frames
         self._poked = asyncio.Event()
+        self._batch_bytes = SPILL_BATCH_BYTES
         self.trouble: str | None = None
         self.spilled_bytes = 0
         self.spilled_frames = 0
@@ -47,54 +56,81 @@ class Spiller:
         if not self._poked.is_set() and (self._excess_bytes() > 0 or self._frames.wanted_bytes):
             self._poked.set()
 
+    def failed(self, trouble: DiskTrouble) -> None:
+        """The disk has refused a write, here or on behalf of a durable dataset."""
+        if self.trouble is None:
+            _log.warning("disk_trouble", trouble=str(trouble), full=trouble.full)
+        self.trouble = str(trouble)
+
+    def succeeded(self) -> None:
+        """The disk has taken a write."""
+        if self.trouble is not None:
+            _log.info("disk_recovered", trouble=self.trouble)
+            self.trouble = None
+
     async def run(self) -> None:
         """Move frames until cancelled."""
+        look_seconds = _FIRST_LOOK_SECONDS
         while True:
             await self._poked.wait()
             self._poked.clear()
             while (excess_bytes := self._excess_bytes()) > 0:
-                if await self._move(min(excess_bytes, SPILL_BATCH_BYTES)):
+                if await self._moved(min(excess_bytes, self._batch_bytes)):
+                    look_seconds = _FIRST_LOOK_SECONDS
                     continue
+                # Readers hold what is in RAM, or the disk refuses. Both may change.
+                await asyncio.sleep(RETRY_SECONDS if self.trouble else look_seconds)
+                look_seconds = min(2 * look_seconds, RETRY_SECONDS)
                 if not self._frames.wanted_bytes:
                     break
-                # Nothing can move now: readers hold it, or the disk refuses. Both may change.
-                await asyncio.sleep(RETRY_SECONDS if self.trouble else 0.01)
 
     def _excess_bytes(self) -> int:
         limit = self._frames.limit_bytes
         assert limit is not None
         return self._frames.used_bytes + self._frames.wanted_bytes - int(limit * HIGH_WATER)
 
+    async def _moved(self, size_bytes: int) -> bool:
+        """Move about ``size_bytes``; False if it is not worth trying again at once."""
+        try:
+            return await self._move(size_bytes)
+        except DiskTrouble as trouble:
+            self.failed(trouble)
+        except Exception as bug:  # noqa: BLE001  # see the module's text
+            _log.error("spiller_failed", exc_info=bug)
+            self.trouble = "an internal error; the server's log has it"
+        return False
+
     async def _move(self, size_bytes: int) -> bool:
-        """Move about ``size_bytes``; False if nothing was moved."""
         moved = False
         for writer, frames in self._store.pick_victims(size_bytes):
-            moved = await self._move_group(writer, frames) or moved
+            try:
+                await self._move_group(writer, frames)
+            except DiskTrouble as trouble:
+                if not trouble.full or len(frames) == 1:
+                    raise
+                self._batch_bytes = sum(frame.size_bytes for frame in frames) // 2
+                return True
+            moved = True
+            self._batch_bytes = min(2 * self._batch_bytes, SPILL_BATCH_BYTES)
         return moved
 
-    async def _move_group(self, writer: SegmentWriter, frames: list[Frame]) -> bool:
+    async def _move_group(self, writer: SegmentWriter, frames: list[Frame]) -> None:
         for frame in frames:
             if frame.slice is not None:
                 frame.let_go_of_ram()  # it is on disk already, as a part of a durable dataset
         # The payloads, not only their bytes: they stay counted while the thread writes them.
         pairs = [(frame, frame.payload) for frame in frames if frame.payload is not None]
         if not pairs:
-            return True
+            return
         loop = asyncio.get_running_loop()
-        try:
-            slices: list[SegmentSlice] = await loop.run_in_executor(
-                self._store.io_threads, writer.append, [payload.data for _, payload in pairs]
-            )
-        except DiskTrouble as trouble:
-            if self.trouble is None:
-                _log.warning("disk_trouble", trouble=str(trouble), full=trouble.full)
-            self.trouble = str(trouble)
-            return False
-        if self.trouble is not None:
-            _log.info("disk_recovered", trouble=self.trouble)
-            self.trouble = None
+        slices: list[SegmentSlice] = await loop.run_in_executor(
+            self._store.io_threads, writer.append, [payload.data for _, payload in pairs]
+        )
+        self.succeeded()
         for (frame, _), slice_ in zip(pairs, slices, strict=True):
-            frame.move_to(slice_)
+            if frame.slice is None:
+                frame.move_to(slice_)
+            else:
+                frame.let_go_of_ram()  # a durable dataset was sealed meanwhile
             self.spilled_bytes += slice_.size_bytes
         self.spilled_frames += len(pairs)
-        return True

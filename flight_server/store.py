@@ -8,6 +8,9 @@ Who holds what
     The store holds the datasets that can be found by name, and the threads in which files are written,
     read and deleted. What left the catalogue lives on only in its readers, and what is not in it yet
     (an overwrite before its end) only in its writer; the store still sees them when it picks victims.
+    A durable dataset's files stay when the process ends; when it leaves the catalogue for any other
+    reason they are forgotten, in the order in which datasets left, so that after a crash a name never
+    leads to an older generation than the last one that it led to.
 
 Deciding and doing are apart: :meth:`Store.pick_victims` returns what should leave RAM; ``spiller``
 does the I/O.
@@ -15,6 +18,7 @@ does the I/O.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -24,15 +28,20 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
+import structlog
+
 from .budget import Budget
 from .dataset import Dataset, new_generation
 from .decoder import SchemaMessage
-from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, StaleTicket
+from .durable_files import DurableFiles
+from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, StaleTicket, Unavailable
 from .frames import Frame
 from .protocol import CreateRequest, Ticket, parse_partition
-from .spill import SegmentWriter, dispose_now
+from .spill import DiskTrouble, SegmentWriter, dispose_now
 
 SPILL_BATCH_FRAMES = 4096
+
+_log = structlog.get_logger("flight_server.store")
 
 
 class Store:
@@ -40,7 +49,7 @@ class Store:
 
     Args:
         budget: the pools; their owner is the server.
-        data_dir: where segments go; None if nothing can be spilled.
+        data_dir: where segments go; None if nothing can be spilled, or :meth:`use` will say it.
         segment_bytes: size of a segment file, the unit in which disk space comes back.
         lease_seconds: of datasets created without one; None keeps them until they are dropped.
     """
@@ -59,7 +68,8 @@ class Store:
         self.draining = False
         self._segment_bytes = segment_bytes
         self._lease_seconds = lease_seconds
-        self._clock = clock
+        self._lasting = data_dir is not None
+        self.clock = clock
         self._datasets: dict[str, Dataset] = {}
         # All that are alive, oldest first, also those that no name leads to.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
@@ -67,6 +77,9 @@ class Store:
         # Spilling is one thread's work; reading back may overlap with it.
         self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
         self._disposal = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-disposal")
+        # Durable files that the disk would not let go of yet. Touched in the disposal thread only.
+        self._unforgotten: list[DurableFiles] = []
+        self._sequence = 0
         self._closed = False
 
     def __iter__(self) -> Iterator[Dataset]:
@@ -171,14 +184,27 @@ class Store:
         dataset = self.find(name, generation)
         del self._datasets[name]
         dataset.drop()
+        self.forget(dataset)
         return dataset
 
     def prepare(self, request: CreateRequest, schema: SchemaMessage | None) -> Dataset:
-        """A dataset as asked for, which no name leads to yet."""
+        """A dataset as asked for, which no name leads to yet.
+
+        Raises:
+            InvalidRequest: it should be durable, and this server keeps nothing when it ends.
+        """
+        if request.durable and not self._lasting:
+            raise InvalidRequest(
+                f"dataset {request.dataset!r} cannot be durable: this server was started without --data-dir and "
+                "keeps nothing when it ends",
+                dataset=request.dataset,
+            )
         generation = new_generation()
         lease_seconds = request.lease_seconds
         if lease_seconds is None and not request.durable:
             lease_seconds = self._lease_seconds
+        writer = self.new_writer(request.dataset, generation)
+        files = DurableFiles(writer.directory) if request.durable and writer is not None else None
         dataset = Dataset(
             request.dataset,
             kind=request.kind,
@@ -187,10 +213,10 @@ class Store:
             producers=request.producers,
             retention=request.retention,
             lease_seconds=lease_seconds,
-            durable=request.durable,
-            writer=self.new_writer(request.dataset, generation),
+            writer=writer,
+            files=files,
             generation=generation,
-            clock=self._clock,
+            clock=self.clock,
         )
         self.register(dataset)
         return dataset
@@ -202,7 +228,10 @@ class Store:
 
     def install(self, dataset: Dataset) -> None:
         """Let the name lead to this dataset from now on; readers of the one before finish."""
+        before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
+        if before is not None and before is not dataset:
+            self.forget(before)
 
     def expire(self) -> list[Dataset]:
         """Take away what nobody renewed, and what its retention no longer keeps."""
@@ -213,8 +242,69 @@ class Store:
             elif dataset.outlived:
                 # Retention is not a failure: readers in progress finish.
                 del self._datasets[dataset.name]
+                self.forget(dataset)
                 gone.append(dataset)
         return gone
+
+    # Durable datasets
+
+    def use(self, data_dir: Path, *, lasting: bool) -> None:
+        """Put segments there from now on; ``lasting`` if it outlives the process, so that datasets can
+        be durable. To be called before the first dataset is made.
+        """
+        self.data_dir = data_dir
+        self._lasting = lasting
+
+    @property
+    def datasets_dir(self) -> Path | None:
+        """What holds the directories of all datasets."""
+        return None if self.data_dir is None else self.data_dir / "datasets"
+
+    def next_sequence(self) -> int:
+        """A number that is higher than that of every manifest so far."""
+        self._sequence += 1
+        return self._sequence
+
+    def restore(self, dataset: Dataset, sequence: int) -> None:
+        """Let the name lead to a dataset that was found on disk."""
+        self._sequence = max(self._sequence, sequence)
+        self.register(dataset)
+        self.install(dataset)
+
+    def forget(self, dataset: Dataset) -> None:
+        """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
+        if dataset.files is not None:
+            self._disposal.submit(self._forget, dataset.files)
+
+    def forget_again(self) -> None:
+        """Try once more what the disk has refused. Called now and then."""
+        if self._unforgotten:
+            self._disposal.submit(self._forget)
+
+    async def forgotten(self, dataset: Dataset) -> None:
+        """Return when a dataset that was dropped does not come back after a restart.
+
+        Raises:
+            Unavailable: the disk does not let its manifest go; the server keeps trying.
+        """
+        if dataset.files is not None:
+            await asyncio.get_running_loop().run_in_executor(self._disposal, lambda: None)
+            if dataset.files.committed:
+                raise Unavailable(
+                    f"dataset {dataset.name!r} was dropped, but the disk does not let its files go: after a "
+                    "restart it may be there again; drop it again then",
+                    dataset=dataset.name,
+                )
+
+    def _forget(self, *more: DurableFiles) -> None:
+        """In the disposal thread."""
+        waiting, self._unforgotten = [*self._unforgotten, *more], []
+        for files in waiting:
+            try:
+                files.forget()
+            except DiskTrouble as trouble:
+                _log.error("files_not_forgotten", directory=files.directory.name, trouble=str(trouble))
+                self._unforgotten.append(files)
 
     # Spilling
 
@@ -252,16 +342,17 @@ class Store:
             del self._datasets[dataset.name]
             if not (dataset.durable and dataset.sealed):
                 dataset.drop()
+        self.forget_again()
         self._closed = True
         self.io_threads.shutdown(wait=True, cancel_futures=True)
         self._disposal.shutdown(wait=True)
 
     def new_writer(self, name: str, generation: str) -> SegmentWriter | None:
         """Where a dataset's segments go: a directory of its own for each generation."""
-        if self.data_dir is None:
+        if self.datasets_dir is None:
             return None
-        directory = self.data_dir / "datasets" / f"{_directory_name(name)}-{generation}"
-        return SegmentWriter(directory, self.budget.disk, self._segment_bytes, self._dispose)
+        directory = self.datasets_dir / f"{_directory_name(name)}-{generation}"
+        return SegmentWriter(directory, self.budget.disk, self._segment_bytes, self.dispose)
 
     def _check_same(self, known: Dataset, request: CreateRequest, schema: SchemaMessage | None) -> None:
         differing = [
@@ -284,7 +375,8 @@ class Store:
                 dataset=known.name,
             )
 
-    def _dispose(self, fd: int, path: Path | None) -> None:
+    def dispose(self, fd: int, path: Path | None) -> None:
+        """Close and unlink a segment's file, in a thread."""
         if self._closed:
             dispose_now(fd, path)
             return

@@ -21,14 +21,14 @@ MAX_LINES = 400
 # The server's modules, lowest layer first. A module imports only from layers below its own. Packages stand
 # here under their own name, and their modules belong to the same layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("allocator", "errors", "memory", "waits"),
+    ("allocator", "data_dir", "errors", "memory", "waits"),
     ("auth", "broadcast", "strict_json", "wire"),
     ("protocol",),
     ("budget", "decoder", "frames", "spill"),
-    ("attempts", "config", "partition", "readback"),
+    ("attempts", "config", "durable_files", "manifest", "partition", "readback"),
     ("dataset",),
     ("store",),
-    ("spiller",),
+    ("recovery", "spiller"),
     ("core",),
     ("durability", "gets", "infos", "metrics"),
     ("bulk", "sinks"),
