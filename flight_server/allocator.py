@@ -36,7 +36,7 @@ def tune(memory_limit_bytes: int) -> None:
     if libc is not None:
         libc.mallopt(_M_ARENA_MAX, 1)
         libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, min(_MAX_TRIM_THRESHOLD_BYTES, memory_limit_bytes // 4))
+        libc.mallopt(_M_TRIM_THRESHOLD, min(_MAX_TRIM_THRESHOLD_BYTES, memory_limit_bytes // 8))
 
 
 def give_back() -> None:

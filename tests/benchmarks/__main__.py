@@ -1,0 +1,35 @@
+"""``python -m tests.benchmarks [suite …] [-- options of the suite]``: all suites in turn, or those named."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+SUITES = {
+    "fan_out": "one dataset, many readers, both lanes, against pyarrow's C++ server and raw TCP",
+    "puts": "many producers, against pyarrow's C++ server",
+    "memory": "bounded memory: the broadcast scenarios, spilling, joining late",
+    "exchange": "Python -> exchange -> Python on Spark, against Spark's own shuffle",
+}
+
+
+def main() -> int:
+    """Run the suites."""
+    arguments = sys.argv[1:]
+    options: list[str] = []
+    if "--" in arguments:
+        cut = arguments.index("--")
+        arguments, options = arguments[:cut], arguments[cut + 1 :]
+    unknown = [name for name in arguments if name not in SUITES]
+    if unknown:
+        print(f"unknown suite {', '.join(unknown)}; there are:", file=sys.stderr)
+        for name, text in SUITES.items():
+            print(f"  {name:10} {text}", file=sys.stderr)
+        return 2
+    for name in arguments or SUITES:
+        importlib.import_module(f"tests.benchmarks.{name}").main(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

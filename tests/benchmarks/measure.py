@@ -1,0 +1,120 @@
+"""How the benchmarks measure: rounds in turn, medians, ratios within one run, and the conditions.
+
+The machine is shared and its speed drifts, so no absolute time is compared with one from another run.
+Every round runs each subject once, in an order that rotates; what is printed is the median of the
+rounds, and ratios are medians of the rounds' own ratios.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROUNDS = 5
+GB = 1e9
+MIB = 1 << 20
+
+console = Console(width=150, highlight=False)
+
+
+@dataclass
+class Sample:
+    """One round of one subject: wall-clock and CPU seconds, and the bytes that were delivered."""
+
+    seconds: float
+    delivered_bytes: int
+    server_cpu_seconds: float = 0.0
+    client_cpu_seconds: float = 0.0
+
+    @property
+    def gb_per_second(self) -> float:
+        return self.delivered_bytes / GB / self.seconds
+
+    @property
+    def server_cpu_seconds_per_gb(self) -> float:
+        return self.server_cpu_seconds / (self.delivered_bytes / GB)
+
+    @property
+    def client_cpu_seconds_per_gb(self) -> float:
+        return self.client_cpu_seconds / (self.delivered_bytes / GB)
+
+
+@dataclass
+class Subject:
+    """Something to measure. ``run`` does the work once and returns the bytes it delivered."""
+
+    name: str
+    run: Callable[[], int]
+    server_pid: int | None = None
+    samples: list[Sample] = field(default_factory=list)
+
+    def median(self, of: Callable[[Sample], float]) -> float:
+        return statistics.median(of(sample) for sample in self.samples)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far; fields 14 and 15 of proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def own_cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(subjects: Sequence[Subject], rounds: int = ROUNDS) -> None:
+    """Fill the subjects' samples, after one round of each that does not count."""
+    for subject in subjects:
+        subject.run()
+    for number in range(rounds):
+        turn = number % len(subjects)
+        for subject in [*subjects[turn:], *subjects[:turn]]:
+            server_before = cpu_seconds(subject.server_pid) if subject.server_pid else 0.0
+            own_before, started = own_cpu_seconds(), time.perf_counter()
+            delivered_bytes = subject.run()
+            seconds = time.perf_counter() - started
+            subject.samples.append(
+                Sample(
+                    seconds,
+                    delivered_bytes,
+                    (cpu_seconds(subject.server_pid) if subject.server_pid else 0.0) - server_before,
+                    own_cpu_seconds() - own_before,
+                )
+            )
+
+
+def ratio(subject: Subject, peer: Subject) -> float:
+    """The subject's throughput over the peer's: median over the rounds."""
+    return statistics.median(
+        mine.gb_per_second / theirs.gb_per_second
+        for mine, theirs in zip(subject.samples, peer.samples, strict=True)
+    )
+
+
+def conditions(rounds: int = ROUNDS) -> str:
+    """Where and how this was measured, for the line above each table."""
+    load = os.getloadavg()[0]
+    return (
+        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, Python "
+        f"{platform.python_version()}, load {load:.1f} before; loopback; median of {rounds} rounds in turn"
+    )
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print one table."""
+    shown = Table(title=title, title_justify="left", caption_justify="left")
+    for column in columns:
+        shown.add_column(column, justify="left" if column == columns[0] else "right")
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)

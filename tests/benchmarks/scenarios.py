@@ -1,0 +1,124 @@
+"""The traffic of the memory benchmark: producers and readers as threads, each with its own connection."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.protocol import CreateRequest, Retention
+from tests.support.server_process import ServerProcess
+
+PARTITIONS = 16
+BATCHES = 100
+BATCH_ROWS = 500_000
+JOIN_DEADLINE_SECONDS = 300.0
+
+
+@dataclass
+class Readings:
+    """What the readers of one run saw."""
+
+    first_batch_seconds: list[float] = field(default_factory=list)
+    delivered_bytes: int = 0
+    failed: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, first_batch_seconds: float | None, delivered_bytes: int) -> None:
+        with self._lock:
+            if first_batch_seconds is not None:
+                self.first_batch_seconds.append(first_batch_seconds)
+            self.delivered_bytes += delivered_bytes
+
+    def fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.failed.append(str(error).splitlines()[0][:120])
+
+    @property
+    def first_batch_text(self) -> str:
+        if not self.first_batch_seconds:
+            return ""
+        median, worst = statistics.median(self.first_batch_seconds), max(self.first_batch_seconds)
+        return f"{median * 1e3:.0f} / {worst * 1e3:.0f}"
+
+
+def batch_of_bytes(rows: int) -> pa.RecordBatch:
+    """One column of ``rows`` u8, as in the field's own benchmark."""
+    return pa.record_batch(
+        [pa.array(np.random.default_rng(3).integers(0, 255, rows, dtype=np.uint8))], names=["v"]
+    )
+
+
+def create(server: ServerProcess, dataset: str, readers: int | None, partitions: int = PARTITIONS) -> None:
+    """A stream dataset that lets a frame go after ``readers`` have passed it; None keeps all."""
+    request = CreateRequest(dataset, partitions=partitions, retention=Retention(readers=readers))
+    with flight.connect(server.location) as client:
+        list(client.do_action(("create", request.encode())))
+
+
+def produce(
+    server: ServerProcess, dataset: str, index: int, readings: Readings, *, rows: int, batches: int
+) -> None:
+    """Write one partition."""
+    batch = batch_of_bytes(rows)
+    try:
+        with flight.connect(server.location) as client:
+            writer, _ = client.do_put(flight.FlightDescriptor.for_path(dataset, str(index)), batch.schema)
+            for _ in range(batches):
+                writer.write_batch(batch)
+            writer.close()
+    except pa.ArrowException as error:
+        readings.fail(error)
+
+
+def consume(
+    server: ServerProcess,
+    dataset: str,
+    index: int,
+    readings: Readings,
+    *,
+    wait_seconds: float = 0.0,
+    leave_after: int | None = None,
+    expected_bytes: int | None = None,
+) -> None:
+    """Read one partition, perhaps slowly, perhaps leaving before its end."""
+    started = time.perf_counter()
+    first: float | None = None
+    got_bytes = count = 0
+    try:
+        with flight.connect(server.location) as client:
+            stream = client.do_get(flight.Ticket(f"{dataset}/{index}".encode()))
+            for chunk in stream:
+                first = first if first is not None else time.perf_counter() - started
+                got_bytes += chunk.data.nbytes
+                count += 1
+                if wait_seconds:
+                    time.sleep(wait_seconds)
+                if leave_after is not None and count >= leave_after:
+                    stream.cancel()
+                    break
+    except (pa.ArrowException, KeyError) as error:
+        if leave_after is None:
+            readings.fail(error)
+    if expected_bytes is not None and leave_after is None and got_bytes != expected_bytes:
+        readings.failed.append(f"{dataset}/{index}: {got_bytes} of {expected_bytes} bytes")
+    readings.add(first, got_bytes)
+
+
+def run_all(*work: Callable[[], None]) -> float:
+    """Run everything at once; the seconds until the last has ended."""
+    threads = [threading.Thread(target=each, daemon=True) for each in work]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_DEADLINE_SECONDS)
+        if thread.is_alive():
+            raise RuntimeError("a reader or producer hangs")
+    return time.perf_counter() - started
