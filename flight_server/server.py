@@ -39,6 +39,7 @@ from .recovery import recover
 from .service import SERVICE, FlightService
 from .store import Store
 
+DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
 MAX_HOLES_BYTES = 64 << 20
 _HARD_MESSAGE_SLACK_BYTES = 64 << 20
