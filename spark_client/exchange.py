@@ -93,8 +93,16 @@ class Pipeline:
         """A pipeline without steps.
 
         Raises:
-            InvalidRequest: no columns, two of one name, or a type that Arrow does not have.
+            InvalidRequest: no columns, two of one name, a name that Spark's mapInArrow cannot take, or a type
+                that Arrow does not have.
         """
+        odd = [name for name in df.columns if "." in name or "`" in name]
+        if odd:
+            raise InvalidRequest(
+                f"Spark's mapInArrow cannot take the column {odd[0]!r}, because of the dot or backtick in its "
+                "name; rename it with toDF or withColumnRenamed",
+                column=odd[0],
+            )
         struct = declared_struct(df.sparkSession, df.schema, "the DataFrame")
         declared = Declared("the DataFrame", arrow_schema(df.sparkSession, struct, "the DataFrame"))
         return cls(shuffles, df, (), Segment((), struct, declared))

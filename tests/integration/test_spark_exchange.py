@@ -1,0 +1,388 @@
+"""Exchanges on local Spark and a real server: Spark's answers, accepted attempts only, the server's own words."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from flight_server.errors import DatasetDropped, FlightShuffleError, NotFound
+from spark_client import ShuffleClient
+from tests.support.server_process import ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def local_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark keeps its shuffle files."""
+    return tmp_path_factory.mktemp("spark-local")
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str, local_dir: Path) -> Iterator[SparkSession]:
+    settings = {"sql__session__timeZone": "Europe/Berlin", "local__dir": str(local_dir)}
+    # Each task is tried up to four times.
+    with local_session("local[2,4]", **settings) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    process = ServerProcess.start(http_port=0)
+    yield process
+    process.terminate()
+    process.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+    with ShuffleClient(server.location) as after:
+        assert after.datasets() == [], "a closed client leaves no dataset"
+
+
+@pytest.fixture
+def events(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 2000, 1, 5).selectExpr(
+        "id",
+        "if(id % 11 = 0, null, cast(id % 7 as int)) as k",
+        "if(id % 13 = 0, null, concat('name-', id % 5)) as s",
+        "cast(id as decimal(12, 2)) / 4 as d",
+        "timestamp_seconds(id * 1000) as t",
+        "array(id, id + 1) as a",
+        "named_struct('x', cast(id as double), 'y', cast(id as string)) as st",
+        "map(cast(id as string), id) as m",
+    )
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def placed(df: DataFrame) -> set[tuple[int, int]]:
+    from pyspark.sql import functions as sql
+
+    return {(row.id, row.p) for row in df.select("id", sql.spark_partition_id().alias("p")).collect()}
+
+
+@pytest.mark.parametrize("keys", [("k",), ("s",), ("d",), ("t",), ("k", "s", "d", "t"), ("a",), ("st",)])
+@pytest.mark.parametrize("hashed_by", ["spark", "python"])
+def test_rows_are_in_the_partitions_of_sparks_repartition(
+    client: ShuffleClient, events: DataFrame, keys: tuple[str, ...], hashed_by: str
+) -> None:
+    pipeline = client.pipeline(events)
+    if hashed_by == "python":
+        pipeline = pipeline.mapInArrow(same, events.schema)
+    assert placed(pipeline.exchange(7, *keys).toDF()) == placed(events.repartition(7, *keys))
+
+
+def test_every_value_of_every_type_comes_back(client: ShuffleClient, events: DataFrame) -> None:
+    out = client.pipeline(events).exchange(3, "k").toDF()
+    assert out.schema == events.schema
+    key = lambda row: row.id  # noqa: E731
+    assert sorted(out.collect(), key=key) == sorted(events.collect(), key=key)
+
+
+def test_without_keys_rows_are_dealt_out_evenly(client: ShuffleClient, events: DataFrame) -> None:
+    sizes: dict[int, int] = {}
+    found = placed(client.pipeline(events).exchange(8).toDF())
+    for _, partition in found:
+        sizes[partition] = sizes.get(partition, 0) + 1
+    assert len(found) == 2000
+    assert sorted(sizes) == list(range(8))
+    assert max(sizes.values()) - min(sizes.values()) <= 5
+
+
+def test_groups_equal_sparks_apply_in_arrow(client: ShuffleClient, events: DataFrame) -> None:
+    def total(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        return pa.table(
+            {
+                "k": pa.array([keys[0].as_py()], pa.int32()),
+                "s": pa.array([keys[1].as_py()], pa.string()),
+                "rows": pa.array([table.num_rows], pa.int64()),
+                "ids": pa.array([pc.sum(table.column("id")).as_py()], pa.int64()),
+            }
+        )
+
+    ddl = "k int, s string, rows long, ids long"
+    ours = client.pipeline(events).exchange(4, "k", "s").applyInArrow(total, ddl).toDF()
+    theirs = events.groupBy("k", "s").applyInArrow(total, ddl)
+    assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
+
+
+def test_stages_between_exchanges_run_in_one_python_process(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def first(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch.append_column("first", pa.array([os.getpid()] * len(batch), pa.int64()))
+
+    def second(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch.append_column("second", pa.array([os.getpid()] * len(batch), pa.int64()))
+
+    out = (
+        client.pipeline(spark.range(100))
+        .mapInArrow(first, "id long, first long")
+        .mapInArrow(second, "id long, first long, second long")
+        .exchange(2, "id")
+        .toDF()
+    )
+    rows = out.collect()
+    assert len(rows) == 100
+    assert all(row.first == row.second for row in rows)
+
+
+def test_several_exchanges_in_one_pipeline_keep_only_the_last_dataset(
+    client: ShuffleClient, events: DataFrame
+) -> None:
+    def count(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        return pa.table({"k": [keys[0].as_py()], "n": [table.num_rows]})
+
+    def by_count(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        return pa.table({"n": [keys[0].as_py()], "keys": [table.num_rows]})
+
+    out = (
+        client.pipeline(events)
+        .mapInArrow(same, events.schema)
+        .exchange(5, "k")
+        .applyInArrow(count, "k int, n long")
+        .exchange(3, "n")
+        .applyInArrow(by_count, "n long, keys long")
+        .toDF()
+    )
+    expected = events.groupBy("k").count().groupBy("count").count().collect()
+    assert sorted((row.n, row["keys"]) for row in out.collect()) == sorted(
+        (row[0], row[1]) for row in expected
+    )
+    assert len(client.datasets("exchange/")) == 1
+    client.release(out)
+    assert client.datasets("exchange/") == []
+
+
+def test_a_result_can_be_computed_again_until_it_is_released(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    out = client.pipeline(spark.range(50)).exchange(4, "id").toDF()
+    assert out.count() == out.count() == 50
+    client.release(out)
+    with pytest.raises(Exception, match=r"dataset .*exchange/"):
+        out.collect()
+
+
+def test_a_pipeline_without_an_exchange_is_one_pass(client: ShuffleClient, spark: SparkSession) -> None:
+    out = client.pipeline(spark.range(10)).mapInArrow(same, "id long").mapInArrow(same, "id long").toDF()
+    assert sorted(row.id for row in out.collect()) == list(range(10))
+    df = spark.range(3)
+    assert client.pipeline(df).toDF() is df
+
+
+@pytest.mark.parametrize("rows", ["spark.range(0)", "spark.range(10).where('false')", "no partitions"])
+def test_no_rows_stay_no_rows(client: ShuffleClient, spark: SparkSession, rows: str) -> None:
+    df = spark.createDataFrame([], "id long") if rows == "no partitions" else eval(rows)
+    out = client.pipeline(df).exchange(3, "id").applyInArrow(lambda table: table, "id long").toDF()
+    assert out.collect() == []
+    assert out.schema.simpleString() == "struct<id:bigint>"
+
+
+def test_encodings_that_spark_does_not_have_are_cast(client: ShuffleClient, spark: SparkSession) -> None:
+    def encode(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            names = pa.array([f"n{number % 3}" for number in batch.column("id").to_pylist()])
+            yield pa.record_batch({"id": batch.column("id"), "name": names.dictionary_encode()})
+
+    out = (
+        client.pipeline(spark.range(20)).mapInArrow(encode, "id long, name string").exchange(2, "name").toDF()
+    )
+    assert sorted((row.id, row.name) for row in out.collect()) == [(i, f"n{i % 3}") for i in range(20)]
+
+
+# Attempts.
+
+
+def fails_first(marker: Path, how: str) -> Any:
+    """A stage whose first run over partition 1 gives half of the rows and then fails."""
+
+    def fn(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        first = context.partitionId() == 1 and not marker.exists()
+        for batch in batches:
+            if first:
+                # Many times over, so that frames of the doomed attempt have reached the server.
+                yield from [batch] * 200
+                marker.touch()
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise RuntimeError("first try")
+            yield batch
+
+    return fn
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize("side", ["map", "reduce"])
+def test_a_task_that_fails_in_mid_stream_leaves_nothing_and_its_retry_everything(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, how: str, side: str
+) -> None:
+    df = spark.range(0, 3000, 1, 3)
+    fn = fails_first(tmp_path / "failed", how)
+    pipeline = client.pipeline(df)
+    if side == "map":
+        pipeline = pipeline.mapInArrow(fn, "id long").exchange(4, "id")
+    else:
+        # The stage that fails reads one exchange and writes another.
+        pipeline = pipeline.exchange(4, "id").mapInArrow(fn, "id long").exchange(2, "id")
+    rows = [row.id for row in pipeline.toDF().collect()]
+    assert (tmp_path / "failed").exists()
+    assert sorted(rows) == list(range(3000))
+
+
+def test_a_task_that_fails_while_its_result_is_read_is_run_again(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    fn = fails_first(tmp_path / "failed", "kill")
+    out = client.pipeline(spark.range(0, 1000, 1, 3)).exchange(4, "id").mapInArrow(fn, "id long").toDF()
+    assert sorted(row.id for row in out.collect()) == list(range(1000))
+    assert (tmp_path / "failed").exists()
+
+
+def test_a_stage_that_is_run_again_counts_once(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, local_dir: Path
+) -> None:
+    """The files of the stage before are lost while tasks run, so that Spark runs both stages again."""
+    marker, runs = tmp_path / "deleted", tmp_path / "runs"
+    runs.mkdir()
+
+    def lose_shuffle_files(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        (runs / f"{context.partitionId()}-{context.taskAttemptId()}").touch()
+        yield from batches
+        if context.partitionId() == 0 and not marker.exists():
+            for path in local_dir.rglob("shuffle_*.data"):
+                path.unlink()
+            marker.touch()
+
+    df = spark.range(0, 4000, 1, 4).repartition(6, "id")
+    out = client.pipeline(df).mapInArrow(lose_shuffle_files, "id long").exchange(3, "id").toDF()
+    assert sorted(row.id for row in out.collect()) == list(range(4000))
+    assert len(list(runs.iterdir())) > 6, "no task was run again"
+
+
+# Errors.
+
+
+def test_a_failing_function_fails_the_job_and_leaves_no_dataset(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    from pyspark.errors import PythonException
+
+    def broken(batches: Iterator[Any]) -> Iterator[Any]:
+        raise ValueError("the function is broken")
+        yield from batches
+
+    pipeline = client.pipeline(spark.range(10)).mapInArrow(broken, "id long").exchange(2, "id")
+    with pytest.raises(PythonException, match=r"(?s)the function is broken.*raised in stage 1"):
+        pipeline.toDF()
+    assert client.datasets() == []
+
+
+@pytest.mark.parametrize("side", ["map", "reduce"])
+def test_a_result_that_is_not_what_was_declared_names_stage_and_column(
+    client: ShuffleClient, spark: SparkSession, side: str
+) -> None:
+    from pyspark.errors import PythonException
+
+    def wrong(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pa.record_batch({"id": [str(value) for value in batch.column("id").to_pylist()]})
+
+    pipeline = client.pipeline(spark.range(10))
+    pipeline = (
+        pipeline.mapInArrow(wrong, "id long").exchange(2, "id")
+        if side == "map"
+        else pipeline.exchange(2, "id").mapInArrow(wrong, "id long")
+    )
+    with pytest.raises(PythonException, match="column 'id' is string, declared is int64"):
+        pipeline.toDF().collect()
+
+
+def test_the_servers_sentence_reaches_the_user_of_spark(client: ShuffleClient, spark: SparkSession) -> None:
+    out = client.pipeline(spark.range(10)).exchange(2, "id").toDF()
+    (dataset,) = client.datasets("exchange/")
+    client.drop(dataset.name)
+    with pytest.raises(Exception, match=f"(?s){NotFound.__name__}|{DatasetDropped.__name__}") as caught:
+        out.collect()
+    assert dataset.name in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_an_error_before_any_job(spark: SparkSession) -> None:
+    with ShuffleClient("grpc://127.0.0.1:1") as nowhere:
+        pipeline = nowhere.pipeline(spark.range(10)).exchange(2, "id")
+        with pytest.raises(FlightShuffleError, match=r"127\.0\.0\.1:1"):
+            pipeline.toDF()
+
+
+def test_back_pressure_fails_the_task_with_the_servers_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import PythonException
+
+    server = ServerProcess.start(
+        http_port=0, memory_limit="32MiB", disk_limit="1MiB", budget_deadline_seconds=0.2, data_dir=tmp_path
+    )
+    try:
+        with ShuffleClient(server.location) as client:
+            df = spark.range(0, 1_000_000, 1, 2).selectExpr("id", "uuid() as u")
+            with pytest.raises(PythonException, match="OutOfBudget"):
+                client.pipeline(df).exchange(4, "id").toDF()
+            # What was refused is gone, so that there is room again.
+            assert client.pipeline(spark.range(1000)).exchange(4, "id").toDF().count() == 1000
+    finally:
+        server.terminate()
+        server.close()
+
+
+def test_a_name_that_nobody_asked_for_is_not_taken(client: ShuffleClient, spark: SparkSession) -> None:
+    """The column that Spark computes the partition in must not collide with a column of the user's."""
+    df = spark.range(10).selectExpr("id", "id as partition", "id as _Partition")
+    out = client.pipeline(df).exchange(2, "id").toDF()
+    assert out.columns == ["id", "partition", "_Partition"]
+    assert out.count() == 10
+
+
+def test_keys_are_found_by_odd_names(client: ShuffleClient, spark: SparkSession) -> None:
+    df = spark.range(20).selectExpr("id", "id % 3 as `a b/ü`")
+    out = client.pipeline(df).exchange(4, "a b/ü").toDF()
+    assert placed(out) == placed(df.repartition(4, "a b/ü"))
+    assert placed(client.pipeline(df).exchange(4, "ID").toDF()) == placed(df.repartition(4, "ID"))
+
+
+def test_leases_are_renewed_while_the_client_lives(server: ServerProcess, spark: SparkSession) -> None:
+    with ShuffleClient(server.location, lease_seconds=0.6) as client:
+        out = client.pipeline(spark.range(10)).exchange(2, "id").toDF()
+        (dataset,) = client.datasets("exchange/")
+
+        def left_seconds() -> float:
+            return float(client.statistics(dataset.name)["datasets"][dataset.name]["lease_left_seconds"])
+
+        # A lease that was renewed is longer than it was a moment before.
+        before = left_seconds()
+        while (now := left_seconds()) <= before:
+            before = now
+        assert out.count() == 10

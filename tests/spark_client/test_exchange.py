@@ -1,0 +1,169 @@
+"""Plans: what cannot work is an error where it is written, and names what was wrong. No job is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.errors import InvalidRequest
+from spark_client import ShuffleClient
+from spark_client.exchange import Pipeline, _signature
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with local_session(sql__session__timeZone="Europe/Berlin") as session:
+        yield session
+
+
+@pytest.fixture
+def client() -> Iterator[ShuffleClient]:
+    # Nobody listens there: a plan that asked the server would fail.
+    with ShuffleClient("grpc://127.0.0.1:1") as found:
+        yield found
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, client: ShuffleClient) -> Pipeline:
+    return client.pipeline(
+        spark.createDataFrame([], "id long, name string, tags array<string>, m map<string,int>")
+    )
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def group(table: pa.Table) -> pa.Table:
+    return table
+
+
+def test_a_plan_says_what_it_will_do(pipeline: Pipeline) -> None:
+    plan = pipeline.mapInArrow(same, "id long").exchange(8, "id").applyInArrow(group, "id long").exchange(2)
+    assert repr(plan) == (
+        "<Pipeline DataFrame → stage 1 (mapInArrow same) → exchange(8, 'id') → stage 2 (applyInArrow group)"
+        " → exchange(2)>"
+    )
+
+
+def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -> None:
+    pipeline.mapInArrow(same, "id long").exchange(8, "id")
+    assert repr(pipeline) == "<Pipeline DataFrame>"
+
+
+@pytest.mark.parametrize(
+    ("step", "what"),
+    [
+        (
+            lambda p: p.exchange(4, "nmae", "id", "x"),
+            "no column 'nmae', 'x' after the DataFrame; it has 'id', 'name'",
+        ),
+        (lambda p: p.exchange(0, "id"), "how many partitions, 1 to 100000"),
+        (lambda p: p.exchange(100_001, "id"), "how many partitions, 1 to 100000"),
+        (lambda p: p.exchange("id"), "how many partitions, 1 to 100000"),
+        (lambda p: p.exchange(True, "id"), "how many partitions, 1 to 100000"),
+        (lambda p: p.exchange(4, 7), "a key is a column's name, not int"),
+        (lambda p: p.exchange(4, "m"), "'m' contains a map"),
+        (lambda p: p.mapInArrow(same, "id long").exchange(4, "name"), "no column 'name' after stage 1"),
+        (lambda p: p.applyInArrow(group, "id long"), r"groups need .exchange\(n, \*keys\) before them"),
+        (lambda p: p.exchange(4).applyInArrow(group, "id long"), r"exchange\(4\) has no keys to group by"),
+        (
+            lambda p: p.exchange(4, "name").mapInArrow(same, "id long").applyInArrow(group, "id long"),
+            r"stage 2 \(applyInArrow group\): no column 'name' after stage 1 \(mapInArrow same\)",
+        ),
+        (lambda p: p.exchange(4, "tags").applyInArrow(group, "id long"), "cannot group by 'tags'"),
+        (lambda p: p.mapInArrow(None, "id long"), "None is not a function"),
+        (lambda p: p.mapInArrow(same, "id long, id string"), "the schema names id twice"),
+        (lambda p: p.mapInArrow(same, "i interval year to month, x int"), "no Arrow type for column 'i'"),
+        (
+            lambda p: p.exchange(4, "id").applyInArrow(lambda a, b, c: a, "id long"),
+            r"it takes \(table\) or \(keys, table\), not 3 arguments",
+        ),
+    ],
+)
+def test_a_step_that_cannot_work_is_refused_where_it_is_written(
+    pipeline: Pipeline, step: Callable[[Pipeline], object], what: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=what):
+        step(pipeline)
+
+
+def test_a_key_with_a_collation_is_refused(spark: SparkSession, client: ShuffleClient) -> None:
+    df = spark.sql("select 'a' collate UTF8_LCASE as name")
+    with pytest.raises(InvalidRequest, match="placed by bytes"):
+        client.pipeline(df).exchange(4, "name")
+
+
+def test_a_frame_without_columns_or_with_one_name_twice_is_refused(
+    spark: SparkSession, client: ShuffleClient
+) -> None:
+    with pytest.raises(InvalidRequest, match="has no columns"):
+        client.pipeline(spark.range(3).select())
+    with pytest.raises(InvalidRequest, match="names id twice"):
+        client.pipeline(spark.range(3).selectExpr("id", "id"))
+
+
+@pytest.mark.parametrize("name", ["a.b", "a`b"])
+def test_a_name_that_sparks_map_in_arrow_cannot_take_is_refused(
+    spark: SparkSession, client: ShuffleClient, name: str
+) -> None:
+    with pytest.raises(InvalidRequest, match="rename it"):
+        client.pipeline(spark.range(3).toDF(name))
+
+
+def test_wrong_ddl_is_sparks_own_error(pipeline: Pipeline) -> None:
+    from pyspark.errors import ParseException
+
+    with pytest.raises(ParseException):
+        pipeline.mapInArrow(same, "id lung")
+
+
+def test_declared_types_are_those_of_spark_with_the_sessions_time_zone(
+    spark: SparkSession, client: ShuffleClient
+) -> None:
+    ddl = "t timestamp, n timestamp_ntz, d decimal(7,2), a array<int>, s struct<x: date> not null"
+    schema = client.pipeline(spark.createDataFrame([], ddl)).current.declared.schema
+    assert schema == pa.schema(
+        [
+            ("t", pa.timestamp("us", "Europe/Berlin")),
+            ("n", pa.timestamp("us")),
+            ("d", pa.decimal128(7, 2)),
+            ("a", pa.list_(pa.field("element", pa.int32()))),
+            pa.field("s", pa.struct([("x", pa.date32())]), nullable=False),
+        ]
+    )
+
+
+def test_the_signature_of_a_group_function_is_read_as_spark_reads_it() -> None:
+    def keyed(keys: Any, table: Any) -> Any:
+        return table
+
+    def iterating(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches
+
+    def keyed_iterating(
+        keys: tuple[pa.Scalar, ...], batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        return batches
+
+    assert _signature(group, "s") == (False, False)
+    assert _signature(lambda keys, table: table, "s") == (True, False)
+    assert _signature(keyed, "s") == (True, False)
+    assert _signature(iterating, "s") == (False, True)
+    assert _signature(keyed_iterating, "s") == (True, True)
+
+
+def test_release_wants_the_very_frame_that_a_pipeline_returned(
+    spark: SparkSession, client: ShuffleClient
+) -> None:
+    with pytest.raises(InvalidRequest, match="not a pipeline's result"):
+        client.release(spark.range(1))
