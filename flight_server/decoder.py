@@ -11,6 +11,13 @@ How
     The decoded batch is validated (``full``: also every offset and every UTF-8 text) and dropped; what
     is stored is the message as it came.
 
+Two steps
+    :meth:`FrameDecoder.inspect` looks at the framing only and costs microseconds. It says what the
+    message will take when decoded, from the sizes that compressed buffers carry in front, so that a
+    message that would decompress to more than the limit is refused before anything is decompressed.
+    :meth:`FrameDecoder.decode` does the work; for a large or compressed message (``costly``) it
+    belongs in a thread. A dictionary is decoded together with the batch that follows it.
+
 Schemas
     The first header must be a schema. A dataset has one: later producers must send an equal one
     (metadata aside). Readers get the dataset's schema message with every producer's dictionaries, so
@@ -28,6 +35,10 @@ import pyarrow as pa
 
 from . import wire
 from .errors import BadFrame, InvalidRequest
+
+COSTLY_BYTES = 4 << 20
+"""A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""
+_DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:
@@ -74,6 +85,12 @@ class SchemaMessage:
                 "cast the batches, or write to another dataset",
                 dataset=dataset,
             )
+        if wire.is_little_endian(self.header) != wire.is_little_endian(other.header):
+            raise InvalidRequest(
+                f"the byte order of the batches differs from dataset {dataset!r}; swap it, or write to another "
+                "dataset",
+                dataset=dataset,
+            )
         if has_dictionaries(self.schema) and not (self.canonical() and other.canonical()):
             raise InvalidRequest(
                 f"the dictionary ids of the schema differ from those of dataset {dataset!r}; "
@@ -92,8 +109,21 @@ def _difference(wanted: pa.Schema, given: pa.Schema) -> str:
 
 
 @dataclass(frozen=True)
+class Inspected:
+    """A message whose framing is right. ``decoded_bytes`` is what its body is without compression."""
+
+    parts: wire.FlightData
+    kind: wire.MessageKind
+    decoded_bytes: int = 0
+    costly: bool = False
+
+
+@dataclass(frozen=True)
 class Accepted:
-    """What one message was. ``rows`` is 0 but for record batches; ``metadata`` is its app_metadata."""
+    """What one message was. ``rows`` is 0 but for record batches; ``metadata`` is its app_metadata.
+
+    ``copied_bytes``: by how much the decoder's own copies grow with this dictionary message.
+    """
 
     kind: wire.MessageKind
     metadata: bytes
@@ -101,6 +131,7 @@ class Accepted:
     schema: SchemaMessage | None = None
     dictionary_id: int = 0
     dictionary_delta: bool = False
+    copied_bytes: int = 0
 
 
 class _Feed:
@@ -138,7 +169,7 @@ class FrameDecoder:
     """The state of one producer's stream.
 
     Args:
-        max_message_bytes: larger messages are refused.
+        max_message_bytes: larger messages are refused, and those that decompress to more.
         full_validation: check every offset and text too, which costs a pass over string columns.
     """
 
@@ -148,42 +179,82 @@ class FrameDecoder:
         self._feed = _Feed()
         self._reader: Any = None
         self._batches = 0
+        self._descriptor: bytes | None = None
+        self._pending_bytes = 0  # decoded bytes of dictionaries that wait for the next batch
+        self._dictionaries: dict[int, tuple[int, int]] = {}  # decoded and copied bytes of each in force
 
     def feed(self, message: bytes) -> Accepted:
-        """Check one FlightData message.
+        """Check one FlightData message: both steps at once.
 
         Raises:
             BadFrame: it is not what may come at this place. The decoder must not be used again.
         """
-        if len(message) > self._max_message_bytes:
-            raise BadFrame(
-                f"the message has {len(message)} bytes, more than this server's limit of "
-                f"{self._max_message_bytes}: write smaller batches, or raise --max-message-bytes",
-                limit_bytes=self._max_message_bytes,
-            )
+        return self.decode(self.inspect(message))
+
+    def inspect(self, message: bytes) -> Inspected:
+        """Look at the framing of the next message.
+
+        Raises:
+            BadFrame: as in :meth:`feed`.
+        """
+        self._check_size(len(message), "has")
         parts = wire.locate(message)
-        metadata = bytes(parts.metadata)
+        self._check_descriptor(parts.descriptor)
         if not parts.header:
-            return Accepted(wire.MessageKind.NONE, metadata)
+            return Inspected(parts, wire.MessageKind.NONE)
         kind = wire.message_kind(parts.header)
         if kind is wire.MessageKind.SCHEMA:
-            return Accepted(kind, metadata, schema=self._open(parts))
+            return Inspected(parts, kind)
         if self._reader is None:
             raise BadFrame("the first message with a header must be the schema")
-        if kind is wire.MessageKind.DICTIONARY:
-            number, delta = wire.dictionary_id(parts.header)
-            self._push(parts)
-            return Accepted(kind, metadata, dictionary_id=number, dictionary_delta=delta)
-        if kind is not wire.MessageKind.RECORD_BATCH:
+        if kind not in (wire.MessageKind.DICTIONARY, wire.MessageKind.RECORD_BATCH):
             raise BadFrame("the header is neither a schema, a dictionary nor a record batch")
-        return Accepted(kind, metadata, rows=self._decode(parts))
+        decompressed_bytes = wire.decompressed_bytes(parts.header, parts.body)
+        self._check_size(decompressed_bytes, "decompresses to")
+        cost_bytes = len(parts.body) + _DECOMPRESSION_COST * decompressed_bytes
+        if kind is wire.MessageKind.DICTIONARY:
+            self._pending_bytes += cost_bytes
+            return Inspected(parts, kind, decompressed_bytes or len(parts.body))
+        costly = cost_bytes + self._pending_bytes > COSTLY_BYTES
+        return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
+
+    def decode(self, inspected: Inspected) -> Accepted:
+        """Check the contents of the message that was inspected last. May run in any one thread.
+
+        Raises:
+            BadFrame: as in :meth:`feed`.
+        """
+        parts, kind = inspected.parts, inspected.kind
+        metadata = bytes(parts.metadata)
+        if kind is wire.MessageKind.NONE:
+            return Accepted(kind, metadata)
+        if kind is wire.MessageKind.SCHEMA:
+            return Accepted(kind, metadata, schema=self._open(parts))
+        if kind is wire.MessageKind.DICTIONARY:
+            return self._take_dictionary(inspected, metadata)
+        return Accepted(kind, metadata, rows=self._take_batch(parts))
 
     def end(self) -> None:
         """The producer has ended: let go of what the reader holds. Dictionaries that no batch followed
-        were never decoded, and nobody is sent them.
+        were never decoded, and nobody is sent them. A thread that still decodes finishes undisturbed.
         """
-        self._feed.close()
+        self._feed = _Feed()
         self._reader = None
+
+    def _check_size(self, size_bytes: int, verb: str) -> None:
+        if size_bytes > self._max_message_bytes:
+            raise BadFrame(
+                f"the message {verb} {size_bytes} bytes, more than this server's limit of "
+                f"{self._max_message_bytes}: write smaller batches, or raise --max-message",
+                limit_bytes=self._max_message_bytes,
+            )
+
+    def _check_descriptor(self, descriptor: memoryview) -> None:
+        # A reader parses it in every message, and stops silently at one that is not a descriptor.
+        if self._descriptor is None:
+            self._descriptor = bytes(descriptor)
+        elif descriptor and descriptor != self._descriptor:
+            raise BadFrame("a later message carries another descriptor; one stream writes to one target")
 
     def _push(self, parts: wire.FlightData) -> None:
         header = parts.header
@@ -205,16 +276,35 @@ class FrameDecoder:
             raise BadFrame("the schema message is longer than it says")
         return SchemaMessage(self._reader.schema, bytes(parts.header))
 
-    def _decode(self, parts: wire.FlightData) -> int:
+    def _take_dictionary(self, inspected: Inspected, metadata: bytes) -> Accepted:
+        number, delta = wire.dictionary_id(inspected.parts.header)
+        self._push(inspected.parts)
+        # Arrow copies what it decompresses, and joins a dictionary with its deltas into a new one.
+        before_bytes, copied_before_bytes = self._dictionaries.get(number, (0, 0)) if delta else (0, 0)
+        decoded_bytes = before_bytes + inspected.decoded_bytes
+        copies = delta or inspected.decoded_bytes != len(inspected.parts.body)
+        copied_bytes = decoded_bytes if copies else 0
+        self._dictionaries[number] = (decoded_bytes, copied_bytes)
+        return Accepted(
+            inspected.kind,
+            metadata,
+            dictionary_id=number,
+            dictionary_delta=delta,
+            copied_bytes=copied_bytes - copied_before_bytes,
+        )
+
+    def _take_batch(self, parts: wire.FlightData) -> int:
         self._push(parts)
+        feed, reader = self._feed, self._reader
+        self._pending_bytes = 0
         try:
-            batch = self._reader.read_next_batch()
+            batch = reader.read_next_batch()
             batch.validate(full=self._full_validation)
         except StopIteration:
             raise BadFrame(f"record batch {self._batches} is shorter than it says") from None
         except (pa.ArrowException, OSError, ValueError) as error:
             raise BadFrame(f"record batch {self._batches} is not valid: {_first_line(error)}") from None
-        if self._feed.parts:
+        if feed.parts:
             raise BadFrame(f"record batch {self._batches} is longer than it says")
         self._batches += 1
         return int(batch.num_rows)

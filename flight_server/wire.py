@@ -32,6 +32,7 @@ from typing import Final
 from .errors import BadFrame, InvalidRequest
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_FIELD_NUMBER: Final = (1 << 29) - 1
 _EMPTY: Final = memoryview(b"")
 
 CANCEL_STATUS_CANCELLED: Final = 1
@@ -82,8 +83,9 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
     while at < len(view):
         key, at = _varint(view, at)
         number, kind = key >> 3, key & 7
-        if number == 0:
-            raise ValueError("field number 0")
+        if not 0 < number <= _MAX_FIELD_NUMBER:
+            # Protobuf itself cuts a larger tag to 32 bits, and would see another field than we do.
+            raise ValueError(f"field number {number}")
         if kind == _VARINT:
             value, at = _varint(view, at)
             yield number, value
@@ -202,6 +204,15 @@ def _slot(buffer: memoryview, table: int, index: int) -> int:
     return table + int(place) if place else 0
 
 
+def _root(buffer: memoryview) -> int:
+    return int(struct.unpack_from("<I", buffer, 0)[0])
+
+
+def _follow(buffer: memoryview, slot: int) -> int:
+    """Where the table or vector is that the offset at ``slot`` leads to."""
+    return slot + int(struct.unpack_from("<I", buffer, slot)[0])
+
+
 def message_kind(header: memoryview) -> MessageKind:
     """Which IPC message a header is. ``Message``: 0 version, 1 header_type, 2 header, 3 bodyLength.
 
@@ -209,7 +220,7 @@ def message_kind(header: memoryview) -> MessageKind:
         BadFrame: not an IPC message header.
     """
     try:
-        slot = _slot(header, struct.unpack_from("<I", header, 0)[0], 1)
+        slot = _slot(header, _root(header), 1)
         return MessageKind(header[slot]) if slot else MessageKind.NONE
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
@@ -222,13 +233,49 @@ def dictionary_id(header: memoryview) -> tuple[int, bool]:
         BadFrame: not a dictionary message.
     """
     try:
-        slot = _slot(header, struct.unpack_from("<I", header, 0)[0], 2)
-        table = slot + struct.unpack_from("<I", header, slot)[0]
+        table = _follow(header, _slot(header, _root(header), 2))
         id_slot, delta_slot = _slot(header, table, 0), _slot(header, table, 2)
         number = struct.unpack_from("<q", header, id_slot)[0] if id_slot else 0
         return number, bool(delta_slot and header[delta_slot])
     except (struct.error, ValueError, IndexError):
         raise BadFrame("the header is not an Arrow IPC dictionary message") from None
+
+
+def is_little_endian(header: bytes) -> bool:
+    """The byte order of a schema message that Arrow has accepted. ``Schema``: 0 endianness."""
+    view = memoryview(header)
+    table = _follow(view, _slot(view, _root(view), 2))
+    slot = _slot(view, table, 0)
+    return not slot or struct.unpack_from("<h", view, slot)[0] == 0
+
+
+def decompressed_bytes(header: memoryview, body: memoryview) -> int:
+    """What the buffers of a batch or dictionary will take when decompressed; 0 if nothing is compressed.
+
+    ``RecordBatch``: 0 length, 1 nodes, 2 buffers (offset, length), 3 compression. A compressed buffer
+    starts with its size after decompression, or with -1 if it was left as it is.
+
+    Raises:
+        BadFrame: not a batch or dictionary message.
+    """
+    try:
+        table = _follow(header, _slot(header, _root(header), 2))
+        if message_kind(header) is MessageKind.DICTIONARY:
+            table = _follow(header, _slot(header, table, 1))
+        if not _slot(header, table, 3):
+            return 0
+        buffers = _follow(header, _slot(header, table, 2))
+        (count,) = struct.unpack_from("<I", header, buffers)
+        total_bytes = 0
+        for offset, size_bytes in struct.iter_unpack("<qq", header[buffers + 4 : buffers + 4 + 16 * count]):
+            if offset < 0 or size_bytes < 0:
+                raise ValueError("a buffer before the body")
+            if size_bytes:
+                (said_bytes,) = struct.unpack_from("<q", body, offset)
+                total_bytes += said_bytes if said_bytes >= 0 else size_bytes
+    except (struct.error, ValueError, IndexError):
+        raise BadFrame("the header is not an Arrow IPC batch, or a buffer lies outside of its body") from None
+    return total_bytes
 
 
 def schema_header(encapsulated: bytes) -> bytes:
