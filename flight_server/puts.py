@@ -4,6 +4,16 @@ Guarantee: nothing is stored before it was checked (``decoder``), counted and ad
 and a producer that breaks off, is refused or commits other totals than arrived leaves nothing behind:
 its partition fails, or its attempt is discarded.
 
+Broken off or ended
+    gRPC's asyncio API reports both as the end of the requests, and the cancellation that tells them
+    apart comes later. So a put that is not ended by a commit is not sealed before one more operation
+    on the call has succeeded (:meth:`Answers.confirm_end`).
+
+Decoding
+    What is large or compressed is decoded in a thread, and counted in the account of arrivals as what
+    it decodes to, so that many producers' batches are never decompressed beyond the budget. What the
+    decoder keeps of compressed dictionaries is counted until the put ends.
+
 Answers
     A commit is answered with its totals. Where no commit is in use, each message's app_metadata is
     echoed, as Arrow's integration tests expect. Messages without a header are not stored.
@@ -11,13 +21,16 @@ Answers
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
 
 import pyarrow as pa
 from pyarrow import flight
 
+from .budget import reserve
 from .core import Core
-from .decoder import Accepted, FrameDecoder, SchemaMessage
+from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
 from .errors import BadFrame, Conflict, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload, crc32c
 from .memory import Reservation
@@ -25,6 +38,16 @@ from .protocol import Commit, Kind, PutCommand, parse_path
 from .sinks import AttemptSink, Sink, StreamSink
 from .strict_json import dump_json
 from .wire import MessageKind, locate
+
+
+class Answers(Protocol):
+    """The way back to the client."""
+
+    def put(self, metadata: bytes) -> None:
+        """Send a PutResult with this app_metadata. Never waits."""
+
+    async def confirm_end(self) -> None:
+        """Return only if the client has ended its requests itself, and its call has not broken off."""
 
 
 def parse_descriptor(data: bytes) -> PutCommand:
@@ -45,25 +68,21 @@ def parse_descriptor(data: bytes) -> PutCommand:
     raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
 
 
-async def receive(
-    core: Core,
-    messages: AsyncIterator[bytes],
-    peer: str,
-    answer: Callable[[bytes], None],
-) -> None:
+async def receive(core: Core, messages: AsyncIterator[bytes], peer: str, answers: Answers) -> None:
     """Take one put from its first message to its end.
 
     Args:
-        messages: FlightData as it came; ends where the client has said that it has no more.
-        answer: takes the app_metadata of a PutResult; must not wait.
+        messages: FlightData as it came; its end may be the client's, or that of a broken call.
+        answers: tells which of the two it was, and takes the answers.
 
     Raises:
         FlightShuffleError: the put was refused or failed; nothing of it is left.
     """
-    put = _Put(core, peer, answer)
+    put = _Put(core, peer, answers)
     try:
         async for message in messages:
             await put.take(message)
+            del message  # while the next one is awaited, only its frame may hold it
         await put.end()
     except FlightShuffleError as error:
         put.abort(error)
@@ -75,16 +94,20 @@ async def receive(
 
 
 class _Put:
-    def __init__(self, core: Core, peer: str, answer: Callable[[bytes], None]) -> None:
+    def __init__(self, core: Core, peer: str, answers: Answers) -> None:
         self._core = core
         self._peer = peer
-        self._answer = answer
+        self._answers = answers
         self._decoder = FrameDecoder(
             max_message_bytes=core.max_message_bytes, full_validation=core.settings.full_validation
         )
         self._command: PutCommand | None = None
         self._sink: Sink | None = None
         self._dictionaries: DictionaryState = NO_DICTIONARIES
+        # What the decoder holds beside the dictionaries in force: its copies of them, and those replaced
+        # before it has decoded them.
+        self._copies: dict[int, list[Reservation]] = {}
+        self._undecoded: list[Payload] = []
         self._sequence = 0
         self._commit_seen = False
         core.counters.puts += 1
@@ -96,7 +119,8 @@ class _Put:
                 raise InvalidRequest("the first message of a put must carry the descriptor of its dataset")
             self._command = parse_descriptor(descriptor)
         try:
-            accepted = self._decoder.feed(message)
+            inspected = self._decoder.inspect(message)
+            accepted = await self._decode(inspected, len(message))
         except BadFrame as bad:
             raise BadFrame(
                 f"{self._where()}: {bad.message}", **bad.detail, dataset=self._command.dataset
@@ -111,11 +135,32 @@ class _Put:
         if self._commit_seen:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
         reservation = await self._core.admit(
-            len(message), dataset=self._command.dataset, partition=self._command.partition, peer=self._peer
+            len(message) + accepted.copied_bytes,
+            dataset=self._command.dataset,
+            partition=self._command.partition,
+            peer=self._peer,
         )
         self._keep(self._sink, message, accepted, reservation)
 
+    async def _decode(self, inspected: Inspected, size_bytes: int) -> Accepted:
+        """Decode in the loop what is quickly done, and the rest in a thread. Cancelling is safe."""
+        assert self._command is not None
+        if not inspected.costly:
+            return self._decoder.decode(inspected)
+        room = await reserve(
+            self._core.budget.arrivals,
+            max(size_bytes, inspected.decoded_bytes),
+            self._core.waits,
+            dataset=self._command.dataset,
+            partition=self._command.partition,
+            peer=self._peer,
+            deadline_seconds=self._core.settings.budget_deadline_seconds,
+        )
+        return await asyncio.to_thread(_decode, self._decoder, inspected, room)
+
     async def end(self) -> None:
+        if not self._commit_seen:
+            await self._answers.confirm_end()
         self._decoder.end()
         if self._command is None:
             raise InvalidRequest(
@@ -150,6 +195,7 @@ class _Put:
         return f"{' '.join(parts)} (from {self._peer})"
 
     def _open(self, command: PutCommand, schema: SchemaMessage) -> Sink:
+        self._core.store.check_open()
         if command.mode != "overwrite":
             known = self._core.store.get(command.dataset)
             if known is not None and known.kind is Kind.SHUFFLE:
@@ -158,7 +204,8 @@ class _Put:
                 return AttemptSink(self._core, command, known, schema)
             if known is not None and known.kind is not Kind.STREAM:
                 raise Conflict(
-                    f"dataset {known.name!r} is of kind {known.kind.value!r}, which nobody puts into",
+                    f"dataset {known.name!r} is of kind {known.kind.value!r}, which nobody puts into; "
+                    "choose another name",
                     dataset=known.name,
                 )
             if known is None and command.producer not in (None, 0):
@@ -171,26 +218,33 @@ class _Put:
             if self._commit_seen:
                 raise Conflict(f"{self._where()}: a second commit came", dataset=self._command.dataset)
             self._commit_seen = True
-            self._answer(dump_json(await self._sink.commit(Commit.parse(metadata))))
+            self._answers.put(dump_json(await self._sink.commit(Commit.parse(metadata))))
         elif metadata:
-            self._answer(metadata)
+            self._answers.put(metadata)
 
     def _keep(self, sink: Sink, message: bytes, accepted: Accepted, reservation: Reservation) -> None:
         """Store a message that was checked and admitted. No await: it is kept or it is not."""
         self._sequence += 1
-        payload = Payload(message, reservation)
         if accepted.kind is MessageKind.DICTIONARY:
+            if not accepted.dictionary_delta:
+                self._copies.pop(accepted.dictionary_id, None)
+            if accepted.copied_bytes:
+                copy = reservation.split(accepted.copied_bytes)
+                self._copies.setdefault(accepted.dictionary_id, []).append(copy)
+            payload = Payload(message, reservation)
+            self._undecoded.append(payload)
             self._dictionaries = self._dictionaries.replaced(
                 accepted.dictionary_id,
                 DictionaryMessage(payload, self._sequence),
                 delta=accepted.dictionary_delta,
             )
             return
+        self._undecoded.clear()
         frame = Frame(
             rows=accepted.rows,
             size_bytes=len(message),
             crc32c=crc32c(message),
-            payload=payload,
+            payload=Payload(message, reservation),
             dictionaries=self._dictionaries,
         )
         sink.publish(sink.place(accepted.metadata), frame)
@@ -201,4 +255,12 @@ class _Put:
         counters.bytes_in += len(message)
         sink.dataset.touch()
         if accepted.metadata and self._command is not None and self._command.attempt is None:
-            self._answer(accepted.metadata)
+            self._answers.put(accepted.metadata)
+
+
+def _decode(decoder: FrameDecoder, inspected: Inspected, room: Reservation) -> Accepted:
+    """In a thread. Holds the room for as long as it runs, also when nobody waits for it any more."""
+    try:
+        return decoder.decode(inspected)
+    finally:
+        room.free()

@@ -22,8 +22,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any, Self
 
 import grpc
@@ -42,8 +42,9 @@ from .readback import Reader
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
 POLL_STEP_SECONDS = 0.05
-MAX_UNREAD_ANSWERS = 65_536
+MAX_UNREAD_ANSWER_BYTES = 1 << 20
 LAST_ANSWERS_SECONDS = 5.0
+_ANSWER_COST_BYTES = 100  # of keeping one, however short it is
 
 _DETAILS = "grpc-status-details-bin"
 _ARROW_STATUS = ("x-arrow-status", "5")  # IOError, under which pyarrow keeps class and extra_info
@@ -94,10 +95,8 @@ class FlightService:
                 return await handler(request, context)
             except FlightShuffleError as error:
                 await _abort(context, error)
-            except grpc.aio.AbortError:
-                raise
-            except grpc.RpcError:
-                raise
+            except (grpc.aio.BaseError, grpc.RpcError):
+                raise  # aborted already, or the client is gone: there is nobody to answer
             except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
                 error_id = secrets.token_hex(6)
                 _log.error("internal_error", error_id=error_id, rpc=handler.__name__, exc_info=bug)
@@ -152,7 +151,7 @@ class FlightService:
             "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
         ):
             waited = 0.0
-            while not dataset.sealed and _filling(dataset) == seen and waited < patience:
+            while _filling(dataset) == seen and not (dataset.sealed or dataset.failure) and waited < patience:
                 await asyncio.sleep(POLL_STEP_SECONDS)
                 waited += POLL_STEP_SECONDS
         return infos.poll_info(self._core, dataset)
@@ -193,21 +192,22 @@ class FlightService:
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One producer; see ``puts``."""
-        async with _Answers(context) as answers:
-            await puts.receive(
-                self._core, self._messages(requests, context.peer()), context.peer(), answers.put
-            )
+        peer = context.peer()
+        async with _Answers(context) as answers, aclosing(self._messages(context, peer)) as messages:
+            await puts.receive(self._core, messages, peer, answers)
 
-    async def _messages(self, requests: AsyncIterator[bytes], peer: str) -> AsyncIterator[bytes]:
-        """The client's messages, read only while there is room for what has already arrived."""
-        source = aiter(requests)
+    async def _messages(self, context: Context, peer: str) -> AsyncGenerator[bytes, None]:
+        """The client's messages, read only while there is room for what has already arrived.
+
+        It ends where the client has ended them, and also where the call has broken off. They are not
+        taken from gRPC's iterator, which would hold each one until the next has come.
+        """
         while True:
             await self._core.room_for_arrivals(peer)
             with self._core.waits.enter("writer", peer=peer):
-                try:
-                    message = await anext(source)
-                except StopAsyncIteration:
-                    return
+                message = await context.read()
+            if message is grpc.aio.EOF:
+                return
             yield message
             del message
 
@@ -236,20 +236,54 @@ class FlightService:
 
 
 class _Answers:
-    """PutResults on their way to a client that may never read them: writing them holds up nobody."""
+    """PutResults on their way to a client that may never read them: writing them holds up nobody, and
+    of unread ones only the last ``MAX_UNREAD_ANSWER_BYTES`` are kept.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._used = False
         self._more = asyncio.Event()
         self._ended = False
         self._task: asyncio.Task[None] | None = None
 
     def put(self, metadata: bytes) -> None:
-        if len(self._queue) >= MAX_UNREAD_ANSWERS:
-            self._queue.popleft()  # a client that is so far behind does not read them
+        self._used = True
         self._queue.append(metadata)
+        self._queued_bytes += len(metadata) + _ANSWER_COST_BYTES
+        while self._queued_bytes > MAX_UNREAD_ANSWER_BYTES and len(self._queue) > 1:
+            self._take()  # a client that is so far behind does not read them
         self._more.set()
+
+    async def confirm_end(self) -> None:
+        """After the end of the requests: return if it was the client's; otherwise this is cancelled.
+
+        gRPC fails a pending read when a call breaks off, and its asyncio API returns that as the end
+        of the requests; the cancellation follows. An operation that is begun after that does not
+        succeed on a broken call, so its success proves that the client has ended the requests itself.
+        It is the headers, or an empty PutResult where answers have been sent. If the client does not
+        read, the operation stays pending; on a broken call it would have failed.
+        """
+        if not self._used:
+            await self._context.send_initial_metadata(())
+        else:
+            self.put(b"")
+            await self._finish()
+
+    async def _finish(self) -> None:
+        assert self._task is not None
+        self._ended = True
+        self._more.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                await asyncio.shield(self._task)
+
+    def _take(self) -> bytes:
+        metadata = self._queue.popleft()
+        self._queued_bytes -= len(metadata) + _ANSWER_COST_BYTES
+        return metadata
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.get_running_loop().create_task(self._write())
@@ -257,26 +291,25 @@ class _Answers:
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         assert self._task is not None
-        self._ended = True
-        self._more.set()
         try:
-            if kind is None:
-                async with asyncio.timeout(LAST_ANSWERS_SECONDS):
-                    await asyncio.shield(self._task)
-        except TimeoutError:
-            pass
+            if kind is None and not self._ended:
+                await self._finish()
         finally:
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _write(self) -> None:
         while True:
             while self._queue:
-                await self._context.write(wire.field(1, self._queue.popleft()))
+                await self._context.write(_put_result(self._take()))
             if self._ended:
                 return
             self._more.clear()
             await self._more.wait()
+
+
+def _put_result(metadata: bytes) -> bytes:
+    return wire.field(1, metadata) if metadata else b""
 
 
 def _filling(dataset: Dataset) -> tuple[int, int, bool]:
