@@ -111,6 +111,7 @@ class BroadcastQueue(Generic[T]):
         self._entries: list[_Entry[T]] = []
         self._gap = 0  # entries at the front of the list that were let go but not yet cut off
         self._first = 0
+        self._gone_bytes = 0  # of the items before the first that is still there
         self._total_bytes = 0
         self._ended = False
         self._cause: BaseException | None = None
@@ -145,7 +146,7 @@ class BroadcastQueue(Generic[T]):
         """Begin at item ``count``, as if those before, of ``size_bytes``, had been published and let go."""
         assert len(self) == 0
         self._first = count
-        self._total_bytes = size_bytes
+        self._gone_bytes = self._total_bytes = size_bytes
 
     def publish(self, item: T, size_bytes: int) -> None:
         """Append an item; every waiting subscription is woken.
@@ -178,8 +179,18 @@ class BroadcastQueue(Generic[T]):
     def clear(self) -> None:
         """Let all items go. Subscriptions that still need one get :class:`Gone`."""
         self._first = len(self)
+        self._gone_bytes = self._total_bytes
         self._entries.clear()
         self._gap = 0
+
+    def check(self) -> None:
+        """Do nothing, unless the queue has failed.
+
+        Raises:
+            Exception: a fresh copy of what ``fail`` was called with.
+        """
+        if self._cause is not None:
+            self._raise_failure()
 
     def subscribe(self, start: int = 0) -> Subscription[T]:
         """A reader's place, to be closed by its owner (``with`` or ``close``).
@@ -232,18 +243,14 @@ class BroadcastQueue(Generic[T]):
         place = index - self._first + self._gap - 1
         if place >= len(self._entries):
             return self._total_bytes
-        if place >= self._gap:
-            return self._entries[place].end_bytes
-        if self._gap < len(self._entries):
-            following = self._entries[self._gap]
-            return following.end_bytes  # at or before the first item left: it lags behind all but that
-        return self._total_bytes
+        return self._entries[place].end_bytes if place >= self._gap else self._gone_bytes
 
     def _passed(self, index: int) -> None:
         if self._retain_readers is None or index < self._first:
             return
         self._entries[index - self._first + self._gap].passes += 1
         while self._gap < len(self._entries) and self._entries[self._gap].passes >= self._retain_readers:
+            self._gone_bytes = self._entries[self._gap].end_bytes
             # Replaced, not popped: popping from the front of a list moves all the rest.
             self._entries[self._gap] = _LET_GO
             self._gap += 1
@@ -282,7 +289,7 @@ class Subscription(Generic[T]):
 
     @property
     def lag_bytes(self) -> int:
-        """The bytes published that this reader has not taken yet."""
+        """The bytes that this reader has not taken yet; what retention has let go it will never take."""
         return self._queue.total_bytes - self._queue._bytes_before(self._position)
 
     def next_nowait(self) -> T:
@@ -298,8 +305,7 @@ class Subscription(Generic[T]):
         if self._closed:
             raise ValueError("the subscription is closed")
         queue = self._queue
-        if queue._cause is not None:
-            queue._raise_failure()
+        queue.check()
         if self._handed:
             self._handed = False
             queue._passed(self._position - 1)

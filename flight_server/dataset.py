@@ -109,17 +109,20 @@ class Dataset:
         """None until a producer has come, if ``create`` did not say it."""
         return self._schema
 
-    def describe(self, schema: SchemaMessage) -> None:
-        """A producer's schema: the first one becomes the dataset's.
+    def check_schema(self, schema: SchemaMessage) -> None:
+        """A producer with this schema may write.
 
         Raises:
             InvalidRequest: it differs from the dataset's.
         """
+        if self._schema is not None:
+            self._schema.check_same(schema, self.name)
+
+    def describe(self, schema: SchemaMessage) -> None:
+        """A producer's schema, which was checked: the first one becomes the dataset's."""
         if self._schema is None:
             self._schema = schema
             self._described.set()
-        else:
-            self._schema.check_same(schema, self.name)
 
     async def described(self) -> SchemaMessage:
         """The schema, as soon as it is known. Cancelling is safe.
@@ -129,7 +132,7 @@ class Dataset:
         """
         await self._described.wait()
         if self._schema is None:
-            self.partition(0).subscribe().next_nowait()  # dropped or failed: raises why
+            self.partition(0).check()  # dropped or failed: raises why
         assert self._schema is not None
         return self._schema
 

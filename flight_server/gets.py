@@ -28,10 +28,10 @@ from .broadcast import EndOfQueue, Subscription, WouldBlock
 from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
-from .errors import CorruptFrame, Unavailable
+from .errors import CorruptFrame, InvalidRequest, Unavailable
 from .frames import NO_DICTIONARIES, DictionaryMessage, Frame, Payload, missing_messages
 from .memory import Reservation
-from .partition import Totals
+from .partition import Partition, Totals
 from .protocol import CRC_TRAILER, FRAMES_TRAILER, FROM_TRAILER, ROWS_TRAILER
 from .readback import ReadBack, Reader
 
@@ -90,9 +90,12 @@ async def read(
 
     Raises:
         Released: retention has let frame ``start`` go.
+        InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
         FlightShuffleError: the partition failed or was dropped.
     """
     partition = dataset.partition(reader.partition)
+    if dataset.retention.readers is not None:
+        run_bytes = 0  # a frame counts as passed when the next is taken: not before it was sent
     subscription = partition.subscribe(start)
     with core.reading(subscription, reader):
         back = ReadBack(
@@ -111,6 +114,7 @@ async def read(
                     yield run
                     run.clear()
                 elif cursor.ended:
+                    _check_start(partition, start)
                     return
                 elif cursor.frame is not None:
                     run.append(await cursor.fetch())
@@ -131,6 +135,17 @@ async def read(
             raise cause from corrupt
         finally:
             back.close()
+
+
+def _check_start(partition: Partition, start: int) -> None:
+    frames = partition.totals.frames
+    if start > frames:
+        raise InvalidRequest(
+            f"dataset {partition.dataset!r} partition {partition.index} has {frames} frames: there is nothing to "
+            f"read on from {start}",
+            dataset=partition.dataset,
+            partition=partition.index,
+        )
 
 
 class _Cursor:

@@ -38,12 +38,10 @@ def flight_info(core: Core, dataset: Dataset) -> Any:
     """One endpoint for each partition; totals -1 until the dataset is sealed.
 
     Raises:
-        FlightShuffleError: a partition has failed: a fresh copy of the cause.
+        FlightShuffleError: a partition has failed, or the dataset was dropped: a fresh copy of the cause.
     """
-    if dataset.failure is not None:
-        for partition in dataset.partitions():
-            if partition.state is PartitionState.FAILED:
-                partition.subscribe().next_nowait()
+    for partition in dataset.partitions():
+        partition.check()
     ends_at = expiration(dataset)
     endpoints = []
     for index in range(dataset.partition_count):

@@ -127,6 +127,14 @@ class Partition:
         self._rows, self._crc32c = totals.rows, totals.crc32c
         self.seal()
 
+    def check(self) -> None:
+        """Do nothing while the partition can be read.
+
+        Raises:
+            FlightShuffleError: it has failed or was dropped: a fresh copy of the cause.
+        """
+        self._queue.check()
+
     def seal(self) -> None:
         """The last frame was published: readers end cleanly after it. Twice is fine.
 
@@ -206,7 +214,8 @@ class Partition:
         keep = 0 if near else NEAR_FRAMES
         for place, position in enumerate(positions):
             stop = positions[place + 1] if place + 1 < len(positions) else len(queue)
-            for index in range(min(stop, len(queue)) - 1, position + keep - 1, -1):
+            # A reader may stand where retention has let go of what it came for.
+            for index in range(min(stop, len(queue)) - 1, max(position + keep, queue.first) - 1, -1):
                 frame = queue.item(index)
                 if frame.resident:
                     yield frame

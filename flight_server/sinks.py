@@ -60,8 +60,10 @@ class StreamSink:
         self._frames = 0
         index = command.partition or 0
         self.dataset = self._find(command, schema, index)
-        self.dataset.describe(schema)
+        # A put that is refused must not leave its schema behind.
+        self.dataset.check_schema(schema)
         self._partition: Partition = self.dataset.begin_stream(index)
+        self.dataset.describe(schema)
 
     def _find(self, command: PutCommand, schema: SchemaMessage, index: int) -> Dataset:
         store = self._core.store
@@ -70,6 +72,8 @@ class StreamSink:
             store.check_open()
             if index:
                 raise InvalidRequest("overwrite replaces a whole dataset: it writes partition 0 and no other")
+            if command.generation is not None:
+                store.find(command.dataset, command.generation)  # overwrite this one and no other
             old = store.get(command.dataset)
             if old is not None:
                 # What was asked for when the name was created goes on; but one put writes one partition.
@@ -92,6 +96,7 @@ class StreamSink:
             return store.create(request, schema)[0]
         if existing.partition_count == 1 and existing.failure is not None:
             # What failed frees its name. A new generation: nobody may read on in other data.
+            existing.partition(index)
             return store.create(existing.request(), schema)[0]
         return existing
 
@@ -168,8 +173,9 @@ class AttemptSink:
             )
         self._core = core
         self.dataset = dataset
-        dataset.describe(schema)
+        dataset.check_schema(schema)
         self._attempt: Attempt = dataset.begin_attempt(command.producer, command.attempt)
+        dataset.describe(schema)
         self._committed = False
 
     def place(self, metadata: bytes) -> int:
