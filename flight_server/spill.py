@@ -41,7 +41,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .errors import CorruptFrame
-from .memory import MemoryPool
+from .memory import MemoryPool, Reservation
 
 _IOV_MAX = 1024
 _OPEN_ATTEMPTS = 3
@@ -61,9 +61,9 @@ def trouble_with(path: Path, error: OSError) -> DiskTrouble:
     return DiskTrouble(f"{path}: {error.strerror or error}", full=full)
 
 
-def dispose_now(fd: int, path: Path | None) -> None:
+def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:
     """Close a segment's file; unless ``path`` is None, unlink it, and its directory if that is empty
-    then. Blocks.
+    then. Its bytes return to the disk pool after they have returned to the disk. Blocks.
     """
     os.close(fd)
     if path is not None:
@@ -71,6 +71,10 @@ def dispose_now(fd: int, path: Path | None) -> None:
         with suppress(OSError):
             path.unlink(missing_ok=True)
             path.parent.rmdir()
+    reservation.free()
+
+
+Dispose = Callable[[int, "Path | None", Reservation], None]
 
 
 class SegmentSlice:
@@ -113,7 +117,7 @@ class Segment:
         disk: MemoryPool,
         *,
         existing: bool = False,
-        dispose: Callable[[int, Path | None], None] = dispose_now,
+        dispose: Dispose = dispose_now,
     ) -> None:
         self.path = path
         self._dispose = dispose
@@ -177,7 +181,7 @@ class Segment:
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             fd, self._fd = self._fd, -1
-            self._dispose(fd, None if self.keep else self.path)
+            self._dispose(fd, None if self.keep else self.path, self._reservation)
 
 
 def _write_all(fd: int, messages: Sequence[bytes], offset: int) -> None:
@@ -207,7 +211,7 @@ class SegmentWriter:
         directory: Path,
         disk: MemoryPool,
         segment_bytes: int,
-        dispose: Callable[[int, Path | None], None] = dispose_now,
+        dispose: Dispose = dispose_now,
     ) -> None:
         self.directory = directory
         self._disk = disk

@@ -36,6 +36,7 @@ from .decoder import SchemaMessage
 from .durable_files import DurableFiles
 from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, StaleTicket, Unavailable
 from .frames import Frame
+from .memory import Reservation
 from .protocol import CreateRequest, Ticket, parse_partition
 from .spill import DiskTrouble, SegmentWriter, dispose_now
 
@@ -288,7 +289,9 @@ class Store:
             Unavailable: the disk does not let its manifest go; the server keeps trying.
         """
         if dataset.files is not None:
-            await asyncio.get_running_loop().run_in_executor(self._disposal, lambda: None)
+            # Once for the manifest, and once for the segments that went with it.
+            for _ in range(2):
+                await asyncio.get_running_loop().run_in_executor(self._disposal, lambda: None)
             if dataset.files.committed:
                 raise Unavailable(
                     f"dataset {dataset.name!r} was dropped, but the disk does not let its files go: after a "
@@ -336,6 +339,15 @@ class Store:
                     return groups
         return groups
 
+    def let_go(self, *, spilled: bool) -> bool:
+        """Let go of the source dataset that nobody has used for longest; see :meth:`Dataset.let_go`.
+
+        Returns:
+            Whether there was one.
+        """
+        idle = sorted(self._alive.values(), key=_used_at)
+        return any(dataset.let_go(spilled=spilled) for dataset in idle)
+
     def close(self) -> None:
         """Let everything go and end the threads. Blocks until files are closed. Twice is fine."""
         for dataset in self:
@@ -375,15 +387,19 @@ class Store:
                 dataset=known.name,
             )
 
-    def dispose(self, fd: int, path: Path | None) -> None:
+    def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
         """Close and unlink a segment's file, in a thread."""
         if self._closed:
-            dispose_now(fd, path)
+            dispose_now(fd, path, reservation)
             return
         try:
-            self._disposal.submit(dispose_now, fd, path)
+            self._disposal.submit(dispose_now, fd, path, reservation)
         except RuntimeError:  # the interpreter is going down
-            dispose_now(fd, path)
+            dispose_now(fd, path, reservation)
+
+
+def _used_at(dataset: Dataset) -> float:
+    return dataset.used_at
 
 
 def _directory_name(name: str) -> str:

@@ -1,0 +1,216 @@
+"""A disk that fails, or kills its process, on command: for real servers in processes of their own.
+
+``FaultyServer.start(data_dir)`` forks a server from a process that has imported everything already, so
+a start costs a tenth of a second. In it, the functions of :mod:`os` that change what is below the data
+directory are wrapped, and do what the test says at that moment:
+
+* ``server.kill_at(k)``: the process kills itself with SIGKILL before the k-th change from now on. A
+  write is two steps: before it, and when half of its bytes are written;
+* ``server.fail(pwritev="ENOSPC", …)``: these functions fail from now on; ``server.heal()`` ends that.
+
+Limits: only calls through :mod:`os` are seen (the server uses nothing else); what was not synced is not
+taken back, because the page cache survives SIGKILL. Whether fsync is called where it must be is tested
+in ``tests/flight_server/test_durability.py``, by the order of the calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import uvloop
+
+from flight_server import config
+from flight_server.server import Server
+
+START_DEADLINE_SECONDS = 30.0
+STOP_DEADLINE_SECONDS = 30.0
+
+_CHANGES = ("open", "write", "pwritev", "fsync", "ftruncate", "rename", "unlink", "mkdir", "rmdir")
+_BY_FD = frozenset({"write", "pwritev", "fsync", "ftruncate", "pread"})
+_FORK = multiprocessing.get_context("forkserver")
+_FORK.set_forkserver_preload([__name__])
+
+
+class FaultyDisk:
+    """The wrappers, in the process that they are for."""
+
+    def __init__(self, root: Path, control: Path) -> None:
+        self._root = os.fspath(root)
+        self._control = control
+        self._fds: set[int] = set()
+        self._order: int | None = None
+        self._steps = 0
+        self._lock = threading.Lock()
+
+    def install(self) -> None:
+        """Wrap the functions, for the life of the process."""
+        for name in (*_CHANGES, "pread"):
+            setattr(os, name, self._wrapped(name, getattr(os, name)))
+        close = os.close
+
+        def forget(fd: int) -> None:
+            self._fds.discard(fd)
+            close(fd)
+
+        os.close = forget
+
+    def _wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(first: Any, *rest: Any, **options: Any) -> Any:
+            if not self._is_ours(name, first, options):
+                return function(first, *rest, **options)
+            if name != "open":
+                self._before(name, function, first, *rest)
+                return function(first, *rest, **options)
+            changes = bool(rest and rest[0] & os.O_CREAT)
+            if changes:
+                self._before(name, function, first, *rest)
+            fd = function(first, *rest, **options)
+            self._fds.add(fd)
+            return fd
+
+        return wrapper
+
+    def _is_ours(self, name: str, first: Any, options: dict[str, Any]) -> bool:
+        if name in _BY_FD:
+            return first in self._fds
+        return "dir_fd" not in options and os.fspath(first).startswith(self._root)
+
+    def _before(self, name: str, function: Callable[..., Any], first: Any, *rest: Any) -> None:
+        with self._lock:
+            try:
+                orders = json.loads(self._control.read_text())
+            except FileNotFoundError:
+                return
+            failure = orders.get("fail", {}).get(name)
+            if failure is not None:
+                raise OSError(getattr(errno, failure), os.strerror(getattr(errno, failure)))
+            kill_at = orders.get("kill_at")
+            if kill_at is None or name == "pread":
+                return
+            if self._order != orders["order"]:
+                self._order, self._steps = orders["order"], 0
+            if self._steps == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._steps += 1
+            if name in ("pwritev", "write"):
+                if self._steps == kill_at:
+                    data = b"".join(rest[0]) if name == "pwritev" else bytes(rest[0])
+                    function(
+                        first, *([[data[: len(data) // 2]], *rest[1:]] if name == "pwritev" else [data[:9]])
+                    )
+                    os.kill(os.getpid(), signal.SIGKILL)
+                self._steps += 1
+
+
+class FaultyServer:
+    """A server in a process of its own; also a context manager that kills it."""
+
+    def __init__(self, process: ForkServerProcess, pipe: Connection, control: Path) -> None:
+        self.process = process
+        self.location = ""
+        self._pipe = pipe
+        self._control = control
+        self._orders = 0
+
+    @classmethod
+    def start(cls, data_dir: Path, **settings: Any) -> Self:
+        """Start a server and return once it serves.
+
+        Raises:
+            RuntimeError: with what the server said, when it did not start.
+        """
+        control = data_dir.with_name(f"{data_dir.name}.control")
+        control.unlink(missing_ok=True)
+        ours, theirs = _FORK.Pipe(duplex=False)
+        process = _FORK.Process(target=_run, args=(data_dir, control, theirs, settings), daemon=True)
+        process.start()
+        theirs.close()
+        server = cls(process, ours, control)
+        try:
+            kind, text = ours.recv() if ours.poll(START_DEADLINE_SECONDS) else ("error", "it said nothing")
+        except EOFError:
+            kind, text = "error", "its process ended"
+        if kind == "error":
+            server.close()
+            raise RuntimeError(text)
+        server.location = text
+        return server
+
+    def kill_at(self, step: int) -> None:
+        """Let the process kill itself before its change number ``step`` from now on; the first is 0."""
+        self._order(kill_at=step)
+
+    def fail(self, **functions: str) -> None:
+        """Let these functions fail from now on with these error names."""
+        self._order(fail=functions)
+
+    def heal(self) -> None:
+        """Let everything work again."""
+        self._order()
+
+    def kill(self) -> None:
+        """End the process with SIGKILL."""
+        self.process.kill()
+        self.wait()
+
+    def wait(self) -> int | None:
+        """Wait for the end of the process, and return its exit code, -9 if it was killed; None if it
+        goes on.
+        """
+        self.process.join(STOP_DEADLINE_SECONDS)
+        return self.process.exitcode
+
+    def terminate(self) -> int | None:
+        """Ask for a clean end, and return the exit code."""
+        self.process.terminate()
+        return self.wait()
+
+    def close(self) -> None:
+        """Make sure that the process is gone; may be called twice."""
+        if not self._pipe.closed:
+            self._pipe.close()
+            self.process.kill()
+            self.process.join(STOP_DEADLINE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _order(self, **orders: Any) -> None:
+        self._orders += 1
+        unfinished = self._control.with_suffix(".new")
+        unfinished.write_text(json.dumps({"order": self._orders, **orders}))
+        unfinished.replace(self._control)
+
+
+def _run(data_dir: Path, control: Path, pipe: Connection, settings: dict[str, Any]) -> None:
+    FaultyDisk(data_dir, control).install()
+    uvloop.run(_serve(data_dir, pipe, settings))
+
+
+async def _serve(data_dir: Path, pipe: Connection, settings: dict[str, Any]) -> None:
+    server = Server(config.load({"port": 0, "http_port": -1, "data_dir": data_dir, **settings}))
+    try:
+        await server.start()
+    except OSError as error:
+        await server.stop()
+        pipe.send(("error", str(error)))
+        return
+    pipe.send(("ready", server.location))
+    await asyncio.shield(server.run())
