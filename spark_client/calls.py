@@ -10,14 +10,22 @@ How a call finds its trailers
     two together when calls run at the same time; what comes later, in whatever thread, goes to the
     same object.
 
+Fork
+    gRPC hangs in a forked child when it is used there, and also when one of its objects is destroyed
+    there. So what holds such objects is registered with :func:`immortal_in_children`: a child gets a
+    reference to it that is never given back.
+
 Without the trailer the ``extra_info``, and at last pyarrow's class and message decide. What our server
 did not explain it did not send: that is a broken connection, or something between us.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -140,3 +148,22 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
     if isinstance(error, flight.FlightError | OSError):
         return Unreachable(f"the connection failed: {at}", server=call.location)
     return FlightShuffleError(at, server=call.location)
+
+
+_grpc_objects: weakref.WeakSet[Any] = weakref.WeakSet()
+_forks_are_watched = False
+
+
+def immortal_in_children(thing: Any) -> None:
+    """Let ``thing`` never be destroyed in a child that this process forks while ``thing`` lives."""
+    global _forks_are_watched  # noqa: PLW0603
+    _grpc_objects.add(thing)
+    if not _forks_are_watched:
+        _forks_are_watched = True
+        os.register_at_fork(after_in_child=_make_immortal)
+
+
+def _make_immortal() -> None:
+    for thing in list(_grpc_objects):
+        # A list of them would be emptied when the interpreter ends, which is too early.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

@@ -270,8 +270,9 @@ class Drain:
 
     def abandon(self) -> None:
         """Nobody will take anything any more. Takes no lock: finalizers call it, anywhere."""
-        self._abandoned = True
-        self.cancel()
+        if self._pid == os.getpid():
+            self._abandoned = True
+            self.cancel()
 
     def close(self) -> None:
         """End everything and wait for the threads, ``close_seconds`` at most. Twice is fine."""

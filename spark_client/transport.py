@@ -52,7 +52,16 @@ from pyarrow import flight
 from flight_server.errors import FlightShuffleError
 from flight_server.protocol import DatasetRequest
 from flight_server.strict_json import dump_json, parse_json
-from spark_client.calls import Call, CollectFactory, ForkedProcess, TimedOut, Unreachable, calling, translate
+from spark_client.calls import (
+    Call,
+    CollectFactory,
+    ForkedProcess,
+    TimedOut,
+    Unreachable,
+    calling,
+    immortal_in_children,
+    translate,
+)
 
 __all__ = [
     "Call",
@@ -108,6 +117,7 @@ class _Connections:
     """The connections of one server in one process."""
 
     def __init__(self) -> None:
+        immortal_in_children(self)
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.clients: list[flight.FlightClient] = []
@@ -169,6 +179,7 @@ class Server:
     def _here(self) -> _Connections:
         # A plain comparison, not a lock: the lock may have been held when the process was forked.
         if self._connections.pid != os.getpid():
+            # The parent's are not closed: see calls.
             self._connections = _Connections()
         return self._connections
 
@@ -282,6 +293,8 @@ class Server:
         options = self.options(timeout_seconds or self.timeouts.stream_seconds)
         with self.calling() as (client, call):
             writer, reader = client.do_put(descriptor, schema, options)
+            immortal_in_children(writer)
+            immortal_in_children(reader)
             return writer, reader, call
 
     def renew(self, dataset: str, generation: str | None = None) -> dict[str, Any]:

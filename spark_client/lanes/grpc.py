@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from flight_server.errors import ERROR_TRAILER, InvalidRequest
 from flight_server.protocol import Ticket
+from spark_client.calls import immortal_in_children
 from spark_client.lanes import BrokenStream, Totals
 from spark_client.transport import Call, Server, TimedOut
 
@@ -42,6 +43,7 @@ class GrpcReading:
     """See :class:`~spark_client.lanes.Reading`. The constructor blocks until the schema has come."""
 
     def __init__(self, server: Server, ticket: Ticket) -> None:
+        immortal_in_children(self)
         self._call = Call(server.location)
         self._totals: Totals | None = None
         with server.calling() as (client, self._call):

@@ -293,6 +293,7 @@ def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:
     with merge(fakes(1), timeouts=QUICK) as merged:
         pid = os.fork()
         if pid == 0:
+            signal.alarm(30)  # a child that hangs must not stay
             with contextlib.suppress(ForkedProcess):
                 next(merged)
                 os._exit(1)

@@ -1,0 +1,1 @@
+"""The client's streams over real sockets."""

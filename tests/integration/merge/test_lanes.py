@@ -1,0 +1,133 @@
+"""Which lane a stream takes, and that it finds the other one when the first is shut."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol import Ticket
+from spark_client.lanes import BrokenStream
+from spark_client.streams import PartitionStream
+from spark_client.transport import Server
+from tests.support.http_source import Answer, HttpSource, well
+from tests.support.merging import EVERYTHING, FRAMES, SCHEMA, batch_of, put, read_all
+from tests.support.proxy import Proxy
+
+BATCHES = [batch_of(0, frame) for frame in range(FRAMES)]
+
+
+def ticket_of(server: Server, name: str) -> Ticket:
+    return Ticket.parse(server.flight_info(name).endpoints[0].ticket.ticket)
+
+
+def bulk_answer(server: Server, name: str) -> Answer:
+    """What the bulk lane of this server answers for the dataset."""
+    return well(BATCHES, SCHEMA, ticket_of(server, name).generation or "")
+
+
+def test_the_bulk_lane_is_taken_by_default(server: Server, name: str) -> None:
+    put(server, name)
+    with HttpSource(bulk_answer(server, name)) as source:
+        stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
+        assert read_all(stream) == EVERYTHING
+        assert len(source.requests) == 1
+
+
+def test_the_grpc_lane_is_taken_when_it_is_asked_for(server: Server, name: str) -> None:
+    put(server, name)
+    with HttpSource(bulk_answer(server, name)) as source:
+        stream = PartitionStream(server, ticket_of(server, name), locations=[source.url], lane="grpc")
+        assert read_all(stream) == EVERYTHING
+        assert source.requests == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\nhome",
+        b"HTTP/1.1 502 Bad Gateway\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"",
+    ],
+)
+def test_an_address_that_does_not_speak_the_bulk_lane_sends_the_stream_to_grpc(
+    server: Server, name: str, answer: bytes
+) -> None:
+    put(server, name)
+    with HttpSource(lambda *_: [answer], closes=True) as source:
+        for _ in range(3):
+            stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
+            assert read_all(stream) == EVERYTHING
+            assert stream.resumes == 0
+        assert len(source.requests) == 1, "it is left alone for a while"
+
+
+def test_an_address_that_refuses_connections_sends_the_stream_to_grpc(server: Server, name: str) -> None:
+    put(server, name)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    assert read_all(PartitionStream(server, ticket_of(server, name), locations=[url])) == EVERYTHING
+    with pytest.raises(BrokenStream, match=url):
+        read_all(PartitionStream(server, ticket_of(server, name), locations=[url], lane="bulk"))
+
+
+def test_a_bulk_stream_that_breaks_goes_on_over_grpc_without_a_row_lost_or_twice(
+    server: Server, name: str
+) -> None:
+    put(server, name)
+    whole = b"".join(bulk_answer(server, name)("/", {}))
+    for cut_at in range(100, len(whole), len(whole) // 7):
+
+        def answer(*_: object, cut_at: int = cut_at) -> Iterable[bytes]:
+            return [whole[:cut_at]]
+
+        with HttpSource(answer, closes=True) as source:
+            stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
+            assert read_all(stream) == EVERYTHING
+
+
+def test_when_grpc_is_shut_the_bulk_lane_alone_is_enough(server: Server, name: str) -> None:
+    put(server, name)
+    with Proxy.to(server.location) as gone:
+        nowhere = gone.location
+    ticket, answer = ticket_of(server, name), bulk_answer(server, name)
+    blind = Server(nowhere, timeouts=server.timeouts)
+    with HttpSource(answer) as source:
+        assert read_all(PartitionStream(blind, ticket, locations=[source.url])) == EVERYTHING
+    blind.close()
+
+
+def test_a_forked_child_of_a_process_that_used_grpc_may_use_the_bulk_lane(server: Server, name: str) -> None:
+    put(server, name)
+    ticket, answer = ticket_of(server, name), bulk_answer(server, name)
+    with HttpSource(answer) as source:
+        # The parent leaves an idle connection behind, which the child must not touch.
+        assert read_all(PartitionStream(server, ticket, locations=[source.url])) == EVERYTHING
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)  # a child that hangs must not stay
+            whole = read_all(PartitionStream(server, ticket, locations=[source.url])) == EVERYTHING
+            os._exit(7 if whole else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert read_all(PartitionStream(server, ticket, locations=[source.url])) == EVERYTHING
+        assert source.connections == 2
+
+
+def test_a_table_can_be_made_of_what_the_bulk_lane_brings(server: Server, name: str) -> None:
+    put(server, name)
+    with HttpSource(bulk_answer(server, name)) as source:
+        stream = PartitionStream(server, ticket_of(server, name), locations=[source.url])
+        batches = []
+        while (batch := stream.read()) is not None:
+            batches.append(batch)
+        stream.close()
+    table = pa.Table.from_batches(batches)
+    table.validate(full=True)
+    assert table["n"].to_pylist() == EVERYTHING

@@ -1,0 +1,225 @@
+"""The client's streams against a real server over real sockets."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import threading
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from flight_server.errors import NotFound
+from flight_server.memory import MemoryPool
+from flight_server.protocol import Ticket
+from spark_client.lanes import BrokenStream
+from spark_client.streams import PartitionStream, StreamStalled, merge, merge_async, partition_streams
+from spark_client.transport import ForkedProcess, Server, Timeouts
+from tests.support.merging import (
+    EVERYTHING,
+    FRAMES,
+    QUICK,
+    ROWS,
+    SCHEMA,
+    batch_of,
+    create,
+    open_put,
+    put,
+    put_all,
+    streams_of,
+    until,
+)
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess
+
+
+def test_merge_reads_every_partition_whole(server: Server, name: str) -> None:
+    put_all(server, name, 5)
+    pool = MemoryPool(40_000)
+    with merge(streams_of(server, name), pool=pool, timeouts=QUICK) as merged:
+        assert merged.schema == SCHEMA
+        table = pa.Table.from_batches(merged, SCHEMA)
+    for partition in range(5):
+        mine = table.filter(pa.compute.equal(table["partition"], partition))
+        assert mine["n"].to_pylist() == EVERYTHING
+    assert pool.used_bytes == 0
+
+
+async def test_async_merge_reads_every_partition_whole(server: Server, name: str) -> None:
+    put_all(server, name, 3)
+    async with merge_async(streams_of(server, name), timeouts=QUICK) as merged:
+        assert sum([batch.num_rows async for batch in merged]) == 3 * FRAMES * ROWS
+
+
+def test_a_dataset_without_a_row_is_read_whole(server: Server, name: str) -> None:
+    put(server, name, frames=0)
+    with merge(streams_of(server, name), timeouts=QUICK) as merged:
+        assert merged.schema == SCHEMA
+        assert list(merged) == []
+
+
+def test_the_endpoints_of_a_flight_info_become_streams(server: Server, name: str) -> None:
+    put_all(server, name, 3)
+    streams = partition_streams(server, server.flight_info(name).endpoints, lane="grpc")
+    assert [stream.partition for stream in streams] == [0, 1, 2]
+    with merge(streams, order="stream", timeouts=QUICK) as merged:
+        assert [batch["partition"][0].as_py() for batch in merged] == [0] * 20 + [1] * 20 + [2] * 20
+
+
+def test_merge_reads_while_it_is_being_written(server: Server, name: str) -> None:
+    writer = open_put(server, name)
+    writer.write_batch(batch_of(0, 0))
+    with merge(streams_of(server, name), timeouts=QUICK) as merged:
+        for frame in range(1, 10):
+            assert next(merged) == batch_of(0, frame - 1)
+            writer.write_batch(batch_of(0, frame))
+        writer.close()
+        assert len(list(merged)) == 1
+
+
+# Waiting.
+
+
+def test_a_stall_names_stream_server_and_what_the_server_waits_for(process: ServerProcess, name: str) -> None:
+    server = Server(process.location, timeouts=Timeouts(stall_seconds=0.3, close_seconds=5))
+    writer = open_put(server, name)
+    writer.write_batch(batch_of(0, 0))
+    with merge(streams_of(server, name), timeouts=QUICK) as merged:
+        next(merged)
+        with pytest.raises(StreamStalled) as raised:
+            next(merged)
+    for word in ("partition 0", name, process.location, "producer"):
+        assert word in raised.value.message
+    server.close()
+
+
+def test_a_dataset_that_nobody_describes_is_an_error_in_time(process: ServerProcess, name: str) -> None:
+    server = Server(process.location, timeouts=Timeouts(first_message_seconds=0.5, close_seconds=5))
+    create(server, name)
+    stream = PartitionStream(server, Ticket(name, 0), lane="grpc")
+    with merge([stream], timeouts=QUICK) as merged, pytest.raises(StreamStalled, match="no schema came"):
+        next(merged)
+    server.close()
+
+
+def test_closing_ends_a_stream_that_waits_for_its_schema(server: Server, name: str) -> None:
+    create(server, name)
+    with merge([PartitionStream(server, Ticket(name, 0), lane="grpc")], timeouts=QUICK):
+        until(lambda: bool(server.action("why", {"dataset": name})["waits"]), "the server waits")
+
+
+def test_a_peer_that_accepts_and_never_answers_is_an_error_in_time(proxy: Proxy, name: str) -> None:
+    server = Server(proxy.location, timeouts=Timeouts(connect_seconds=0.5, first_message_seconds=1, tries=1))
+    proxy.hold()
+    with (
+        merge([PartitionStream(server, Ticket(name, 0), lane="grpc")], timeouts=QUICK) as merged,
+        pytest.raises((StreamStalled, BrokenStream)),
+    ):
+        next(merged)
+    proxy.release()
+    server.close()
+
+
+def test_closing_ends_streams_that_wait_for_a_producer(server: Server, name: str) -> None:
+    create(server, name, 4)
+    writers = [open_put(server, name, i) for i in range(4)]
+    for i, writer in enumerate(writers):
+        writer.write_batch(batch_of(i, 0))
+    merged = merge(streams_of(server, name), timeouts=QUICK)
+    for _ in range(4):
+        next(merged)
+    merged.close()
+    assert merged.statistics().threads == 0
+    until(lambda: not _readers(server, name), "the server has let go of the readers")
+
+
+def test_a_collected_merge_lets_go_of_the_server(server: Server, name: str) -> None:
+    writer = open_put(server, name)
+    writer.write_batch(batch_of(0, 0))
+    merged = merge(streams_of(server, name), timeouts=QUICK)
+    next(merged)
+    del merged
+    gc.collect()
+    until(lambda: not _readers(server, name), "the server has let go of the reader")
+
+
+def _readers(server: Server, name: str) -> list[object]:
+    partitions = server.action("statistics", {"dataset": name})["datasets"][name]["partitions"]
+    return [reader for partition in partitions.values() for reader in partition["subscriptions"]]
+
+
+# Windows and connections.
+
+
+def test_one_stream_that_nobody_reads_starves_no_other_through_a_small_window(
+    process: ServerProcess, name: str
+) -> None:
+    server = Server(process.location, timeouts=QUICK, max_connections=1, window_bytes=65_535)
+    put_all(server, name, 6, frames=40)
+    with server.calling() as (client, _):
+        unread = client.do_get(flight.Ticket(Ticket(name, 5).encode()))
+        with merge(streams_of(server, name)[:5], order="stream", timeouts=QUICK) as merged:
+            assert sum(batch.num_rows for batch in merged) == 5 * 40 * ROWS
+        assert unread.read_all().num_rows == 40 * ROWS
+    server.close()
+
+
+def test_hundreds_of_streams_share_a_few_connections(server: Server, name: str) -> None:
+    put_all(server, name, 300, frames=1)
+    with Proxy.to(server.location) as between:
+        client = Server(between.location, timeouts=QUICK)
+        streams = [PartitionStream(client, Ticket(name, i), lane="grpc") for i in range(300)]
+        with merge(streams, timeouts=QUICK) as merged:
+            assert sum(batch.num_rows for batch in merged) == 300 * ROWS
+        assert between.connections <= 4
+        client.close()
+
+
+def test_errors_of_calls_at_the_same_time_are_not_mixed_up(server: Server) -> None:
+    wrong: list[str] = []
+
+    def ask(number: int) -> None:
+        for i in range(20):
+            wanted = f"nobody/{number}/{i}"
+            try:
+                server.flight_info(wanted)
+            except NotFound as error:
+                if wanted not in error.message:
+                    wrong.append(error.message)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_server_travels_by_pickle_and_is_shared_where_it_arrives(server: Server, name: str) -> None:
+    put(server, name, frames=1)
+    data = pickle.dumps(server)
+    first, second = pickle.loads(data), pickle.loads(data)
+    assert first is second
+    assert first.flight_info(name).total_records == ROWS
+    first.close()
+
+
+def test_a_forked_child_of_a_process_that_used_grpc_gets_an_error_and_does_not_hang(
+    server: Server, name: str
+) -> None:
+    put(server, name, frames=1)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)  # a child that hangs must not stay
+        try:
+            server.flight_info(name)
+        except ForkedProcess:
+            # Destroying what gRPC has made would hang as well.
+            del server
+            gc.collect()
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7

@@ -1,0 +1,164 @@
+"""The client's streams over a network that breaks, and servers that replace or lose what is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from flight_server.errors import DatasetDropped, NotFound, PartitionFailed, StaleTicket
+from flight_server.protocol import Ticket
+from spark_client.lanes import BrokenStream
+from spark_client.streams import PartitionStream, merge
+from spark_client.transport import Server
+from tests.support.merging import (
+    EVERYTHING,
+    QUICK,
+    ROWS,
+    batch_of,
+    open_put,
+    put,
+    put_all,
+    read_all,
+    streams_of,
+)
+from tests.support.proxy import Proxy
+
+
+@pytest.mark.parametrize("into", [0.02, 0.3, 0.5, 0.75, 0.98])
+def test_a_connection_that_breaks_anywhere_is_resumed_without_a_row_lost_or_twice(
+    server: Server, proxy: Proxy, through: Server, name: str, into: float
+) -> None:
+    put(server, name)
+    ticket = Ticket.parse(server.flight_info(name).endpoints[0].ticket.ticket)
+    before = proxy.bytes_back
+    assert read_all(PartitionStream(through, ticket, lane="grpc")) == EVERYTHING
+    size_bytes = proxy.bytes_back - before
+    stream = PartitionStream(through, ticket, lane="grpc")
+    proxy.cut_after(int(size_bytes * into))
+    assert read_all(stream) == EVERYTHING
+    assert proxy.cuts == 1
+
+
+def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
+    server: Server, proxy: Proxy, through: Server, name: str
+) -> None:
+    put(server, name)
+    stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
+    numbers = []
+    while (batch := stream.read()) is not None:
+        numbers += batch["n"].to_pylist()
+        proxy.cut()
+    stream.close()
+    assert numbers == EVERYTHING
+    assert stream.resumes >= 1
+
+
+def test_every_byte_of_a_small_read_can_be_the_last_one_of_its_connection(
+    server: Server, proxy: Proxy, through: Server, name: str
+) -> None:
+    put(server, name, frames=2)
+    ticket = Ticket.parse(server.flight_info(name).endpoints[0].ticket.ticket)
+    before = proxy.bytes_back
+    read_all(PartitionStream(through, ticket, lane="grpc"))
+    size_bytes = proxy.bytes_back - before
+    # A step that meets header, metadata, body, padding and trailers in some run.
+    for cut_at in range(1, size_bytes, max(1, size_bytes // 40) | 1):
+        stream = PartitionStream(through, ticket, lane="grpc")
+        proxy.cut_after(cut_at)
+        assert read_all(stream) == list(range(2 * ROWS)), f"cut after {cut_at} of {size_bytes} bytes"
+
+
+def test_merged_streams_survive_cuts_of_their_shared_connections(
+    server: Server, proxy: Proxy, through: Server, name: str
+) -> None:
+    put_all(server, name, 8)
+    streams = [PartitionStream(through, Ticket(name, i), lane="grpc") for i in range(8)]
+    rows: dict[int, list[int]] = {i: [] for i in range(8)}
+    with merge(streams, timeouts=QUICK) as merged:
+        for count, batch in enumerate(merged):
+            rows[batch["partition"][0].as_py()] += batch["n"].to_pylist()
+            if count in (3, 40, 90):
+                proxy.cut()
+    assert all(numbers == EVERYTHING for numbers in rows.values())
+
+
+def test_a_server_that_stays_away_is_an_error_after_a_bounded_number_of_tries(
+    server: Server, proxy: Proxy, through: Server, name: str
+) -> None:
+    writer = open_put(server, name)
+    writer.write_batch(batch_of(0, 0))
+    stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
+    with merge([stream], timeouts=QUICK) as merged:
+        next(merged)
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(BrokenStream) as raised:
+            next(merged)
+    assert "beyond frame 1" in raised.value.message
+    assert f"{QUICK.tries + 1} tries" in raised.value.message
+    assert proxy.location in raised.value.message
+
+
+def test_the_next_location_is_tried_when_the_first_one_is_gone(server: Server, name: str) -> None:
+    put(server, name)
+    with Proxy.to(server.location) as gone:
+        nowhere = gone.location
+    stream = PartitionStream(
+        server, Ticket(name, 0), locations=[nowhere, "arrow-flight-reuse-connection://?"], lane="grpc"
+    )
+    assert read_all(stream) == EVERYTHING
+
+
+def test_a_broken_stream_is_never_resumed_in_another_generation(
+    server: Server, proxy: Proxy, through: Server, name: str
+) -> None:
+    writer = open_put(server, name)
+    writer.write_batch(batch_of(0, 0))
+    stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
+    assert stream.read() == batch_of(0, 0)
+    assert stream.generation is not None
+    proxy.refuse()
+    proxy.cut()
+    server.action("drop", {"dataset": name})
+    put(server, name, frames=3)
+    proxy.refuse(refusing=False)
+    with pytest.raises(StaleTicket, match="replaced or dropped after 1 of its frames"):
+        stream.read()
+    stream.close()
+
+
+def test_a_dataset_that_is_dropped_while_it_is_read_is_the_servers_error(server: Server, name: str) -> None:
+    writer = open_put(server, name)
+    writer.write_batch(batch_of(0, 0))
+    with merge(streams_of(server, name), timeouts=QUICK) as merged:
+        next(merged)
+        server.action("drop", {"dataset": name})
+        with pytest.raises((DatasetDropped, StaleTicket)):
+            next(merged)
+
+
+def test_an_unknown_dataset_and_a_stale_ticket_are_said_in_the_servers_words(
+    server: Server, name: str
+) -> None:
+    with merge([PartitionStream(server, Ticket("no/such/thing", 0))], timeouts=QUICK) as merged:
+        with pytest.raises(NotFound, match="no/such/thing") as raised:
+            next(merged)
+        assert "grpc" not in raised.value.message.lower()
+    put(server, name)
+    with (
+        merge([PartitionStream(server, Ticket(name, 0, "other"))], timeouts=QUICK) as merged,
+        pytest.raises(StaleTicket),
+    ):
+        next(merged)
+
+
+def test_a_producer_that_breaks_off_is_an_error_and_never_a_short_result(server: Server, name: str) -> None:
+    with Proxy.to(server.location) as between:
+        producer = Server(between.location, timeouts=QUICK)
+        writer = open_put(producer, name)
+        writer.write_batch(batch_of(0, 0))
+        with merge(streams_of(server, name), timeouts=QUICK) as merged:
+            next(merged)
+            between.cut()
+            with pytest.raises(PartitionFailed):
+                list(merged)
+        producer.close()

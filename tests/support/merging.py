@@ -1,0 +1,80 @@
+"""Datasets, streams and connections for the tests of the client's streams against a real server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.protocol import PutCommand, Ticket
+from spark_client.streams import PartitionStream
+from spark_client.transport import Server, Timeouts
+
+SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])
+FRAMES, ROWS = 20, 500
+QUICK = Timeouts(
+    connect_seconds=5,
+    call_seconds=10,
+    first_message_seconds=10,
+    stall_seconds=20,
+    backoff_seconds=0.01,
+    backoff_limit_seconds=0.05,
+    slot_seconds=0.01,
+    close_seconds=5,
+)
+
+
+def batch_of(partition: int, frame: int, rows: int = ROWS) -> pa.RecordBatch:
+    numbers = pa.array(range(frame * rows, (frame + 1) * rows), pa.int64())
+    return pa.record_batch([pa.array([partition] * rows, pa.int64()), numbers], schema=SCHEMA)
+
+
+def create(server: Server, name: str, partitions: int = 1) -> None:
+    server.action("create", {"dataset": name, "kind": "stream", "partitions": partitions})
+
+
+def open_put(
+    server: Server, name: str, partition: int = 0, mode: str = "create"
+) -> flight.FlightStreamWriter:
+    command = PutCommand(name, partition, mode=mode).encode()
+    return server.open_put(flight.FlightDescriptor.for_command(command), SCHEMA)[0]
+
+
+def put(server: Server, name: str, partition: int = 0, frames: int = FRAMES, mode: str = "create") -> None:
+    writer = open_put(server, name, partition, mode)
+    for frame in range(frames):
+        writer.write_batch(batch_of(partition, frame))
+    writer.close()
+
+
+def put_all(server: Server, name: str, partitions: int, frames: int = FRAMES) -> None:
+    create(server, name, partitions)
+    for partition in range(partitions):
+        put(server, name, partition, frames)
+
+
+def streams_of(server: Server, name: str) -> list[PartitionStream]:
+    return [
+        PartitionStream(server, Ticket.parse(endpoint.ticket.ticket), lane="grpc")
+        for endpoint in server.flight_info(name).endpoints
+    ]
+
+
+def read_all(stream: PartitionStream) -> list[int]:
+    numbers: list[int] = []
+    while (batch := stream.read()) is not None:
+        numbers += batch["n"].to_pylist()
+    stream.close()
+    return numbers
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.005)
+
+
+EVERYTHING = list(range(FRAMES * ROWS))
