@@ -110,16 +110,15 @@ async def read(
         try:
             while True:
                 run = cursor.take(run_bytes)
+                if not run and cursor.frame is not None:
+                    run.append(await cursor.fetch())
                 if run:
+                    back.read_ahead()
                     yield run
                     run.clear()
                 elif cursor.ended:
-                    _check_start(partition, start)
+                    check_start(partition, start)
                     return
-                elif cursor.frame is not None:
-                    run.append(await cursor.fetch())
-                    yield run
-                    run.clear()
                 else:
                     with core.waits.enter(
                         "producer", dataset=reader.dataset, partition=reader.partition, peer=reader.peer
@@ -137,7 +136,12 @@ async def read(
             back.close()
 
 
-def _check_start(partition: Partition, start: int) -> None:
+def check_start(partition: Partition, start: int) -> None:
+    """A sealed partition has a frame ``start``, or ends just before it.
+
+    Raises:
+        InvalidRequest: it has fewer frames.
+    """
     frames = partition.totals.frames
     if start > frames:
         raise InvalidRequest(

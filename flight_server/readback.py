@@ -3,7 +3,7 @@
 Guarantee: :meth:`ReadBack.next_to_send` returns the frame's own bytes and a reservation for the copy
 that the transport makes of them, or raises; :meth:`ReadBack.next_nowait` does so if that takes no
 waiting. Frames on disk come back in runs of up to ``RUN_BYTES``, one thread hop for each, and the next
-run is read while the present one is being sent.
+run is read while the present one is being sent, if :meth:`ReadBack.read_ahead` is called before sending.
 
 No circular wait
     A reader never waits for bytes of the ``sends`` account while it holds some of it. So whoever calls
@@ -90,7 +90,6 @@ class ReadBack:
         if room is None:
             return None
         self._ready.pop(frame, None)
-        self._read_ahead()
         return payload, room
 
     async def next_to_send(self, frame: Frame) -> tuple[Payload, Reservation]:
@@ -118,8 +117,14 @@ class ReadBack:
                 results = await self._submit(run)
             self._keep(run, results, wanted=frame)
             payload = self._ready.pop(frame)
-            self._read_ahead()
         return payload, room
+
+    def read_ahead(self) -> None:
+        """Start to read the frames that follow, if they are on disk and there is room at once."""
+        if self._ahead is None and len(self._ready) <= 1:
+            run = self._run_from(None, None)
+            if run:
+                self._ahead = run, self._submit(run)
 
     def close(self) -> None:
         """Let go of what was read, and of what is being read as soon as it is. Twice is fine."""
@@ -171,12 +176,6 @@ class ReadBack:
             payload = Payload(data, reservation)
             frame.share(payload)
             self._ready[frame] = payload
-
-    def _read_ahead(self) -> None:
-        if self._ahead is None and len(self._ready) <= 1:
-            run = self._run_from(None, None)
-            if run:
-                self._ahead = run, self._submit(run)
 
 
 def _read_all(run: _Run) -> _Results:
