@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 from pyarrow import flight
 
-from . import wire
+from . import sources, wire
 from .core import Core
 from .decoder import SchemaMessage
 from .errors import InvalidRequest, NotFound
@@ -50,12 +50,15 @@ def decode_schema(text: str) -> SchemaMessage:
 
 async def _create(core: Core, body: bytes) -> bytes:
     request = CreateRequest.parse(body)
-    if request.kind in (Kind.SOURCE, Kind.CHANGELOG):
+    if request.kind is Kind.CHANGELOG:
         raise InvalidRequest(
-            f"create: this server does not have kind {request.kind.value!r} yet; use stream or shuffle"
+            f"create: this server does not have kind {request.kind.value!r} yet; use stream, shuffle or source"
         )
     schema = None if request.schema is None else decode_schema(request.schema)
-    dataset, created = core.store.create(request, schema)
+    if request.kind is Kind.SOURCE:
+        dataset, created = await sources.create(core, request, schema)
+    else:
+        dataset, created = core.store.create(request, schema)
     return dump_json({"dataset": dataset.name, "generation": dataset.generation, "created": created})
 
 

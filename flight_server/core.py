@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .background import Background
 from .broadcast import Subscription
 from .budget import Budget, reserve
 from .config import Settings
@@ -42,6 +43,9 @@ class Counters:
     frames_read_back: int = 0
     bytes_read_back: int = 0
     readers_ended_as_too_slow: int = 0
+    # Of source datasets: how often a partition was pulled, and how often that failed.
+    pulls: int = 0
+    pulls_failed: int = 0
 
 
 class Core:
@@ -54,6 +58,7 @@ class Core:
         self.waits = Waits()
         self.spiller = Spiller(store)
         self.counters = Counters()
+        self.background = Background()
         self.drain_requested = asyncio.Event()
         # What clients are told; known when the listeners are open.
         self.location: str | None = None
@@ -222,6 +227,7 @@ class Core:
                 for attempt in dataset.attempts
             ],
             "partitions": partitions,
+            **({} if dataset.puller is None else {"source": dataset.puller.statistics()}),
         }
 
 

@@ -25,6 +25,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from .attempts import Attempt, Attempts
 from .decoder import SchemaMessage
@@ -39,6 +40,18 @@ from .spill import SegmentWriter
 def new_generation() -> str:
     """An opaque name that no other incarnation has, on this server or another."""
     return secrets.token_hex(8)
+
+
+class Puller(Protocol):
+    """What produces a dataset of kind ``source``; see ``pulls``. It holds no reference to the dataset."""
+
+    def want(self, dataset: Dataset, index: int) -> None:
+        """A reader has come: see to it that the partition is pulled. Never waits."""
+
+    def close(self) -> None:
+        """The dataset was dropped: stop."""
+
+    def statistics(self) -> dict[str, Any]: ...
 
 
 class Dataset:
@@ -76,6 +89,7 @@ class Dataset:
         self.files = files
         self.attempts = Attempts(name)
         self.dropped = False
+        self.puller: Puller | None = None
         self._schema = schema
         self._described = asyncio.Event()
         if schema is not None:
@@ -171,11 +185,23 @@ class Dataset:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why a partition failed, if one did."""
+        """Why a partition failed, if one did. A source's failures pass, and its dataset stays in use."""
+        if self.puller is not None:
+            return None
         for partition in self._partitions.values():
             if partition.failure is not None:
                 return partition.failure
         return None
+
+    @property
+    def filling(self) -> bool:
+        """Asking again later will show more. A source's dataset fills only when it is read."""
+        return not self.sealed and self.puller is None
+
+    def want(self, index: int) -> None:
+        """A reader has come for the partition: what nobody else produces is pulled."""
+        if self.puller is not None:
+            self.puller.want(self, index)
 
     def begin_stream(self, index: int) -> Partition:
         """The partition, for its one producer.
@@ -288,6 +314,11 @@ class Dataset:
         self._touched = self._clock()
 
     @property
+    def used_at(self) -> float:
+        """When it was last read or written, by the clock."""
+        return self._touched
+
+    @property
     def lease_left_seconds(self) -> float | None:
         if self.lease_seconds is None:
             return None
@@ -318,6 +349,8 @@ class Dataset:
     def drop(self) -> None:
         """Let everything go; streams in progress get an error. Twice is fine."""
         self.dropped = True
+        if self.puller is not None:
+            self.puller.close()
         self.attempts.discard_all()
         self.partition(0)
         for partition in self._partitions.values():
@@ -338,6 +371,25 @@ class Dataset:
             yield from attempt.victims()
         for partition in self._partitions.values():
             yield from partition.victims(near=near)
+
+    def let_go(self, *, spilled: bool) -> bool:
+        """Let go of every sealed partition of a source that nobody reads now: it can be pulled again.
+
+        Args:
+            spilled: also if that frees only disk.
+
+        Returns:
+            Whether bytes came free.
+        """
+        if self.puller is None or any(partition.subscriptions() for partition in self._partitions.values()):
+            return False
+        sealed = [each for each in self._partitions.values() if each.state is PartitionState.SEALED]
+        if not any(spilled or frame.resident for partition in sealed for frame in partition.frames()):
+            return False
+        for partition in sealed:
+            if partition.frames_left:
+                partition.reopen()
+        return True
 
     @property
     def rows(self) -> int:

@@ -94,6 +94,7 @@ async def read(
         FlightShuffleError: the partition failed or was dropped.
     """
     partition = dataset.partition(reader.partition)
+    dataset.want(reader.partition)
     if dataset.retention.readers is not None:
         run_bytes = 0  # a frame counts as passed when the next is taken: not before it was sent
     subscription = partition.subscribe(start)
@@ -121,7 +122,10 @@ async def read(
                     return
                 else:
                     with core.waits.enter(
-                        "producer", dataset=reader.dataset, partition=reader.partition, peer=reader.peer
+                        "producer" if dataset.puller is None else "source",
+                        dataset=reader.dataset,
+                        partition=reader.partition,
+                        peer=reader.peer,
                     ):
                         await subscription.wait()
         except CorruptFrame as corrupt:

@@ -39,9 +39,11 @@ def flight_info(core: Core, dataset: Dataset) -> Any:
 
     Raises:
         FlightShuffleError: a partition has failed, or the dataset was dropped: a fresh copy of the cause.
+            A source's failed partition is no failure of its dataset: whoever reads it is told.
     """
     for partition in dataset.partitions():
-        partition.check()
+        if dataset.puller is None or dataset.dropped:  # what a source has failed to do it may do next time
+            partition.check()
     ends_at = expiration(dataset)
     endpoints = []
     for index in range(dataset.partition_count):
@@ -65,7 +67,7 @@ def flight_info(core: Core, dataset: Dataset) -> Any:
 def poll_info(core: Core, dataset: Dataset) -> bytes:
     """The PollInfo message; complete, without a descriptor to ask again with, once sealed."""
     parts = [wire.field(1, flight_info(core, dataset).serialize())]
-    if not dataset.sealed:
+    if dataset.filling:
         parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
     parts.append(wire.double_field(3, progress(dataset)))
     ends_at = expiration(dataset)

@@ -2,11 +2,11 @@
 
 States and verbs, all of them:
 
-    state     publish   seal      fail      drop
-    OPEN      OPEN      SEALED    FAILED    DROPPED
-    SEALED    error     SEALED    error     DROPPED
-    FAILED    error     error     FAILED    DROPPED
-    DROPPED   error     error     DROPPED   DROPPED
+    state     publish   seal      fail      drop      reopen
+    OPEN      OPEN      SEALED    FAILED    DROPPED   error
+    SEALED    error     SEALED    error     DROPPED   OPEN
+    FAILED    error     error     FAILED    DROPPED   OPEN
+    DROPPED   error     error     DROPPED   DROPPED   error
 
 An error is a :class:`~flight_server.errors.Conflict`. FAILED and DROPPED hold no frames: readers,
 present and later, get the cause as an error of their own.
@@ -15,6 +15,14 @@ Who holds what
     The partition holds its queue; the queue holds the frames; a frame holds its payload and slice. So
     when the partition goes (its dataset was dropped or replaced and its last reader has left) bytes,
     reservations and files go with it, and nobody has to be told.
+
+Producing again
+    What comes from a source can be had again: after a failure, or when its frames were let go instead
+    of spilled. ``reopen`` starts again from frame 0, under the same generation, and what was published
+    before must come again, byte for byte: a running checksum is compared before a frame beyond it is
+    published, and at the seal. So a reader that resumes at a later frame gets the rest of what it had,
+    or an error; never rows of another state of the source. The totals of a partition that was sealed
+    once stay known.
 
 Victims
     :meth:`Partition.victims` says which frames can leave RAM, coldest first: those that no attached
@@ -58,6 +66,8 @@ _AFTER: dict[tuple[PartitionState, str], PartitionState] = {
     (_FAILED, "drop"): _DROPPED,
     (_DROPPED, "fail"): _DROPPED,
     (_DROPPED, "drop"): _DROPPED,
+    (_SEALED, "reopen"): _OPEN,
+    (_FAILED, "reopen"): _OPEN,
 }
 
 
@@ -89,9 +99,18 @@ class Partition:
         self._rows = 0
         self._crc32c = 0
         self._cold_below = 0  # every frame before this index is known to have left RAM
+        self._retain_readers = retain_readers
+        self._before: Totals | None = None  # the longest that was published before a reopen
+        self._whole: Totals | None = None
 
     @property
     def totals(self) -> Totals:
+        """Of the whole partition if it was ever sealed, else of what was published so far."""
+        return self._whole or self.so_far
+
+    @property
+    def so_far(self) -> Totals:
+        """Of what was published since the partition was last opened."""
         return Totals(self._rows, len(self._queue), self._queue.total_bytes, self._crc32c)
 
     @property
@@ -107,11 +126,16 @@ class Partition:
         """Append a frame; readers that wait get it at once. Never waits.
 
         Raises:
-            Conflict: the partition is not open.
+            Conflict: the partition is not open; or it was reopened, and the frames up to this one are
+                not those that were published before.
         """
         self._step("publish")
+        checksum = running_crc32c(self._crc32c, frame)
+        before = self._before
+        if before is not None and len(self._queue) + 1 == before.frames and checksum != before.crc32c:
+            raise self._other_than_before()
         self._rows += frame.rows
-        self._crc32c = running_crc32c(self._crc32c, frame)
+        self._crc32c = checksum
         self._queue.publish(frame, frame.size_bytes)
 
     def restore(self, frames: list[Frame], totals: Totals) -> None:
@@ -139,10 +163,31 @@ class Partition:
         """The last frame was published: readers end cleanly after it. Twice is fine.
 
         Raises:
-            Conflict: the partition has failed or was dropped.
+            Conflict: the partition has failed or was dropped; or it was reopened, and is not what it was.
         """
+        so_far, before = self.so_far, self._before
+        if self.state is _OPEN and (
+            (before is not None and so_far.frames < before.frames) or self._whole not in (None, so_far)
+        ):
+            raise self._other_than_before()
         self._step("seal")
+        self._whole = so_far
         self._queue.close()
+
+    def reopen(self) -> None:
+        """Let all frames go and start again from the first; see "Producing again".
+
+        Readers of a failed partition keep their error; a sealed one should have no readers.
+
+        Raises:
+            Conflict: the partition is open or was dropped.
+        """
+        so_far = self.so_far
+        self._step("reopen")
+        if self._before is None or self._before.frames < so_far.frames:
+            self._before = so_far
+        self._queue = BroadcastQueue(self._retain_readers)
+        self._rows = self._crc32c = self._cold_below = 0
 
     def fail(self, cause: FlightShuffleError) -> None:
         """Let all frames go; each reader gets a fresh copy of ``cause``. Twice is fine.
@@ -219,6 +264,13 @@ class Partition:
                 frame = queue.item(index)
                 if frame.resident:
                     yield frame
+
+    def _other_than_before(self) -> Conflict:
+        return Conflict(
+            f"dataset {self.dataset!r} partition {self.index}: it is not what it was when it was produced before",
+            dataset=self.dataset,
+            partition=self.index,
+        )
 
     def _step(self, verb: str) -> None:
         after = _AFTER.get((self.state, verb))

@@ -121,6 +121,7 @@ class Server:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self.core.background.stop()
         await asyncio.to_thread(self.store.close)
         if self._data_dir is not None:
             await asyncio.to_thread(self._data_dir.close)

@@ -151,7 +151,7 @@ class FlightService:
             "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
         ):
             waited = 0.0
-            while _filling(dataset) == seen and not (dataset.sealed or dataset.failure) and waited < patience:
+            while _filling(dataset) == seen and dataset.filling and not dataset.failure and waited < patience:
                 await asyncio.sleep(POLL_STEP_SECONDS)
                 waited += POLL_STEP_SECONDS
         return infos.poll_info(self._core, dataset)

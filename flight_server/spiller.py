@@ -101,6 +101,9 @@ class Spiller:
         return False
 
     async def _move(self, size_bytes: int) -> bool:
+        # What can be pulled again is not worth writing. One dataset at a time: it may be enough.
+        if self._store.let_go(spilled=self.trouble is not None):
+            return True
         moved = False
         for writer, frames in self._store.pick_victims(size_bytes):
             try:

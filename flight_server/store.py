@@ -340,13 +340,9 @@ class Store:
         return groups
 
     def let_go(self, *, spilled: bool) -> bool:
-        """Let go of the source dataset that nobody has used for longest; see :meth:`Dataset.let_go`.
-
-        Returns:
-            Whether there was one.
-        """
-        idle = sorted(self._alive.values(), key=_used_at)
-        return any(dataset.let_go(spilled=spilled) for dataset in idle)
+        """Let one source dataset go, the longest unused first; see :meth:`Dataset.let_go`."""
+        by_use = sorted(self._alive.values(), key=lambda dataset: dataset.used_at)
+        return any(dataset.let_go(spilled=spilled) for dataset in by_use)
 
     def close(self) -> None:
         """Let everything go and end the threads. Blocks until files are closed. Twice is fine."""
@@ -396,10 +392,6 @@ class Store:
             self._disposal.submit(dispose_now, fd, path, reservation)
         except RuntimeError:  # the interpreter is going down
             dispose_now(fd, path, reservation)
-
-
-def _used_at(dataset: Dataset) -> float:
-    return dataset.used_at
 
 
 def _directory_name(name: str) -> str:

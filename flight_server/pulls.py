@@ -1,0 +1,222 @@
+"""Pulls: how the partitions of a source dataset come into being when somebody reads them.
+
+Guarantee: of one partition at most one pull runs at a time, however many readers come and go. It runs
+in a task of the server's own, so no reader's end stops it or makes it run twice. What it gives under
+one generation is always the same, frame for frame.
+
+Who holds what
+    The dataset holds its pulls' state, :class:`Pulls`, which holds no reference back; a running pull
+    holds the dataset. Dropping the dataset cancels its pulls. One that was only replaced is pulled to
+    its end for the readers it has.
+
+Failure
+    Readers get the cause, and it is remembered for ``source_failure_seconds``: who comes within that
+    time gets it at once, who comes later starts the next pull. That one begins at frame 0 and must
+    repeat what was published before (see ``partition``), so tickets stay good and a reader that resumes
+    at a later frame goes on in the same rows. Where the source itself says that it is not what it
+    was, or does not repeat itself, the generation is over: the pull fails, and the source is opened
+    anew as a new generation, for which readers ask get_flight_info.
+
+Memory
+    A pulled message is admitted like a producer's before the next one is asked for. Under memory
+    pressure a dataset that nobody reads is let go instead of spilled (``Dataset.let_go``) and pulled
+    again by the next reader. Both go by ``reopen``, so nothing else needs to know of it.
+
+Cancelling
+    Only ``Pulls.close`` and the end of the server cancel a pull; what it has admitted is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+
+from .core import Core
+from .dataset import Dataset
+from .errors import (
+    Conflict,
+    FlightShuffleError,
+    InternalError,
+    PartitionFailed,
+    SourceUnavailable,
+    Unavailable,
+)
+from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
+from .memory import Reservation
+from .partition import Partition, PartitionState
+from .protocol import CreateRequest
+from .source_contract import Pulled, Source, SourceChanged
+from .wire import MessageKind
+
+_log = structlog.get_logger("flight_server.pulls")
+
+
+class Pulls:
+    """The pulls of one dataset.
+
+    Args:
+        request: what the dataset was created with, to tell a ``create`` that asks for the same.
+        renew: opens the source anew, as a new generation, when this one is over.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        source: Source,
+        request: CreateRequest,
+        renew: Callable[[Dataset], Awaitable[None]],
+    ) -> None:
+        self.request = request
+        self._core = core
+        self._source = source
+        self._renew = renew
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._failed_at: dict[int, float] = {}
+        self._started = 0
+
+    def want(self, dataset: Dataset, index: int) -> None:
+        """See :class:`~flight_server.dataset.Puller`."""
+        partition = dataset.partition(index)
+        if partition.state is PartitionState.FAILED and not self._remembered(index):
+            partition.reopen()
+        if partition.state is PartitionState.OPEN and index not in self._running:
+            self._started += 1
+            self._core.counters.pulls += 1
+            self._running[index] = self._core.background.start(
+                self._pull(dataset, partition), f"pull of {dataset.name!r} partition {index}"
+            )
+
+    def close(self) -> None:
+        """The dataset was dropped: stop."""
+        for task in self._running.values():
+            task.cancel()
+
+    def statistics(self) -> dict[str, Any]:
+        failed = [index for index in self._failed_at if self._remembered(index)]
+        return {"pulls": self._started, "running": sorted(self._running), "failed": sorted(failed)}
+
+    def _remembered(self, index: int) -> bool:
+        failed_at = self._failed_at.get(index)
+        seconds = self._core.settings.source_failure_seconds
+        return failed_at is not None and asyncio.get_running_loop().time() < failed_at + seconds
+
+    async def _pull(self, dataset: Dataset, partition: Partition) -> None:
+        index = partition.index
+        try:
+            await self._publish_all(dataset, partition)
+            dataset.end_stream(partition)
+            self._failed_at.pop(index, None)
+        except asyncio.CancelledError:
+            partition.fail(Unavailable(f"{_where(partition)}: the server stopped; read it elsewhere"))
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it is, readers wait and must be told
+            if partition.state is PartitionState.OPEN:
+                self._failed_at[index] = asyncio.get_running_loop().time()
+                self._core.counters.pulls_failed += 1
+                partition.fail(self._cause(partition, error))
+            # From here on the next reader may start the next pull, also while the source is renewed.
+            self._running.pop(index, None)
+            if isinstance(error, SourceChanged):
+                await self._renew(dataset)
+        finally:
+            if self._running.get(index) is asyncio.current_task():
+                del self._running[index]
+
+    async def _publish_all(self, dataset: Dataset, partition: Partition) -> None:
+        core, index = self._core, partition.index
+        who: dict[str, Any] = {
+            "dataset": dataset.name,
+            "partition": index,
+            "peer": self._source.describe(index),
+        }
+        intake = _Intake(core, dataset, partition)
+        async with aclosing(self._source.pull(index, lambda: partition.so_far)) as arriving:
+            while True:
+                await core.room_for_arrivals(who["peer"])
+                with core.waits.enter("source", **who):
+                    pulled = await anext(arriving, None)
+                if pulled is None:
+                    break
+                size_bytes = len(pulled.message) + pulled.accepted.copied_bytes
+                intake.keep(pulled, await core.admit(size_bytes, **who))
+                del pulled  # it may be spilled while the next one is awaited
+        try:
+            partition.seal()
+        except Conflict as conflict:
+            raise _meaning(partition, conflict) from None
+
+    def _cause(self, partition: Partition, error: Exception) -> FlightShuffleError:
+        """What readers are told."""
+        where = f"{_where(partition)}: the pull from {self._source.describe(partition.index)} failed"
+        facts: dict[str, Any] = {"dataset": partition.dataset, "partition": partition.index}
+        match error:
+            case SourceChanged():
+                _log.warning("source_changed", reason=str(error), **facts)
+                return SourceUnavailable(
+                    f"{where}: {error}; get_flight_info will have a new generation", **facts
+                )
+            case Unavailable() | PartitionFailed():
+                _log.warning("pull_failed", reason=error.message, **facts)
+                return type(error)(f"{where}: {error.message}", **{**error.detail, **facts})
+            case FlightShuffleError():
+                _log.warning("pull_failed", reason=error.message, **facts)
+                return PartitionFailed(f"{where}: {error.message}", **facts)
+            case _:
+                _log.error("pull_failed_internally", exc_info=error, **facts)
+                return InternalError(f"{where} with an internal error; the server's log has it", **facts)
+
+
+class _Intake:
+    """Where the messages of one pull go."""
+
+    def __init__(self, core: Core, dataset: Dataset, partition: Partition) -> None:
+        self._core = core
+        self._dataset = dataset
+        self._partition = partition
+        self._dictionaries: DictionaryState = NO_DICTIONARIES
+        self._sequence = 0
+
+    def keep(self, pulled: Pulled, reservation: Reservation) -> None:
+        """Store a message that was checked and admitted. No await: it is kept or it is not."""
+        self._sequence += 1
+        accepted, size_bytes = pulled.accepted, len(pulled.message)
+        payload = Payload(pulled.message, reservation)
+        if accepted.kind is MessageKind.DICTIONARY:
+            self._dictionaries = self._dictionaries.replaced(
+                accepted.dictionary_id,
+                DictionaryMessage(payload, self._sequence),
+                delta=accepted.dictionary_delta,
+            )
+            return
+        frame = Frame(
+            rows=accepted.rows,
+            size_bytes=size_bytes,
+            crc32c=pulled.crc32c,
+            payload=payload,
+            dictionaries=self._dictionaries,
+        )
+        try:
+            self._partition.publish(frame)
+        except Conflict as conflict:
+            raise _meaning(self._partition, conflict) from None
+        counters = self._core.counters
+        counters.frames_in += 1
+        counters.encodes += 1
+        counters.rows_in += accepted.rows
+        counters.bytes_in += size_bytes
+        self._dataset.touch()
+
+
+def _meaning(partition: Partition, conflict: Conflict) -> Exception:
+    """A verb was refused: the partition went away meanwhile, or the source does not repeat itself."""
+    if partition.state is PartitionState.OPEN:
+        return SourceChanged("it is not what it was when it was pulled before")
+    return conflict
+
+
+def _where(partition: Partition) -> str:
+    return f"dataset {partition.dataset!r} partition {partition.index}"
