@@ -12,8 +12,8 @@ partition could be known: several HTTP clients hand out a short body without an 
 
 Copies
     A frame is kept as the FlightData message that its producer sent. Its header is copied, to stand
-    behind the IPC prefix; its body goes to the socket as a view of the bytes that are kept. Bodies of
-    less than ``SMALL_BODY_BYTES`` are copied too, because for them one more buffer costs more.
+    behind the IPC prefix; its body goes to the socket as a view of the bytes that are kept. What is
+    smaller than ``SMALL_BODY_BYTES`` is copied together, because many small buffers cost the kernel more.
 
 Memory
     The transport's high-water mark is 0: a run is given to it in one write, and the room for the run is
@@ -28,7 +28,7 @@ Cancelling
 from __future__ import annotations
 
 from asyncio import Transport
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -119,14 +119,23 @@ def _chunk(parts: list[Part]) -> list[Part]:
     return [b"%x\r\n" % sum(map(len, parts)), *parts, b"\r\n"]
 
 
-def message_parts(payload: Payload) -> list[Part]:
-    """A stored FlightData message as an IPC stream has it: prefix, header, body, each padded to 8."""
-    located = wire.locate(payload.data)
-    head, body = wire.encapsulate(located.header), located.body
-    padding = b"\0" * (-len(body) % 8)
-    if len(body) < SMALL_BODY_BYTES:
-        return [b"".join((head, body, padding))]
-    return [head, body, padding] if padding else [head, body]
+def ipc_parts(payloads: Iterable[Payload]) -> list[Part]:
+    """Stored FlightData messages as an IPC stream has them: prefix, header, body.
+
+    The header is padded to 8 bytes; the body is as long as the header says, which is never changed.
+    """
+    parts: list[Part] = []
+    small: list[Part] = []
+    for payload in payloads:
+        message = wire.locate(payload.data)
+        small.append(wire.encapsulate(message.header))
+        if len(message.body) < SMALL_BODY_BYTES:
+            small.append(message.body)
+        else:
+            parts += (b"".join(small), message.body)
+            small.clear()
+    parts.append(b"".join(small))
+    return parts
 
 
 @dataclass(frozen=True)
@@ -150,13 +159,15 @@ class BulkRead:
 
         Raises:
             Released: retention has let frame ``start`` go.
+            InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
             FlightShuffleError: a partition has failed.
         """
         wanted = self.dataset.partitions() if self.partition is None else [self._one(self.partition)]
         for partition in wanted:
-            with partition.subscribe(self.start) as subscription:
-                if partition.failure is not None:
-                    subscription.next_nowait()
+            partition.check()
+            partition.subscribe(self.start).close()
+            if partition.state is PartitionState.SEALED:
+                gets.check_start(partition, self.start)
 
     def headers(self) -> dict[str, str]:
         """What is known before the first byte; the totals only if what was asked for is sealed."""
@@ -202,7 +213,7 @@ class BulkRead:
                     gets.read(core, dataset, reader, self.start, run_bytes=RUN_BYTES)
                 ) as runs:
                     async for run in runs:
-                        await core.deliver(stream.write, _run_parts(run), reader)
+                        await core.deliver(stream.write, ipc_parts(_payloads(run)), reader)
             await core.deliver(stream.finish, self.totals(), reader)
         finally:
             stream.cut_unless_whole()
@@ -212,11 +223,8 @@ class BulkRead:
         return self.dataset.partition(index)
 
 
-def _run_parts(run: list[gets.Outgoing]) -> list[Part]:
-    # A function of its own, so that no variable holds a frame while its reader waits for the next.
-    parts: list[Part] = []
+def _payloads(run: list[gets.Outgoing]) -> Iterator[Payload]:
     for outgoing in run:
         for dictionary in outgoing.dictionaries:
-            parts += message_parts(dictionary.payload)
-        parts += message_parts(outgoing.payload)
-    return parts
+            yield dictionary.payload
+        yield outgoing.payload
