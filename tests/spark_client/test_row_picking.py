@@ -41,7 +41,7 @@ def sliced_child() -> pa.Array:
         sliced_child(),
         sliced_child().slice(7, 80),
     ],
-    ids=str,
+    ids=lambda column: str(column.type),
 )
 def test_picked_rows_are_the_rows(column: pa.Array) -> None:
     rows = column.to_pylist()
