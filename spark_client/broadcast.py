@@ -164,7 +164,9 @@ class Broadcast:
                 f"cannot broadcast {type(data).__name__}: give a DataFrame or a pyarrow.Table"
             )
         source = Source.find(owner.server, dataset, generation)
-        return cls(Content(name, source, schema, totals["rows"], totals["bytes"]), owner)
+        content = Content(name, source, schema, totals["rows"], totals["bytes"])
+        owner.at_close(partial(_remove, content.key))
+        return cls(content, owner)
 
     @property
     def name(self) -> str:

@@ -42,6 +42,7 @@ class Shuffles:
         self.lease_seconds = lease_seconds
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
         self._results: list[tuple[DataFrame, str]] = []
+        self._at_close: list[Callable[[], object]] = []
         self._lock = threading.Lock()
 
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> str:
@@ -120,9 +121,18 @@ class Shuffles:
         for dataset in found:
             self.drop(dataset)
 
+    def at_close(self, call: Callable[[], object]) -> None:
+        """``call`` when this is closed, before the datasets go; it must not raise."""
+        with self._lock:
+            self._at_close.append(call)
+
     def close(self) -> None:
         """Drop everything and stop renewing. Twice is fine."""
-        self._results.clear()
+        with self._lock:
+            calls, self._at_close = self._at_close, []
+            self._results.clear()
+        for call in calls:
+            call()
         for dataset in self._keeper.datasets():
             try:
                 self.drop(dataset)

@@ -1,0 +1,198 @@
+"""Broadcasts written and read by Spark's tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from spark_client import Broadcast, ShuffleClient
+from spark_client.host_files import default_bases
+from tests.support.server_process import ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with local_session("local[2,4]") as session:
+        yield session
+
+
+@pytest.fixture
+def client() -> Iterator[ShuffleClient]:
+    server = ServerProcess.start(http_port=0)
+    before = files()
+    with ShuffleClient(server.location) as found:
+        yield found
+    assert files() <= before, "a closed client leaves no file on its host"
+    server.terminate()
+    server.close()
+
+
+@pytest.fixture
+def planes(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 5000, 1, 7).selectExpr(
+        "id", "concat('N', id) as tail", "cast(id % 9 as int) as seats"
+    )
+
+
+def files() -> set[Path]:
+    return {path for base in default_bases() for path in base.glob("flight-shuffle-*/*.arrows")}
+
+
+def paths(shared: Broadcast) -> list[Path]:
+    return [path for base in default_bases() for path in base.glob(f"*/{shared._content.key}.arrows")]
+
+
+def look_up(shared: Broadcast) -> Any:
+    """A stage that replaces each id by the seats of its plane, and says which file it read."""
+
+    def fn(batches: Iterator[Any]) -> Iterator[Any]:
+        table = shared.table()
+        (path,) = paths(shared)
+        for batch in batches:
+            seats = table.column("seats").take(batch.column("id")).combine_chunks()
+            size = len(batch)
+            yield pa.record_batch(
+                {
+                    "id": batch.column("id"),
+                    "seats": seats,
+                    "inode": pa.array([path.stat().st_ino] * size, pa.int64()),
+                    "process": pa.array([os.getpid()] * size, pa.int64()),
+                }
+            )
+
+    return fn
+
+
+DDL = "id long, seats int, inode long, process long"
+
+
+def test_executors_write_it_in_the_frames_own_order_and_the_driver_reads_nothing(
+    client: ShuffleClient, planes: DataFrame
+) -> None:
+    shared = client.broadcast(planes, name="planes")
+    assert client.statistics()["gets"] == 0
+    assert shared.rows == 5000
+    assert shared.table().equals(planes.toArrow())
+    assert paths(shared) != []
+    shared.destroy()
+    assert paths(shared) == []
+
+
+def test_all_tasks_of_a_host_share_one_file(
+    client: ShuffleClient, spark: SparkSession, planes: DataFrame
+) -> None:
+    shared = client.broadcast(planes)
+    rows = spark.range(0, 5000, 1, 6).mapInArrow(look_up(shared), DDL).collect()
+    assert {(row.id, row.seats) for row in rows} == {(number, number % 9) for number in range(5000)}
+    assert len({row.inode for row in rows}) == 1
+    assert client.statistics()["gets"] == 1
+    assert shared.unpersist(spark) != set()
+    assert paths(shared) == []
+    assert len(spark.range(0, 10, 1, 2).mapInArrow(look_up(shared), DDL).collect()) == 10
+
+
+def test_a_broadcast_can_be_used_inside_a_pipeline(
+    client: ShuffleClient, spark: SparkSession, planes: DataFrame
+) -> None:
+    shared = client.broadcast(planes)
+
+    def count(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        known = shared.table().column("seats")
+        rows = pc.sum(pc.equal(known, keys[0])).as_py()
+        return pa.table({"seats": [keys[0].as_py()], "rows": [table.num_rows], "known": [rows]})
+
+    out = (
+        client.pipeline(spark.range(0, 5000, 1, 3))
+        .mapInArrow(look_up(shared), DDL)
+        .exchange(3, "seats")
+        .applyInArrow(count, "seats int, rows long, known long")
+        .toDF()
+    )
+    rows = out.collect()
+    assert len(rows) == 9
+    assert all(row.rows == row.known for row in rows)
+
+
+def test_a_writing_task_that_is_killed_counts_once(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    marker = tmp_path / "killed"
+
+    def dies_once(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            if not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    shared = client.broadcast(spark.range(0, 1000, 1, 4).mapInArrow(dies_once, "id long"))
+    assert marker.exists()
+    assert shared.table().column("id").to_pylist() == list(range(1000))
+
+
+def test_a_task_killed_while_others_wait_for_its_file_does_not_stop_them(
+    client: ShuffleClient, spark: SparkSession, planes: DataFrame, tmp_path: Path
+) -> None:
+    shared = client.broadcast(planes)
+    marker = tmp_path / "killed"
+
+    def dies_while_fetching(batches: Iterator[Any]) -> Iterator[Any]:
+        from spark_client.broadcast import Content
+
+        fetch: Any = Content.fetch
+
+        def fetch_half(content: Content, path: Path) -> None:
+            if marker.exists():
+                fetch(content, path)
+                return
+            marker.touch()
+            path.write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Content.fetch = fetch_half  # type: ignore[method-assign,assignment]
+        try:
+            yield from look_up(shared)(batches)
+        finally:
+            Content.fetch = fetch  # type: ignore[method-assign]
+
+    rows = spark.range(0, 5000, 1, 4).mapInArrow(dies_while_fetching, DDL).collect()
+    assert marker.exists()
+    assert len(rows) == 5000
+    assert len({row.inode for row in rows}) == 1
+
+
+def test_using_it_after_destroy_is_a_clear_error_in_spark(
+    client: ShuffleClient, spark: SparkSession, planes: DataFrame
+) -> None:
+    shared = client.broadcast(planes, name="planes")
+    planned = spark.range(10).mapInArrow(look_up(shared), DDL)
+    shared.destroy()
+    with pytest.raises(Exception, match="'planes' is gone: it was destroyed"):
+        planned.collect()
+    with pytest.raises(Exception, match="'planes' was destroyed; make a new one"):
+        spark.range(10).mapInArrow(look_up(shared), DDL).collect()
+
+
+def test_a_frame_that_cannot_be_computed_leaves_no_dataset(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def broken(batches: Iterator[Any]) -> Iterator[Any]:
+        raise ValueError("the function is broken")
+        yield from batches
+
+    with pytest.raises(Exception, match="the function is broken"):
+        client.broadcast(spark.range(5).mapInArrow(broken, "id long"))
+    assert client.datasets() == []
