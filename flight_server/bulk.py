@@ -40,7 +40,7 @@ from .core import Core
 from .dataset import Dataset
 from .errors import InvalidRequest
 from .frames import Payload
-from .partition import Partition, PartitionState
+from .partition import PartitionState, Totals
 from .protocol import FRAMES_TRAILER, FROM_TRAILER, GENERATION_HEADER, ROWS_TRAILER
 from .readback import Reader
 
@@ -49,6 +49,7 @@ SEALED_HEADER = "x-flight-shuffle-sealed"
 
 RUN_BYTES = 1 << 20
 SMALL_BODY_BYTES = 16 << 10
+NOTHING = Totals(rows=0, frames=0, bytes=0, crc32c=0)
 
 Part = bytes | memoryview
 
@@ -162,34 +163,30 @@ class BulkRead:
             InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
             FlightShuffleError: a partition has failed.
         """
-        wanted = self.dataset.partitions() if self.partition is None else [self._one(self.partition)]
-        for partition in wanted:
-            partition.check()
-            partition.subscribe(self.start).close()
-            if partition.state is PartitionState.SEALED:
-                gets.check_start(partition, self.start)
+        if self.partition is None and self.dataset.failure is not None:
+            for partition in self.dataset.partitions():
+                partition.check()
+        first = self.dataset.partition(self.partition or 0)
+        first.check()
+        first.subscribe(self.start).close()
+        if first.state is PartitionState.SEALED:
+            gets.check_start(first, self.start)
 
     def headers(self) -> dict[str, str]:
         """What is known before the first byte; the totals only if what was asked for is sealed."""
         if self.partition is None:
-            sealed = self.dataset.sealed
+            partitions, sealed = self.dataset.partitions(), self.dataset.sealed
         else:
-            sealed = self._one(self.partition).state is PartitionState.SEALED
+            partitions, sealed = [self.dataset.partition(self.partition)], True
+        sealed = sealed and all(partition.state is PartitionState.SEALED for partition in partitions)
         return {
             GENERATION_HEADER: self.dataset.generation,
             SEALED_HEADER: "true" if sealed else "false",
             FROM_TRAILER: str(self.start),
             # A URL without a generation means whichever is current.
             "Cache-Control": "no-store",
-            **(self.totals() if sealed else {}),
+            **(self._totals([partition.totals for partition in partitions]) if sealed else {}),
         }
-
-    def totals(self) -> dict[str, str]:
-        """What is said at the end; ``start`` included, everything else is of the whole."""
-        if self.partition is not None:
-            return dict(gets.end_of_read(self._one(self.partition).totals, self.start))
-        frames = sum(partition.totals.frames for partition in self.dataset.partitions())
-        return {ROWS_TRAILER: str(self.dataset.rows), FRAMES_TRAILER: str(frames)}
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """The stream, sent to its end or cut.
@@ -198,13 +195,15 @@ class BulkRead:
             FlightShuffleError: before the first byte this becomes a status; after it the connection is cut.
             ConnectionError: the client has left.
         """
-        self.check()
         core, dataset, peer = self.core, self.dataset, self.peer
         partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
+        dataset.want(partitions[0])
+        self.check()
         reader = Reader(dataset.name, partitions[0], peer)
         schema = await gets.schema_of(core, dataset, reader)
-        stream = ArrowStream({**self.headers(), "Trailer": ", ".join(self.totals())})
+        stream = ArrowStream({**self.headers(), "Trailer": ", ".join(self._totals([NOTHING]))})
         await stream.prepare(request)
+        totals: list[Totals] = []
         try:
             await core.deliver(stream.write, [wire.encapsulate(schema.header)], reader)
             for index in partitions:
@@ -214,13 +213,18 @@ class BulkRead:
                 ) as runs:
                     async for run in runs:
                         await core.deliver(stream.write, ipc_parts(_payloads(run)), reader)
-            await core.deliver(stream.finish, self.totals(), reader)
+                # Now: a source's partition may be let go as soon as nobody reads it.
+                totals.append(dataset.partition(index).totals)
+            await core.deliver(stream.finish, self._totals(totals), reader)
         finally:
             stream.cut_unless_whole()
         return stream
 
-    def _one(self, index: int) -> Partition:
-        return self.dataset.partition(index)
+    def _totals(self, totals: list[Totals]) -> dict[str, str]:
+        if self.partition is not None:
+            return dict(gets.end_of_read(totals[0], self.start))
+        rows, frames = sum(each.rows for each in totals), sum(each.frames for each in totals)
+        return {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}
 
 
 def _payloads(run: list[gets.Outgoing]) -> Iterator[Payload]:

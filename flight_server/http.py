@@ -50,7 +50,7 @@ from aiohttp import web
 from . import bulk, metrics
 from .auth import authorize
 from .core import Core
-from .errors import Draining, FlightShuffleError, InternalError, InvalidRequest, NotFound
+from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
 from .protocol import Ticket, check_dataset_name, parse_partition
 from .strict_json import dump_json
 
@@ -204,8 +204,7 @@ class HttpServer:
         if request.method == "HEAD":
             wanted.check()
             return bulk.ArrowStream(wanted.headers())
-        if store.draining:
-            raise Draining("the server is draining: it ends the streams that run and takes no new ones")
+        store.check_open()
         return await wanted.answer(request)
 
     # What there is
