@@ -135,7 +135,7 @@ async def read(
                 partition=reader.partition,
             )
             partition.corrupt(cause)
-            raise cause from corrupt
+            raise cause.fresh() from corrupt
         finally:
             back.close()
 
