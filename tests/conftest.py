@@ -26,6 +26,13 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what lengthens a run by hand."""
+    parser.addoption(
+        "--soak-seconds", type=float, default=45.0, help="how long the soak keeps up its traffic"
+    )
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what is quick first and load tests last; within each, the order stays random."""
