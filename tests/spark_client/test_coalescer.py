@@ -1,11 +1,7 @@
-"""The coalescer against a model (lists of rows by partition), its sizes, and its budget."""
+"""The coalescer against a model (lists of rows by partition), the sizes of its frames, and wrong use."""
 
 from __future__ import annotations
 
-import io
-import tracemalloc
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,56 +12,14 @@ from hypothesis import strategies as st
 
 from spark_client.batch_sizes import held_buffers, own_bytes
 from spark_client.coalescer import Coalescer
-
-KIB = 1024
-
-
-def encoded_bytes(batch: pa.RecordBatch) -> int:
-    """The size of the batch's own message, as an encoder writes it."""
-    return int(pa.ipc.get_record_batch_size(batch))
-
-
-def coalesced(
-    coalescer: Coalescer, batches: Iterable[tuple[pa.RecordBatch, np.ndarray[Any, Any] | None]]
-) -> list[tuple[int, pa.RecordBatch]]:
-    """Every frame; checks the budget after each call and each frame on the way."""
-    frames = []
-    for batch, ids in batches:
-        for partition, frame in coalescer.add(batch, ids):
-            frame.validate(full=True)
-            assert frame.schema.equals(coalescer.schema, check_metadata=True)
-            frames.append((partition, frame))
-        assert coalescer.buffered_bytes <= coalescer.budget_bytes
-    for partition, frame in coalescer.finish():
-        frame.validate(full=True)
-        frames.append((partition, frame))
-    assert coalescer.buffered_bytes == 0
-    return frames
-
-
-def rows_by_partition(frames: Iterable[tuple[int, pa.RecordBatch]]) -> dict[int, list[Any]]:
-    rows: dict[int, list[Any]] = defaultdict(list)
-    for partition, frame in frames:
-        assert frame.num_rows
-        rows[partition] += frame.to_pylist()
-    return dict(rows)
-
-
-def expected_rows(batches: Iterable[tuple[pa.RecordBatch, Any]]) -> dict[int, list[Any]]:
-    rows: dict[int, list[Any]] = defaultdict(list)
-    for batch, ids in batches:
-        for partition, row in zip(ids.tolist(), batch.to_pylist(), strict=True):
-            rows[partition].append(row)
-    return dict(rows)
-
-
-def numbered(rows: int, partitions: int, *, first: int = 0, width: int = 4) -> tuple[pa.RecordBatch, Any]:
-    """Rows that tell their place, dealt out at random but repeatably."""
-    numbers = np.arange(first, first + rows)
-    columns = [pa.array(numbers), *(pa.array(numbers * 0.5) for _ in range(width - 1))]
-    ids = np.random.default_rng(first + rows).integers(0, partitions, rows, dtype=np.int32)
-    return pa.record_batch(columns, names=[f"c{index}" for index in range(width)]), ids
-
+from tests.support.coalescing import (
+    KIB,
+    coalesced,
+    encoded_bytes,
+    expected_rows,
+    numbered,
+    rows_by_partition,
+)
 
 # --- Every row once, in order -----------------------------------------------------------------------------
 
@@ -251,150 +205,6 @@ def test_a_frame_encodes_its_own_rows_only(partitions: int) -> None:
     assert len(frames) > 20
     whole = encoded_bytes(batch)
     assert sum(encoded_bytes(frame) for _, frame in frames) <= 1.1 * whole
-
-
-# --- Memory -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def arrow_pool() -> Iterator[pa.MemoryPool]:
-    """Arrow's memory, counted from zero for one test."""
-    usual = pa.default_memory_pool()
-    pool = pa.proxy_memory_pool(usual)
-    pa.set_memory_pool(pool)
-    yield pool
-    pa.set_memory_pool(usual)
-
-
-def narrow(rows: int, partitions: int, *, first: int) -> tuple[pa.RecordBatch, Any]:
-    """Rows that weigh less than the room that sorting them takes, and not all the same."""
-    texts = pa.array(["", "a", "bc", "def"] * (rows // 4))
-    return pa.record_batch([texts], names=["t"]), numbered(rows, partitions, first=first)[1]
-
-
-def wide(rows: int, partitions: int, *, first: int) -> tuple[pa.RecordBatch, Any]:
-    return numbered(rows // 10, partitions, first=first, width=40)
-
-
-@pytest.mark.parametrize("make", [numbered, narrow, wide])
-@pytest.mark.parametrize("partitions", [1, 16, 1_000])
-def test_memory_stays_within_what_is_promised(
-    arrow_pool: pa.MemoryPool, partitions: int, make: Callable[..., tuple[pa.RecordBatch, Any]]
-) -> None:
-    budget_bytes = 4_000 * KIB
-    schema = make(4, 1, first=0)[0].schema
-    coalescer = Coalescer(schema, partitions, budget_bytes=budget_bytes, target_frame_bytes=200 * KIB)
-    rows = 0
-    tracemalloc.start()
-    for index in range(100):
-        batch, ids = make(10_000, partitions, first=10_000 * index)
-        # A copy into Arrow's own memory, where it is counted.
-        for _, frame in coalescer.add(pa.concat_batches([batch]), ids):
-            rows += frame.num_rows
-            del frame
-        assert arrow_pool.bytes_allocated() <= coalescer.buffered_bytes <= budget_bytes
-    del batch, ids
-    for _, frame in coalescer.finish():
-        rows += frame.num_rows
-        del frame
-    _, numpy_peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert rows == coalescer.rows.sum()
-    assert arrow_pool.bytes_allocated() == 0
-    # A frame is below 400 KiB here, and so is the batch being added; the rest is Python's own objects.
-    assert arrow_pool.max_memory() + numpy_peak_bytes <= 2 * budget_bytes + 1_000 * KIB
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_a_batch_larger_than_the_budget_goes_when_its_frames_are_taken(
-    arrow_pool: pa.MemoryPool, partitions: int
-) -> None:
-    batch, ids = numbered(100_003, partitions)
-    large = pa.concat_batches([batch])
-    coalescer = Coalescer(large.schema, partitions, budget_bytes=1_000 * KIB, target_frame_bytes=64 * KIB)
-    for _, frame in coalescer.add(large, ids):
-        del frame
-    del large
-    assert arrow_pool.bytes_allocated() <= coalescer.buffered_bytes <= 500 * KIB
-    list(coalescer.finish())
-
-
-def test_a_slice_does_not_keep_its_parent() -> None:
-    parent, ids = numbered(100_000, 4)
-    coalescer = Coalescer(parent.schema, 4)
-    assert not list(coalescer.add(parent.slice(50, 100), ids[50:150]))
-    assert coalescer.buffered_bytes < 10 * KIB
-    assert sum(frame.num_rows for _, frame in coalescer.finish()) == 100
-
-
-def test_one_column_of_a_received_message_does_not_keep_the_message(arrow_pool: pa.MemoryPool) -> None:
-    batch, ids = numbered(1_000, 4, width=50)
-    file = io.BytesIO()
-    with pa.ipc.new_stream(file, batch.schema) as writer:
-        writer.write_batch(batch)
-    # Read from a file object, a message is one allocation, which its columns are parts of.
-    received = pa.ipc.open_stream(pa.PythonFile(io.BytesIO(file.getvalue()), "r")).read_next_batch()
-    one_column = received.select([0])
-    coalescer = Coalescer(one_column.schema, 4)
-    assert not list(coalescer.add(one_column, ids))
-    # The message is Python's memory here, so what Arrow has allocated is the copy of the one column.
-    assert 8_000 <= arrow_pool.bytes_allocated() <= coalescer.buffered_bytes < 40_000
-    list(coalescer.finish())
-    whole = Coalescer(received.schema, 4)
-    assert not list(whole.add(received, ids))
-    assert arrow_pool.bytes_allocated() < 400_000 <= whole.buffered_bytes
-
-
-def test_batches_that_fit_are_kept_without_a_copy() -> None:
-    coalescer = Coalescer(numbered(1, 1)[0].schema, 1, target_frame_bytes=KIB * KIB)
-    before = pa.total_allocated_bytes()
-    for index in range(10):
-        assert not list(coalescer.add(numbered(1_000, 1, first=index)[0]))
-    assert pa.total_allocated_bytes() == before
-
-
-def test_a_dictionary_shared_by_batches_is_counted_once() -> None:
-    dictionary = pa.array([f"a rather long value {index}" for index in range(1_000)])
-    coalescer = Coalescer(pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))]), 4)
-    for _ in range(50):
-        indices = pa.array(np.arange(100, dtype=np.int32))
-        batch = pa.record_batch(
-            [pa.DictionaryArray.from_arrays(indices, dictionary)], schema=coalescer.schema
-        )
-        assert not list(coalescer.add(batch, np.arange(100) % 4))
-    assert dictionary.nbytes < coalescer.buffered_bytes < 8 * dictionary.nbytes
-
-
-# --- Dictionaries -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_dictionaries_too_many_for_their_index_type_stay_apart(partitions: int) -> None:
-    schema = pa.schema([("d", pa.dictionary(pa.int8(), pa.string())), ("n", pa.int64())])
-    batches = []
-    for index in range(7):
-        words = pa.array([f"word {index} {place}" for place in range(100)])
-        encoded = pa.DictionaryArray.from_arrays(pa.array(np.arange(100, dtype=np.int8)), words)
-        batch = pa.record_batch([encoded, pa.array(np.arange(100) + 100 * index)], schema=schema)
-        batches.append((batch, np.arange(100) % partitions))
-    frames = coalesced(Coalescer(schema, partitions), batches)
-    assert rows_by_partition(frames) == expected_rows(batches)
-
-
-def test_a_common_dictionary_does_not_grow_without_bound() -> None:
-    schema = pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))])
-    budget_bytes = 400 * KIB
-    coalescer = Coalescer(schema, 3, budget_bytes=budget_bytes)
-    largest = 0
-    for index in range(200):
-        words = pa.array([f"a value that never comes again: {index} {place}" for place in range(500)])
-        batch = pa.record_batch([words.dictionary_encode()], schema=schema)
-        frames = list(coalescer.add(batch, np.arange(500) % 3))
-        largest = max([largest, *(frame.column(0).dictionary.nbytes for _, frame in frames)])
-        # After a round at least half of the budget is free, but for the batch that has come since.
-        assert coalescer.buffered_bytes <= (budget_bytes // 2 + 50 * KIB if frames else budget_bytes)
-    assert 0 < largest <= budget_bytes
-    list(coalescer.finish())
 
 
 # --- Rows without columns, batches without rows -----------------------------------------------------------
