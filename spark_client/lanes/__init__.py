@@ -44,11 +44,15 @@ class Totals:
 
 
 class Reading(Protocol):
-    """One attempt at reading a partition from some frame on. Made open: the schema has come."""
+    """One attempt at reading a partition from some frame on. Made without waiting, then opened once."""
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The partition's schema."""
+    def open(self) -> pa.Schema:
+        """Wait for the schema.
+
+        Raises:
+            TimedOut: not within ``first_message_seconds``.
+            FlightShuffleError: the server's error, or that there is no way to it.
+        """
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -66,7 +70,10 @@ class Reading(Protocol):
         """
 
     def cancel(self) -> None:
-        """End a ``read`` that waits, from any thread; twice is fine. Takes no lock and does not wait."""
+        """End an ``open`` or ``read`` that waits, where the lane can, from any thread; twice is fine.
+
+        Takes no lock and does not wait.
+        """
 
     def close(self) -> None:
         """Let go of what the attempt holds. Not while another thread reads; twice is fine."""

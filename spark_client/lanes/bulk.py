@@ -23,6 +23,9 @@ Connections
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pyarrow as pa
@@ -31,7 +34,7 @@ from flight_server.errors import FlightShuffleError, Forbidden, Unauthenticated,
 from flight_server.protocol import Ticket, bulk_path
 from spark_client.lanes import BrokenStream, Totals
 from spark_client.lanes.http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
-from spark_client.transport import Server, Unreachable
+from spark_client.transport import Server, TimedOut, Unreachable
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -50,70 +53,84 @@ def target_of(location: str, ticket: Ticket) -> str:
 
 
 class BulkReading:
-    """See :class:`~spark_client.lanes.Reading`. The constructor blocks until the schema has come.
+    """See :class:`~spark_client.lanes.Reading`.
 
-    Raises:
-        NoBulkLane: the address does not speak this lane, or has no free slot (``beyond`` is False).
-        Unreachable: the connection could not be made, or broke.
+    ``open`` raises :class:`~spark_client.lanes.http.NoBulkLane` when the address does not speak this
+    lane, or has no free connection (``beyond`` is False).
     """
 
     def __init__(
         self, pool: HttpPool, location: str, server: Server, ticket: Ticket, *, beyond: bool
     ) -> None:
+        self.headers: dict[str, str] = {}
         self._pool = pool
+        self._beyond = beyond
+        self._timeouts = server.timeouts
+        self._target = target_of(location, ticket)
+        self._request_headers = {"Accept": ARROW_STREAM}
+        if server.token is not None:
+            self._request_headers["Authorization"] = f"Bearer {server.token}"
+        self._where = pool.location
+        self._connection: Connection | None = None
+        self._body: Body | None = None
         self._totals: Totals | None = None
         self._done = False
         self._cancelled = False
-        self._where = pool.location
-        target = target_of(location, ticket)
-        headers = {"Accept": ARROW_STREAM}
-        if server.token is not None:
-            headers["Authorization"] = f"Bearer {server.token}"
-        connection = pool.acquire(wait_seconds=server.timeouts.slot_seconds, beyond=beyond)
-        if connection is None:
-            raise NoFreeConnection(f"{pool.location} has no free connection")
-        self._connection: Connection | None = connection
-        try:
-            status, self.headers = self._ask(target, headers)
-            assert self._connection.file is not None
-            self._body = Body(self._connection.file, self.headers)
-            if status != 200:
-                raise self._refusal(status)
-            if self.headers.get("content-type", "").partition(";")[0].strip() != ARROW_STREAM:
-                raise NoBulkLane(
-                    f"{pool.location} answered {self.headers.get('content-type')!r}, not an Arrow stream"
-                )
-            self._reader = pa.ipc.open_stream(pa.PythonFile(self._body, mode="r"))
-            self.schema: pa.Schema = self._reader.schema
-        except (OSError, pa.ArrowException) as error:
-            self.close()
-            raise Unreachable(
-                f"the connection failed: {error} ({pool.location})", server=pool.location
-            ) from error
-        except BaseException:
-            self.close()
-            raise
 
-    def _ask(self, target: str, headers: dict[str, str]) -> tuple[int, dict[str, str]]:
-        connection = self._connection
-        assert connection is not None
+    def open(self) -> pa.Schema:
+        self._connection = self._pool.acquire(wait_seconds=self._timeouts.slot_seconds, beyond=self._beyond)
+        if self._connection is None:
+            raise NoFreeConnection(f"{self._where} has no free connection")
+        with self._errors(Unreachable, "the connection failed"):
+            status, self.headers = self._ask(self._connection)
+            self._body = body = Body(self._file(), self.headers)
+            if status != 200:
+                raise self._refusal(status, body)
+            kind = self.headers.get("content-type", "").partition(";")[0].strip()
+            if kind != ARROW_STREAM:
+                raise NoBulkLane(f"{self._where} answered {kind!r}, which is not an Arrow stream")
+            self._reader = pa.ipc.open_stream(pa.PythonFile(body, mode="r"))
+            # A little longer than what the merge waits: it can say why, a socket cannot.
+            self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
+            return self._reader.schema
+
+    def _file(self) -> io.BufferedReader:
+        assert self._connection is not None
+        assert self._connection.file is not None
+        return self._connection.file
+
+    def _ask(self, connection: Connection) -> tuple[int, dict[str, str]]:
+        if self._cancelled:
+            raise ConnectionAbortedError("cancelled")
         try:
-            return connection.request(target, headers)
+            return connection.request(self._target, self._request_headers)
+        except TimeoutError:
+            raise
         except OSError:
             # A server may close an idle connection at any time, also just now.
             if not connection.reused or self._cancelled:
                 raise
-        old, new = connection, self._pool.new()
-        new.has_slot, old.has_slot = old.has_slot, False
-        self._connection = new
-        old.close()
-        return new.request(target, headers)
+        self._connection = new = self._pool.new()
+        new.has_slot, connection.has_slot = connection.has_slot, False
+        connection.close()
+        return new.request(self._target, self._request_headers)
 
-    def _refusal(self, status: int) -> FlightShuffleError:
-        """The server's error: its JSON, or by status from whatever else stands there."""
-        body = self._body.read()
+    @contextmanager
+    def _errors(self, kind: type[Unreachable | BrokenStream], what: str) -> Iterator[None]:
         try:
-            return from_json(body)
+            yield
+        except TimeoutError as error:
+            # Both deadlines are meant: that of connecting is the connection's failure.
+            if self._body is None and (self._connection is None or self._connection.sock is None):
+                raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
+            raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
+        except (OSError, pa.ArrowException) as error:
+            raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
+
+    def _refusal(self, status: int, body: Body) -> FlightShuffleError:
+        """The server's error: its JSON, or by status from whatever else stands there."""
+        try:
+            return from_json(body.read())
         except ValueError:
             pass
         sentence = f"{self._where} answered status {status}"
@@ -130,20 +147,12 @@ class BulkReading:
     def read(self) -> pa.RecordBatch | None:
         if self._done:
             return None
-        try:
-            return self._reader.read_next_batch()
-        except StopIteration:
-            pass
-        except (OSError, pa.ArrowException) as error:
-            raise BrokenStream(
-                f"the stream from {self._where} broke off: {error}", server=self._where
-            ) from error
-        try:
-            self._body.finish()
-        except OSError as error:
-            raise BrokenStream(
-                f"the stream from {self._where} broke off: {error}", server=self._where
-            ) from error
+        assert self._body is not None
+        with self._errors(BrokenStream, "the stream broke off"):
+            try:
+                return self._reader.read_next_batch()
+            except StopIteration:
+                self._body.finish()
         self.headers = {**self.headers, **self._body.trailers}
         self._totals = Totals.parse(self.headers)
         if self._totals is None:

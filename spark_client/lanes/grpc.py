@@ -23,6 +23,7 @@ from flight_server.errors import ERROR_TRAILER, InvalidRequest
 from flight_server.protocol import Ticket
 from spark_client.calls import immortal_in_children
 from spark_client.lanes import BrokenStream, Totals
+from spark_client.queues import Closed
 from spark_client.transport import Call, Server, TimedOut
 
 _FRESH_SECONDS = 5.0
@@ -40,16 +41,28 @@ class _Proofs:
 
 
 class GrpcReading:
-    """See :class:`~spark_client.lanes.Reading`. The constructor blocks until the schema has come."""
+    """See :class:`~spark_client.lanes.Reading`. ``open`` can be cancelled only while it asks for the schema."""
 
     def __init__(self, server: Server, ticket: Ticket) -> None:
         immortal_in_children(self)
+        self._server = server
+        self._ticket = ticket
         self._call = Call(server.location)
+        self._reader: flight.FlightStreamReader | None = None
         self._totals: Totals | None = None
-        with server.calling() as (client, self._call):
-            options = flight.FlightCallOptions(timeout=server.timeouts.stream_seconds)
-            self._reader = client.do_get(flight.Ticket(ticket.encode()), options)
-            self.schema: pa.Schema = self._reader.schema
+        self._cancelled = False
+
+    def open(self) -> pa.Schema:
+        wait_until_known(self._server, self._ticket.dataset, lambda: self._cancelled)
+        if self._cancelled:
+            raise Closed("the read was cancelled")
+        with self._server.calling() as (client, self._call):
+            options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds)
+            self._reader = client.do_get(flight.Ticket(self._ticket.encode()), options)
+            # Whoever cancels sets the flag first and looks for the reader then; here it is the other way.
+            if self._cancelled:
+                self._reader.cancel()
+            return self._reader.schema
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -60,6 +73,7 @@ class GrpcReading:
         return self._totals
 
     def read(self) -> pa.RecordBatch | None:
+        assert self._reader is not None
         while True:
             try:
                 with self._call.errors():
@@ -83,11 +97,14 @@ class GrpcReading:
                 return chunk.data
 
     def cancel(self) -> None:
-        self._reader.cancel()
+        self._cancelled = True
+        if self._reader is not None:
+            self._reader.cancel()
 
     def close(self) -> None:
         # A reader that was not read to its end keeps its call until it is cancelled.
-        self._reader.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
 
 
 def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool] = lambda: False) -> None:

@@ -16,6 +16,7 @@ import io
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlsplit
@@ -62,8 +63,16 @@ class HttpPool:
         self._max_idle = max_idle
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        self.down_until_seconds = 0.0
-        """Streams that may choose leave this address alone until this time of ``time.monotonic``."""
+        self._left_alone_until = 0.0
+
+    def leave_alone(self, seconds: float) -> None:
+        """Nothing here speaks the lane: streams that have another one take that for so long."""
+        self._left_alone_until = time.monotonic() + seconds
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether that time has not passed yet."""
+        return time.monotonic() < self._left_alone_until
 
     def acquire(self, *, wait_seconds: float, beyond: bool) -> Connection | None:
         """A connection, with a slot or, when none came free and ``beyond``, without one."""
@@ -113,6 +122,7 @@ class Connection:
     def __init__(self, where: tuple[str, int], tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
         self.has_slot = False
         self.reused = False
+        self._interrupted = False
         self._where = where
         self._tls = tls
         self._timeouts = timeouts
@@ -124,6 +134,9 @@ class Connection:
         if self.sock is None:
             self.sock = self._open()
             self.file = cast("io.BufferedReader", self.sock.makefile("rb", buffering=_READ_BUFFER_BYTES))
+        if self._interrupted:
+            raise ConnectionAbortedError("cancelled")
+        self.wait_at_most(self._timeouts.first_message_seconds)
         host, port = self._where
         named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         lines = [f"GET {target} HTTP/1.1", f"Host: {named}", "Accept-Encoding: identity"]
@@ -147,15 +160,19 @@ class Connection:
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_hostname=self._where[0])
-            # Longer than what the merge waits: it can say why, a socket cannot.
-            sock.settimeout(self._timeouts.stall_seconds * 1.1)
         except BaseException:
             sock.close()
             raise
         return sock
 
+    def wait_at_most(self, seconds: float) -> None:
+        """The deadline of each read from now on."""
+        assert self.sock is not None
+        self.sock.settimeout(seconds)
+
     def interrupt(self) -> None:
-        """Let a read that waits end at once, from any thread."""
+        """Let a read that waits, and every later one, end at once; from any thread."""
+        self._interrupted = True
         sock = self.sock
         if sock is not None:
             with contextlib.suppress(OSError):

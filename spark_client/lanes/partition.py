@@ -45,7 +45,7 @@ from flight_server.errors import InvalidRequest, NotFound, PartitionFailed, Rele
 from flight_server.protocol import FROM_TRAILER, REUSE_CONNECTION, Ticket
 from spark_client.lanes import BrokenStream, LaneChoice, Reading, generation_of
 from spark_client.lanes.bulk import BulkReading
-from spark_client.lanes.grpc import GrpcReading, wait_until_known
+from spark_client.lanes.grpc import GrpcReading
 from spark_client.lanes.http import HttpPool, NoBulkLane, NoFreeConnection
 from spark_client.queues import Closed
 from spark_client.transport import Server, TimedOut, Unreachable
@@ -173,6 +173,8 @@ class PartitionStream:
                 if batch is None:
                     self._check(reading)
             except Unavailable as error:
+                if isinstance(error, TimedOut) and self.overdue(time.monotonic()):
+                    raise self.stalled() from error
                 self._wait = None
                 self._turn += 1
                 self._connect(error)
@@ -239,15 +241,15 @@ class PartitionStream:
 
     def _connect(self, failure: Unavailable | None) -> None:
         """Return with an open reading at the next frame; ``failure`` is what ended the last one."""
-        self.close()
         skipped = 0
         while True:
+            self.close()
             if failure is not None:
                 self._pause_after(failure)
             if self._cancelled:
                 raise self._closed()
             try:
-                self._begin(self._open(self.address))
+                self._begin(self.address)
             except StreamStalled:
                 raise
             except NoBulkLane as error:
@@ -263,65 +265,61 @@ class PartitionStream:
                 return
             self._turn += 1
 
-    def _open(self, address: Address) -> Reading:
-        timeouts = self.server.timeouts
-        self._wait = (time.monotonic(), timeouts.connect_seconds + timeouts.first_message_seconds)
+    def _begin(self, address: Address) -> None:
         self._asked_from = self.next_frame
         ticket = Ticket(self.dataset, self.partition, self.generation, self._asked_from)
+        self._reading = reading = self._reading_at(address, ticket)
         try:
-            return (
-                self._open_grpc(address, ticket)
-                if address.lane == "grpc"
-                else self._open_bulk(address, ticket)
-            )
+            # Whoever cancels sets the flag first and looks for the reading then; here it is the other way.
+            if self._cancelled:
+                raise self._closed()
+            schema = self._open(reading, address)
+            generation = generation_of(reading)
+            is_other = generation is not None and self.generation not in (None, generation)
+            if is_other or (self._schema is not None and not schema.equals(self._schema)):
+                raise self._replaced()
+        except BaseException:
+            self.close()
+            raise
+        self.generation = self.generation or generation
+        self._schema = schema
+
+    def _open(self, reading: Reading, address: Address) -> pa.Schema:
+        timeouts = self.server.timeouts
+        self._wait = (time.monotonic(), timeouts.connect_seconds + timeouts.first_message_seconds)
+        try:
+            return reading.open()
         except TimedOut as error:
             raise self._late() from error
+        except (NoBulkLane, Unreachable) as error:
+            if address.lane == "grpc" or self.lane == "bulk":
+                raise
+            # There is another lane to take, so this costs no try.
+            if not isinstance(error, NoFreeConnection):
+                self._pool(address).leave_alone(DOWN_SECONDS)
+            raise NoBulkLane(error.message) from error
         finally:
             self._wait = None
 
-    def _open_grpc(self, address: Address, ticket: Ticket) -> Reading:
-        # Attached: a server that nothing refers to would close its connections.
-        server: Server = (
-            self.server.attached(("server", address.location), lambda: self.server.at(address.location))
-            if address.location != self.server.location
-            else self.server
-        )
-        if self._schema is None or self._failures:
-            wait_until_known(server, self.dataset, lambda: self._cancelled)
-        if self._cancelled:
-            raise self._closed()
-        return GrpcReading(server, ticket)
-
-    def _open_bulk(self, address: Address, ticket: Ticket) -> Reading:
-        parts = urlsplit(address.location)
-        pool = self.server.attached(
-            ("bulk", parts.scheme, parts.netloc), lambda: HttpPool(address.location, self.server)
-        )
+    def _reading_at(self, address: Address, ticket: Ticket) -> Reading:
+        if address.lane == "grpc":
+            return GrpcReading(self._server(address), ticket)
+        pool = self._pool(address)
         choice = self.lane == "auto"
-        if choice and time.monotonic() < pool.down_until_seconds:
+        if choice and pool.is_left_alone:
             raise NoBulkLane(f"{pool.location} did not answer a moment ago")
-        try:
-            return BulkReading(pool, address.location, self.server, ticket, beyond=not choice)
-        except (NoBulkLane, Unreachable) as error:
-            if not choice:
-                raise
-            if not isinstance(error, NoFreeConnection):
-                pool.down_until_seconds = time.monotonic() + DOWN_SECONDS
-            raise NoBulkLane(error.message) from error
+        return BulkReading(pool, address.location, self.server, ticket, beyond=not choice)
 
-    def _begin(self, reading: Reading) -> None:
-        self._reading = reading
-        # Whoever cancels sets the flag first and looks for the reading then; here it is the other way.
-        if self._cancelled:
-            reading.cancel()
-            raise self._closed()
-        generation = generation_of(reading)
-        if self.generation is not None and generation is not None and generation != self.generation:
-            raise self._replaced()
-        self.generation = self.generation or generation
-        if self._schema is not None and not reading.schema.equals(self._schema):
-            raise self._replaced()
-        self._schema = reading.schema
+    def _server(self, address: Address) -> Server:
+        if address.location == self.server.location:
+            return self.server
+        # Attached: a server that nothing refers to would close its connections.
+        return self.server.attached(("server", address.location), lambda: self.server.at(address.location))
+
+    def _pool(self, address: Address) -> HttpPool:
+        parts = urlsplit(address.location)
+        key = ("bulk", parts.scheme, parts.netloc)
+        return self.server.attached(key, lambda: HttpPool(address.location, self.server))
 
     def _pause_after(self, failure: Unavailable) -> None:
         timeouts = self.server.timeouts

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyarrow import flight
 
+from flight_server.errors import NotFound
 from flight_server.protocol import PutCommand, Ticket
 from spark_client.streams import PartitionStream
 from spark_client.transport import Server, Timeouts
@@ -38,8 +39,19 @@ def create(server: Server, name: str, partitions: int = 1) -> None:
 def open_put(
     server: Server, name: str, partition: int = 0, mode: str = "create"
 ) -> flight.FlightStreamWriter:
+    """A put that the server knows of: another connection may look for it."""
     command = PutCommand(name, partition, mode=mode).encode()
-    return server.open_put(flight.FlightDescriptor.for_command(command), SCHEMA)[0]
+    writer = server.open_put(flight.FlightDescriptor.for_command(command), SCHEMA)[0]
+    until(lambda: _is_known(server, name), "the put arrives")
+    return writer
+
+
+def _is_known(server: Server, name: str) -> bool:
+    try:
+        server.schema(name)
+    except NotFound:
+        return False
+    return True
 
 
 def put(server: Server, name: str, partition: int = 0, frames: int = FRAMES, mode: str = "create") -> None:
