@@ -264,7 +264,11 @@ class BroadcastQueue(Generic[T]):
         assert cause is not None
         fresh = getattr(cause, "fresh", None)
         twin: BaseException = fresh() if callable(fresh) else copy.copy(cause)
-        raise twin from cause
+        try:
+            raise twin from cause
+        finally:
+            # This frame is in its traceback: the circle would keep what the reader holds until a collection.
+            del twin
 
 
 _LET_GO: _Entry[Any] = _Entry(None, 0)  # stands for entries that are gone
