@@ -1,0 +1,77 @@
+"""A server's core without its lanes, for tests of what is below them, and the reader that they would be.
+
+It spills, pulls and accounts as in a server; there are no ports, no housekeeping and no leases that end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server import gets, wire
+from flight_server.budget import Budget
+from flight_server.config import Settings
+from flight_server.core import Core
+from flight_server.dataset import Dataset
+from flight_server.readback import Reader
+from flight_server.store import Store
+
+PATIENCE_SECONDS = 30.0
+
+
+@asynccontextmanager
+async def running_core(directory: Path, **settings: Any) -> AsyncIterator[Core]:
+    """A core with ``settings``; its spilled frames go below ``directory``. At the end everything is let go."""
+    chosen = Settings(**{"memory_limit": 256 << 20, "budget_deadline_seconds": PATIENCE_SECONDS, **settings})
+    budget = Budget(int(chosen.memory_limit), None if chosen.disk_limit is None else int(chosen.disk_limit))
+    store = Store(budget, data_dir=directory / "spilled", segment_bytes=int(chosen.segment_size))
+    core = Core(chosen, budget, store)
+    spiller = asyncio.get_running_loop().create_task(core.spiller.run())
+    try:
+        yield core
+    finally:
+        spiller.cancel()
+        await asyncio.wait([spiller])
+        await core.background.stop()
+        await asyncio.to_thread(store.close)
+
+
+async def read_messages(
+    core: Core, dataset: Dataset, index: int = 0, start: int = 0, *, at_most: int | None = None
+) -> list[bytes]:
+    """What a reader is sent after the schema: dictionaries and frames from frame ``start`` on.
+
+    ``at_most`` frames, after which the reader leaves; None reads to the end.
+    """
+    taken: list[bytes] = []
+    frames = 0
+    reader = Reader(dataset.name, index, "test")
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(gets.read(core, dataset, reader, start)) as runs:
+        async for run in runs:
+            for outgoing in run:
+                taken += [message.payload.data for message in outgoing.dictionaries]
+                taken.append(outgoing.payload.data)
+                frames += 1
+            if frames == at_most:
+                return taken
+    return taken
+
+
+async def read_table(core: Core, dataset: Dataset, index: int = 0, start: int = 0) -> pa.Table:
+    """The rows that a reader gets, decoded by Arrow's own stream reader."""
+    return decoded(dataset, await read_messages(core, dataset, index, start))
+
+
+def decoded(dataset: Dataset, messages: list[bytes]) -> pa.Table:
+    """The rows in messages that follow the dataset's schema."""
+    assert dataset.schema is not None
+    parts: list[bytes | memoryview] = [wire.encapsulate(dataset.schema.header)]
+    for message in messages:
+        located = wire.locate(message)
+        parts += (wire.encapsulate(located.header), located.body)
+    return pa.ipc.open_stream(b"".join([*parts, wire.END_OF_STREAM])).read_all()
