@@ -8,6 +8,8 @@ import sys
 SUITES = {
     "fan_out": "one dataset, many readers, both lanes, against pyarrow's C++ server and raw TCP",
     "puts": "many producers, against pyarrow's C++ server",
+    "joining": "time to the first batch, CPU of each additional reader, a thousand readers",
+    "merging": "the client's merge of 1 to 256 streams with an idle, a slow and a fast consumer",
     "memory": "bounded memory: the broadcast scenarios, spilling, joining late",
     "exchange": "Python -> exchange -> Python on Spark, against Spark's own shuffle",
 }
