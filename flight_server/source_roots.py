@@ -94,7 +94,7 @@ class Roots:
             OSError: it cannot be opened.
         """
         root = next((root for root in self._roots if Path(path).is_relative_to(root)), None)
-        if root is None:
+        if root is None or ".." in Path(path).parts:
             raise self._outside(path)
         *directories, name = Path(path).relative_to(root).parts or (".",)
         here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
