@@ -1,0 +1,154 @@
+"""The same on a real standalone cluster of two workers, where tasks are speculated and executors die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from spark_client import ShuffleClient
+from tests.support.server_process import ServerProcess
+from tests.support.spark_cluster import standalone_cluster
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE_SECONDS = 90
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        settings = {
+            "speculation": "true",
+            "speculation__interval": "100ms",
+            "speculation__quantile": "0.5",
+            "speculation__multiplier": "1.1",
+            "speculation__minTaskRuntime": "100ms",
+        }
+        with local_session(cluster.master, **cluster.settings, **settings) as session:
+            yield session
+
+
+@pytest.fixture
+def client() -> Iterator[ShuffleClient]:
+    server = ServerProcess.start(http_port=0)
+    with ShuffleClient(server.location) as found:
+        yield found
+    server.terminate()
+    server.close()
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def where(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        executors = pa.array([executor()] * len(batch), pa.int64())
+        yield pa.record_batch({"id": batch.column("id"), "executor": executors})
+
+
+def executor() -> int:
+    """The process id of the JVM that this task's Python belongs to."""
+    daemon = os.getppid()
+    return int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def wait_until(path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            path.with_name("gave-up").touch()
+            raise TimeoutError(f"{path.name} did not come")
+        time.sleep(0.02)
+
+
+def test_exchange_groups_and_broadcast_between_two_executors(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    names = client.broadcast(spark.range(0, 10, 1, 2).selectExpr("id", "concat('n', id) as name"), "names")
+
+    def total(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        name = names.table().column("name")[keys[0].as_py()].as_py()
+        seen = sorted(set(table.column("executor").to_pylist()))
+        return pa.table({"name": [name], "rows": [table.num_rows], "from": [seen], "at": [executor()]})
+
+    df = spark.range(0, 1000, 1, 8).selectExpr("id % 10 as id")
+    out = (
+        client.pipeline(df)
+        .mapInArrow(where, "id long, executor long")
+        .exchange(8, "id")
+        .applyInArrow(total, "name string, rows long, from array<long>, at long")
+        .toDF()
+        .collect()
+    )
+    assert {(row.name, row.rows) for row in out} == {(f"n{number}", 100) for number in range(10)}
+    assert any(len(row["from"]) == 2 for row in out), "rows of both executors met in one group"
+
+
+def test_of_speculated_attempts_one_counts(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    def slow_at_first(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 0:
+            (tmp_path / f"try-{context.attemptNumber()}").touch()
+            for batch in batches:
+                # Both tries have rows on the server before either of them can end.
+                yield from [batch] * 50
+                wait_until(tmp_path / "try-1")
+        else:
+            for batch in batches:
+                yield from [batch] * 50
+
+    df = spark.range(0, 400, 1, 4)
+    out = client.pipeline(df).mapInArrow(slow_at_first, "id long").exchange(3, "id").toDF()
+    counts = {row.id: row["count"] for row in out.groupBy("id").count().collect()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["try-0", "try-1"]
+    assert counts == dict.fromkeys(range(400), 50)
+
+
+@pytest.mark.parametrize("side", ["map", "reduce"])
+def test_rows_are_whole_when_an_executor_is_killed_in_mid_stream(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, side: str
+) -> None:
+    marker = tmp_path / "killed"
+
+    def kills_its_executor(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            if not marker.exists():
+                marker.touch()
+                os.kill(executor(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    pipeline = client.pipeline(spark.range(0, 2000, 1, 4))
+    if side == "map":
+        pipeline = pipeline.mapInArrow(kills_its_executor, "id long").exchange(4, "id")
+    else:
+        pipeline = pipeline.exchange(4, "id").mapInArrow(kills_its_executor, "id long").exchange(2, "id")
+    assert sorted(row.id for row in pipeline.toDF().collect()) == list(range(2000))
+    assert marker.exists()
+
+
+def test_placement_is_sparks_on_a_cluster_too(client: ShuffleClient, spark: SparkSession) -> None:
+    from pyspark.sql import functions as sql
+
+    df = spark.range(0, 500, 1, 4).selectExpr("id", "concat('k', id % 17) as k")
+    ours = client.pipeline(df).mapInArrow(same, df.schema).exchange(6, "k").toDF()
+    theirs = df.repartition(6, "k")
+    ids = sql.spark_partition_id().alias("p")
+    assert set(ours.select("id", ids).collect()) == set(theirs.select("id", ids).collect())
