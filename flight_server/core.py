@@ -21,6 +21,7 @@ from .errors import OutOfBudget, ReaderTooSlow
 from .frames import Frame
 from .memory import MemoryPool, Reservation
 from .readback import Reader
+from .running import Running
 from .spiller import Spiller
 from .store import Store
 from .waits import Waits
@@ -57,6 +58,7 @@ class Core:
         self.store = store
         self.waits = Waits()
         self.spiller = Spiller(store)
+        self.running = Running()
         self.counters = Counters()
         self.background = Background()
         self.drain_requested = asyncio.Event()

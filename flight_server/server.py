@@ -3,15 +3,21 @@
 Start: directories and recovery, then the gRPC port, then the HTTP port; what fails is an error before
 anything is announced. A port that is taken is an error (SO_REUSEPORT is off).
 
-Drain (SIGTERM, or the action ``drain``): readiness turns off, new datasets and puts are refused,
-running streams have ``drain_grace_seconds``, then they end: with UNAVAILABLE by gRPC's own shutdown, by a
-cut on the bulk lane.
-Durable data is on disk when :meth:`Server.run` returns.
+Drain (SIGTERM, or the action ``drain``): readiness turns off, new datasets, puts and reads are refused,
+and running calls have ``drain_grace_seconds``. Those that still run then end: with UNAVAILABLE and the
+reason on the gRPC lane, by a cut on the bulk lane. Whoever does not even take the reason is cut off
+``LAST_WORDS_SECONDS`` later. Durable data is on disk when :meth:`Server.run` returns.
 
 HTTP/2 settings, on purpose
     Messages are limited by ``decoder`` with a message that says what to do; gRPC's own limit lies
     above it, as a bound on what can be buffered. Keepalive pings find peers that have vanished
     without a word, within ``keepalive_seconds`` and as long again for the answer.
+
+    A producer may send one stream window ahead of what has been read: 1/512 of the memory limit, between
+    64 KiB and 4 MiB. These bytes are in gRPC's hands and not in the pool: their sum is at most the window
+    times the number of producing streams. gRPC's own probing of the bandwidth-delay product is off,
+    because it lets the window of each stream grow to several times that, whatever memory there is. The
+    price is a ceiling of one window per round trip for one stream: 4 MiB at 10 ms is 400 MB/s.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from .core import Core
 from .data_dir import DataDir, raise_open_files_limit
 from .http import HttpServer
 from .recovery import recover
-from .service import SERVICE, FlightService
+from .service import LAST_WORDS_SECONDS, SERVICE, FlightService
 from .store import Store
 
 DEFAULT_DISK_SHARE = 0.8
@@ -142,7 +148,9 @@ class Server:
         if self._grpc is not None:
             server, self._grpc = self._grpc, None
             await self._health.enter_graceful_shutdown()
-            await server.stop(grace_seconds)
+            await self.core.running.end(grace_seconds)
+            # Whoever reads at all has taken its last message, or our reason to end, by then.
+            await server.stop(min(grace_seconds, LAST_WORDS_SECONDS))
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -44,6 +44,7 @@ POLL_SECONDS = 10.0
 POLL_STEP_SECONDS = 0.05
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 LAST_ANSWERS_SECONDS = 5.0
+LAST_WORDS_SECONDS = 1.0
 _ANSWER_COST_BYTES = 100  # of keeping one, however short it is
 
 _DETAILS = "grpc-status-details-bin"
@@ -90,23 +91,24 @@ class FlightService:
 
         async def guarded(request: Any, context: Context) -> Any:
             try:
-                if authorized:
-                    self._authorize(context)
-                return await handler(request, context)
+                async with self._core.running.call():
+                    if authorized:
+                        self._authorize(context)
+                    return await handler(request, context)
             except FlightShuffleError as error:
-                await _abort(context, error)
+                # Fresh: gRPC keeps the exception that ends a call for as long as it pleases, and a traceback
+                # would keep the frames of this call, and what they hold, for as long.
+                answer: FlightShuffleError = error.fresh()
             except (grpc.aio.BaseError, grpc.RpcError):
                 raise  # aborted already, or the client is gone: there is nobody to answer
             except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
                 error_id = secrets.token_hex(6)
                 _log.error("internal_error", error_id=error_id, rpc=handler.__name__, exc_info=bug)
-                await _abort(
-                    context,
-                    InternalError(
-                        f"internal error {error_id}: the server's log has the cause under this id",
-                        error_id=error_id,
-                    ),
+                answer = InternalError(
+                    f"internal error {error_id}: the server's log has the cause under this id", error_id=error_id
                 )
+            # Outside the handlers above, so that what is raised here has no context either.
+            await _abort(context, answer)
 
         return guarded
 
@@ -169,6 +171,7 @@ class FlightService:
 
     async def do_get(self, request: bytes, context: Context) -> None:
         """One partition: the schema at once, then each frame as it was stored; totals in the trailers."""
+        self._core.store.check_open()
         ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))
         dataset, index = self._core.store.resolve(ticket)
         dataset.touch()
@@ -192,6 +195,7 @@ class FlightService:
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One producer; see ``puts``."""
+        self._core.store.check_open()
         peer = context.peer()
         async with _Answers(context) as answers, aclosing(self._messages(context, peer)) as messages:
             await puts.receive(self._core, messages, peer, answers)
@@ -273,6 +277,7 @@ class _Answers:
             await self._finish()
 
     async def _finish(self) -> None:
+        """Send what is queued and no more; give up when the client does not read."""
         assert self._task is not None
         self._ended = True
         self._more.set()
@@ -292,13 +297,18 @@ class _Answers:
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         assert self._task is not None
         try:
-            if kind is None and not self._ended:
+            # Also before an error: gRPC cannot send its status once a write was cut off.
+            if not self._ended and (kind is None or issubclass(kind, Exception)):
                 await self._finish()
         finally:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _write(self) -> None:
+        await self._more.wait()
+        if self._queue:
+            # Apart from the first message: if that is cut off, gRPC would send the headers once more.
+            await self._context.send_initial_metadata(())
         while True:
             while self._queue:
                 await self._context.write(_put_result(self._take()))
@@ -328,4 +338,8 @@ async def _abort(context: Context, error: FlightShuffleError) -> None:
     trailers: list[tuple[str, str | bytes]] = [(ERROR_TRAILER, text)]
     if error.status in _WITH_DETAILS:
         trailers += [_ARROW_STATUS, (_DETAILS, text.encode())]
-    await context.abort(getattr(grpc.StatusCode, error.status), error.message, tuple(trailers))
+    # The status goes behind what was written before, so a peer that takes nothing does not get it. Its call
+    # ends without one: then gRPC cancels it, and lets go of what it still holds.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_SECONDS):
+            await context.abort(getattr(grpc.StatusCode, error.status), error.message, tuple(trailers))

@@ -166,14 +166,14 @@ class Store:
         return dataset, True
 
     def check_open(self) -> None:
-        """New datasets are taken.
+        """Something new may begin.
 
         Raises:
             Draining: the server is going down.
         """
         if self.draining:
             raise Draining(
-                "the server is draining and takes no new datasets; use another one, or wait for its restart"
+                "the server is draining and begins nothing new; use another one, or wait for its restart"
             )
 
     def drop(self, name: str, generation: str | None = None) -> Dataset:

@@ -22,7 +22,7 @@ MAX_LINES = 400
 # here under their own name, and their modules belong to the same layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("allocator", "background", "data_dir", "errors", "memory", "waits"),
-    ("auth", "broadcast", "strict_json", "wire"),
+    ("auth", "broadcast", "running", "strict_json", "wire"),
     ("protocol",),
     ("budget", "decoder", "frames", "spill"),
     ("attempts", "config", "durable_files", "manifest", "partition", "readback"),
