@@ -16,9 +16,10 @@ Copies
     smaller than ``SMALL_BODY_BYTES`` is copied together, because many small buffers cost the kernel more.
 
 Memory
-    The transport's high-water mark is 0: a run is given to it in one write, and the room for the run is
-    held until the kernel has taken its last byte. So a slow reader holds at most one run, ``RUN_BYTES``
-    and the rest of one frame, and all of it is counted. What the kernel has taken is not counted.
+    A run is given to the transport in one write, and the room for it is held until the transport's
+    buffer is empty. So a slow reader holds at most one run, ``RUN_BYTES`` and the rest of one frame,
+    and all of it is counted. Not counted is what the kernel has taken, and over TLS one run that the
+    TLS layer has encrypted and not yet given to the kernel.
 
 Cancelling
     aiohttp cancels the handler when the connection is lost. However a handler ends, the connection is
@@ -76,7 +77,8 @@ class ArrowStream(web.StreamResponse):
             self._transport = request.transport
             if self._transport is None:
                 raise ConnectionResetError("the client has left")
-            self._transport.set_write_buffer_limits(0)
+            # Not high=0: uvloop's TLS transport pauses at "high or more", and would never go on.
+            self._transport.set_write_buffer_limits(high=1, low=0)
             self._writer = await super().prepare(request)
         return self._writer
 

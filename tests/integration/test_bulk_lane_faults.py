@@ -1,0 +1,338 @@
+"""The bulk lane when something breaks: a part never passes for the whole, and nobody suffers for another."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support.bulk import Cut, RawGet, get
+from tests.support.durable import action, put, table
+from tests.support.http_source import HttpSource
+from tests.support.polling import eventually
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+MEBIBYTE = 1 << 20
+
+
+def noise(mebibytes: int, seed: int = 0) -> pa.Table:
+    """Random numbers, which nothing makes smaller."""
+    values = np.random.default_rng(seed).integers(0, 1 << 60, mebibytes * MEBIBYTE // 8)
+    return pa.table({"n": pa.array(values)})
+
+
+def url_of(server: ServerProcess, name: str, query: str = "") -> str:
+    return f"{server.http}/v1/datasets/{name}/partitions/0{query}"
+
+
+def statistics(server: ServerProcess) -> dict[str, Any]:
+    found: dict[str, Any] = get(f"{server.http}/v1/statistics").json()
+    return found
+
+
+def exists(server: ServerProcess, name: str) -> bool:
+    return bool(get(f"{server.http}/v1/datasets?prefix={name}").json()["datasets"])
+
+
+def waiting_for(server: ServerProcess, name: str) -> list[str]:
+    return [wait["waiting_for"] for wait in get(f"{server.http}/v1/why?dataset={name}").json()["waits"]]
+
+
+def sends_bytes(server: ServerProcess) -> int:
+    return int(statistics(server)["memory"]["accounts"]["sends"]["used_bytes"])
+
+
+def readers(server: ServerProcess, name: str) -> list[str]:
+    partitions = statistics(server)["datasets"][name]["partitions"]
+    return [each["peer"] for partition in partitions.values() for each in partition["subscriptions"]]
+
+
+@pytest.fixture
+def server(flight_server_process: Start) -> ServerProcess:
+    return flight_server_process()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
+    with flight.connect(server.location) as made:
+        yield made
+
+
+@pytest.fixture
+def whole_answer(server: ServerProcess, client: flight.FlightClient) -> bytes:
+    """The bytes of one answer, from its head to the end of its trailers, one chunk for each of three frames."""
+    words = pa.array(["a", "b"]).dictionary_encode()
+    schema = pa.schema([("w", words.type)])
+    writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), schema)
+    eventually(lambda: exists(server, "d"), expected=True)
+    with writer, RawGet(url_of(server, "d")) as raw:
+        status, headers = raw.head()
+        assert status == 200
+        chunks = raw.chunks()
+        seen = [next(chunks)]
+        for _ in range(3):
+            writer.write_batch(pa.record_batch([words], schema=schema))
+            seen.append(next(chunks))
+        writer.close()
+        seen += chunks
+        trailers = raw.trailers
+    head = "HTTP/1.1 200 OK\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    body = b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in seen)
+    end = "0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in trailers.items()) + "\r\n"
+    return f"{head}\r\n".encode() + body + end.encode()
+
+
+def read_as_others_do(url: str) -> int:
+    """The rows that pyarrow finds in what urlopen opens."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return int(pa.ipc.open_stream(answer).read_all().num_rows)
+
+
+def test_an_answer_cut_at_any_byte_is_an_error_for_ordinary_readers(whole_answer: bytes) -> None:
+    cut_at = [0]
+    end = whole_answer.index(b"\xff\xff\xff\xff\0\0\0\0\r\n") + 8
+    # Closes where a server that was killed there would have.
+    with HttpSource(lambda *_: [whole_answer[: cut_at[0]]], closes=True) as source:
+        for cut_at[0] in [*range(1, end, 5), end - 1]:
+            with pytest.raises((OSError, http.client.HTTPException, pa.ArrowInvalid)):
+                read_as_others_do(source.url)
+        # Behind Arrow's end marker every row has come; who reads on to the trailers sees the cut all the same.
+        for cut_at[0] in range(end, len(whole_answer) - 1):
+            with pytest.raises(Cut):
+                get(source.url)
+        cut_at[0] = len(whole_answer)
+        assert read_as_others_do(source.url) == 6
+
+
+def test_a_killed_server_leaves_no_reader_with_a_whole_looking_part(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), table(10).schema)
+    eventually(lambda: exists(server, "d"), expected=True)
+    with RawGet(url_of(server, "d")) as raw:
+        raw.head()
+        chunks = raw.chunks()
+        next(chunks)
+        for batch in table(10).to_batches(max_chunksize=5):
+            writer.write_batch(batch)
+            next(chunks)
+        server.signal(signal.SIGKILL)
+        server.wait()
+        with pytest.raises(Cut):
+            list(chunks)
+    with pytest.raises(flight.FlightError):
+        writer.close()
+
+
+def test_a_dataset_dropped_in_the_middle_cuts_its_readers(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    put(client, noise(32), chunk_rows=MEBIBYTE // 8, dataset="d")
+    with RawGet(url_of(server, "d"), receive_buffer_bytes=64 << 10) as stalled:
+        stalled.head()
+        chunks = stalled.chunks()
+        next(chunks)
+        action(client, "drop", dataset="d")
+        with pytest.raises(Cut):
+            list(chunks)
+    assert get(url_of(server, "d")).status == 404
+    eventually(lambda: statistics(server)["memory"]["used_bytes"], 0)
+
+
+def test_a_reader_that_waits_for_frames_is_cut_when_their_producer_breaks_off(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    script = (
+        "import sys, os, pyarrow as pa; from pyarrow import flight\n"
+        "batch = pa.record_batch({'n': [1, 2, 3]})\n"
+        "writer, _ = flight.connect(sys.argv[1]).do_put(flight.FlightDescriptor.for_path('d'), batch.schema)\n"
+        "writer.write_batch(batch)\n"
+        "sys.stdin.read(1); os.kill(os.getpid(), 9)\n"
+    )
+    command = [sys.executable, "-c", script, server.location]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as producer:
+        eventually(lambda: exists(server, "d"), expected=True)
+        with RawGet(url_of(server, "d")) as reader:
+            reader.head()
+            chunks = reader.chunks()
+            next(chunks)
+            next(chunks)
+            assert producer.stdin is not None
+            producer.stdin.write(b"x")
+            producer.stdin.flush()
+            with pytest.raises(Cut):
+                next(chunks)
+    answer = get(url_of(server, "d"))
+    assert answer.status == 500
+    assert answer.json()["error"] == "producer_failed"
+
+
+def test_a_stalled_reader_holds_up_nobody_and_little_memory(flight_server_process: Start) -> None:
+    server = flight_server_process(memory_limit="16MiB")
+    data = noise(48)
+    with flight.connect(server.location) as client:
+        put(client, data, chunk_rows=32 << 10, dataset="d")
+        with RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) as stalled:
+            stalled.head()
+            eventually(lambda: sends_bytes(server) > 0, expected=True)
+            for _ in range(3):
+                assert get(url_of(server, "d")).table() == data
+            assert readers(server, "d") == [stalled.peer]
+            # One run, the rest of its last frame, and what was read ahead from disk for it.
+            assert sends_bytes(server) <= 4 * MEBIBYTE
+            assert statistics(server)["memory"]["peak_bytes"] <= 16 * MEBIBYTE
+            assert [
+                wait["waiting_for"] for wait in get(f"{server.http}/v1/why?dataset=d").json()["waits"]
+            ] == ["reader"]
+        eventually(lambda: (sends_bytes(server), len(readers(server, "d"))), (0, 0))
+
+
+def test_stalled_readers_are_ended_when_others_wait_for_their_room(flight_server_process: Start) -> None:
+    # The account is 2 MiB: two stalled readers fill it.
+    server = flight_server_process(memory_limit="8MiB", stall_seconds=0.5)
+    data = noise(24)
+    with flight.connect(server.location) as client:
+        put(client, data, chunk_rows=100 << 10, dataset="d")
+        stalled = [RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) for _ in range(4)]
+        try:
+            assert get(url_of(server, "d")).table() == data
+            for each in stalled:
+                with pytest.raises(Cut):
+                    each.answer()
+            assert statistics(server)["readers_ended_as_too_slow"] >= 2
+        finally:
+            for each in stalled:
+                each.close()
+        eventually(lambda: sends_bytes(server), 0)
+
+
+@pytest.mark.parametrize("lane", ["bulk", "grpc"])
+def test_readers_that_share_too_little_room_do_not_wait_for_each_other(
+    flight_server_process: Start, lane: str
+) -> None:
+    # A frame takes nearly half of the account, so two readers that each kept one could wait for ever.
+    server = flight_server_process(memory_limit="8MiB")
+    data = noise(24)
+    read: list[pa.Table] = []
+    with flight.connect(server.location) as client:
+        put(client, data, chunk_rows=115_000, dataset="d")
+
+        def read_grpc() -> None:
+            options = flight.FlightCallOptions(timeout=60)
+            with flight.connect(server.location) as own:
+                read.append(own.do_get(flight.Ticket(b"d"), options).read_all())
+
+        def read_bulk() -> None:
+            read.append(get(url_of(server, "d")).table())
+
+        threads = [threading.Thread(target=read_bulk if lane == "bulk" else read_grpc) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [each.equals(data) for each in read] == [True] * 6
+
+
+def test_a_reader_that_vanishes_frees_what_it_held(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    put(client, noise(32), dataset="d", chunk_rows=MEBIBYTE // 8)
+    for _ in range(5):
+        with RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) as reader:
+            reader.head()
+            eventually(lambda: sends_bytes(server) > 0, expected=True)
+        eventually(lambda: (sends_bytes(server), len(readers(server, "d"))), (0, 0))
+    assert server.events("internal_error") == []
+
+
+def test_a_reader_that_vanishes_while_it_waits_is_forgotten(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    action(client, "create", dataset="d", kind="stream", partitions=1)
+    with RawGet(url_of(server, "d")):
+        eventually(lambda: waiting_for(server, "d"), ["producer"])
+    eventually(lambda: len(waiting_for(server, "d")), 0)
+
+
+def test_a_ticket_of_another_generation_reads_nothing(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    put(client, table(10), dataset="d")
+    generation = get(url_of(server, "d")).headers["x-flight-shuffle-generation"]
+    put(client, table(20), dataset="d", mode="overwrite")
+    stale = get(url_of(server, "d", f"?generation={generation}"))
+    assert (stale.status, stale.json()["error"]) == (404, "stale_ticket")
+    assert get(url_of(server, "d")).table() == table(20)
+
+
+def test_a_reader_of_what_was_replaced_finishes(server: ServerProcess, client: flight.FlightClient) -> None:
+    data = noise(24)
+    put(client, data, dataset="d", chunk_rows=MEBIBYTE // 8)
+    with RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) as reader:
+        reader.head()
+        put(client, table(1), dataset="d", mode="overwrite")
+        assert pa.ipc.open_stream(b"".join(reader.chunks())).read_all() == data
+    assert get(url_of(server, "d")).table() == table(1)
+
+
+def test_frames_that_retention_let_go_are_said_to_be_gone(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    action(client, "create", dataset="d", retention={"readers": 1})
+    put(client, table(1000), dataset="d", partition=0)
+    assert get(url_of(server, "d")).table() == table(1000)
+    again = get(url_of(server, "d"))
+    assert (again.status, again.json()["error"]) == (404, "released")
+
+
+def test_a_reader_cannot_start_behind_the_end(server: ServerProcess, client: flight.FlightClient) -> None:
+    put(client, table(100), dataset="d")
+    assert get(url_of(server, "d", "?from=2")).status == 400
+
+
+def test_http_1_0_is_refused_because_a_cut_could_not_be_seen(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    put(client, table(10), dataset="d")
+    with RawGet(url_of(server, "d"), version="1.0") as raw:
+        answer = raw.answer()
+    assert (answer.status, answer.json()["error"]) == (400, "invalid_request")
+
+
+def test_tls_and_token_guard_this_lane_too(flight_server_process: Start, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {cert}",
+        shell=True,
+        check=True,
+        capture_output=True,
+    )
+    server = flight_server_process(tls_cert=cert, tls_key=key, token="secret")
+    assert str(server.http).startswith("https://127.0.0.1:")
+    data = noise(8)
+    call = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer secret")])
+    with flight.connect(server.location, tls_root_certs=cert.read_bytes()) as client:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), data.schema, call)
+        with writer:
+            writer.write_table(data, max_chunksize=MEBIBYTE // 8)
+    trusted = ssl.create_default_context(cafile=str(cert))
+    request = urllib.request.Request(url_of(server, "d"), headers={"Authorization": "Bearer secret"})
+    with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
+        assert pa.ipc.open_stream(answer).read_all() == data
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(url_of(server, "d"), timeout=30, context=trusted)
