@@ -218,7 +218,11 @@ class _Put:
             if self._commit_seen:
                 raise Conflict(f"{self._where()}: a second commit came", dataset=self._command.dataset)
             self._commit_seen = True
-            self._answers.put(dump_json(await self._sink.commit(Commit.parse(metadata))))
+            try:
+                totals = Commit.parse(metadata)
+            except InvalidRequest as bad:
+                raise InvalidRequest(f"{self._where()}: {bad.message}", dataset=self._command.dataset) from None
+            self._answers.put(dump_json(await self._sink.commit(totals)))
         elif metadata:
             self._answers.put(metadata)
 

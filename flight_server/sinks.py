@@ -168,7 +168,8 @@ class AttemptSink:
             )
         if command.partition is not None:
             raise InvalidRequest(
-                "a shuffle's partition is each batch's app_metadata, not a part of the descriptor",
+                f"dataset {dataset.name!r} producer {command.producer} attempt {command.attempt}: a shuffle's "
+                "partition is each batch's app_metadata, not a part of the descriptor",
                 dataset=dataset.name,
             )
         self._core = core
