@@ -1,0 +1,26 @@
+"""Good messages, to be made bad, and what is asked after a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.support.raw_flight import RawFlight, Refused, ipc_messages
+
+MAX_MESSAGE_BYTES = 2 << 20
+BATCH = pa.record_batch({"n": np.arange(1000), "s": [f"row {n}" for n in range(1000)]})
+WORDS = pa.record_batch({"w": pa.array(["a", "b", "a", None] * 10).dictionary_encode()})
+SCHEMA, FRAME = ipc_messages(BATCH.schema, [BATCH])
+
+
+def used_bytes(raw: RawFlight) -> int:
+    return int(raw.action("statistics")["memory"]["used_bytes"])
+
+
+def refused(act: Callable[[], object]) -> Refused:
+    with pytest.raises(Refused) as caught:
+        act()
+    return caught.value

@@ -1,0 +1,326 @@
+"""Requests that make no sense: each is refused with the status that fits, and changes nothing."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tests.support.polling import eventually
+from tests.support.raw_flight import (
+    DESCRIPTOR,
+    OpenPut,
+    RawFlight,
+    command,
+    field,
+    flight_data,
+    path,
+    put_messages,
+)
+
+from .data import BATCH, SCHEMA, WORDS, refused
+
+BAD_STARTS: dict[str, tuple[list[bytes], str]] = {
+    "nothing at all": ([], "ended before its first message"),
+    "no descriptor": ([flight_data(SCHEMA.header)], "must carry the descriptor"),
+    "a descriptor and no schema": ([field(DESCRIPTOR, path("d"))], "ended before its schema"),
+    "a descriptor that is garbage": (
+        [flight_data(SCHEMA.header, descriptor=b"\xff")],
+        "not a FlightDescriptor",
+    ),
+    "a path of no element": ([flight_data(SCHEMA.header, descriptor=path())], "not 0 elements"),
+    "a path of three elements": (
+        [flight_data(SCHEMA.header, descriptor=path("a", "0", "x"))],
+        "not 3 elements",
+    ),
+    "a partition that is no number": (
+        [flight_data(SCHEMA.header, descriptor=path("a", "x"))],
+        "'x' is not a partition",
+    ),
+    "a partition of a name not created": (
+        [flight_data(SCHEMA.header, descriptor=path("a", "3"))],
+        "create it with the number of its partitions",
+    ),
+    "a command that is not JSON": ([flight_data(SCHEMA.header, descriptor=command(b"{"))], "not UTF-8 JSON"),
+    "a command that is not UTF-8": (
+        [flight_data(SCHEMA.header, descriptor=command(b"\xff{}"))],
+        "not UTF-8 JSON",
+    ),
+    "a command that is a list": (
+        [flight_data(SCHEMA.header, descriptor=command(b"[]"))],
+        "must be a JSON object",
+    ),
+    "a command without dataset": (
+        [flight_data(SCHEMA.header, descriptor=command({"mode": "create"}))],
+        "is missing",
+    ),
+    "a command with an unknown key": (
+        [flight_data(SCHEMA.header, descriptor=command({"dataset": "d", "shard": 1}))],
+        "unknown key 'shard'; known are dataset, ",
+    ),
+    "a producer without attempt": (
+        [flight_data(SCHEMA.header, descriptor=command({"dataset": "d", "producer": 1}))],
+        "go together",
+    ),
+    "a producer that is text": (
+        [flight_data(SCHEMA.header, descriptor=command({"dataset": "d", "producer": "1", "attempt": "a"}))],
+        "must be an integer",
+    ),
+    "an unknown mode": (
+        [flight_data(SCHEMA.header, descriptor=command({"dataset": "d", "mode": "append"}))],
+        "'create' or 'overwrite', not 'append'",
+    ),
+    "overwriting partition 1": (
+        [
+            flight_data(
+                SCHEMA.header, descriptor=command({"dataset": "d", "partition": 1, "mode": "overwrite"})
+            )
+        ],
+        "writes partition 0 and no other",
+    ),
+    **{
+        f"the name {name!r}": ([flight_data(SCHEMA.header, descriptor=path(name))], "is not a dataset name")
+        for name in ("", "/a", "a..b", "a b", "é", "a\n", "x" * 201, "a%2fb")
+    },
+}
+
+
+@pytest.mark.parametrize("case", BAD_STARTS)
+def test_a_bad_start_of_a_put_leaves_no_dataset_behind(raw: RawFlight, case: str) -> None:
+    messages, words = BAD_STARTS[case]
+    error = refused(lambda: raw.put(messages))
+    assert error.status == "INVALID_ARGUMENT"
+    assert words in error.message
+    assert list(raw.action("statistics")["datasets"]) == ["bystander"]
+
+
+def test_a_put_into_a_name_that_exists_is_refused_and_changes_nothing(raw: RawFlight) -> None:
+    error = refused(lambda: raw.put(put_messages(path("bystander"), [BATCH])))
+    assert (error.status, error.detail["error"]) == ("INVALID_ARGUMENT", "already_exists")
+    assert "overwrite" in error.message
+
+
+def test_a_second_producer_of_a_partition_is_refused_while_the_first_goes_on(raw: RawFlight) -> None:
+    raw.action("create", {"dataset": "d", "partitions": 2})
+    first, *rest = put_messages(path("d", "1"), [BATCH, BATCH])
+    with OpenPut(raw) as open_put:
+        open_put.send(first)
+        eventually(lambda: "1" in raw.action("statistics")["datasets"]["d"]["partitions"], expected=True)
+        error = refused(lambda: raw.put(put_messages(path("d", "1"), [BATCH])))
+        assert error.status == "INVALID_ARGUMENT"
+        assert "dataset 'd' partition 1 is being written" in error.message
+        for message in rest:
+            open_put.send(message)
+    assert len(raw.get(b"d/1")) == 3
+
+
+def test_a_refused_put_does_not_decide_the_schema(raw: RawFlight) -> None:
+    raw.action("create", {"dataset": "d", "partitions": 2})
+    error = refused(lambda: raw.put(put_messages(path("d", "2"), [WORDS])))
+    assert (error.status, error.detail["partition"]) == ("NOT_FOUND", 2)
+    raw.put(put_messages(path("d", "0"), [BATCH]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (
+            pa.schema([("n", pa.int64()), ("t", pa.string())]),
+            "it has columns ['n', 't'], the dataset has ['n', 's']",
+        ),
+        (pa.schema([("n", pa.int32()), ("s", pa.string())]), "column 'n' is <pyarrow.Field<n: int32>>"),
+        (pa.schema([("n", pa.int64(), False), ("s", pa.string())]), "not null"),
+    ],
+)
+def test_a_schema_that_differs_is_refused_with_the_first_difference(
+    raw: RawFlight, schema: pa.Schema, words: str
+) -> None:
+    raw.action("create", {"dataset": "d", "partitions": 2})
+    raw.put(put_messages(path("d", "0"), [BATCH]))
+    batch = pa.RecordBatch.from_arrays([pa.array([], type=each.type) for each in schema], schema=schema)
+    error = refused(lambda: raw.put(put_messages(path("d", "1"), [batch])))
+    assert error.status == "INVALID_ARGUMENT"
+    assert words in error.message
+    assert "cast the batches" in error.message
+
+
+BAD_TICKETS: dict[str, tuple[bytes, str, str]] = {
+    "an unknown dataset": (b"nobody", "NOT_FOUND", "there is no dataset 'nobody'"),
+    "a partition of an unknown dataset": (b"nobody/0", "NOT_FOUND", "there is no dataset 'nobody/0'"),
+    "an unknown partition": (b"bystander/1", "NOT_FOUND", "has partitions 0 to 0, not 1"),
+    "another generation": (
+        b'{"dataset":"bystander","generation":"old"}',
+        "NOT_FOUND",
+        "get_flight_info again",
+    ),
+    "nothing": (b"", "INVALID_ARGUMENT", "'' is not a dataset name"),
+    "not UTF-8": (b"\xff\xfe", "INVALID_ARGUMENT", "JSON from get_flight_info"),
+    "not JSON": (b'{"dataset":', "INVALID_ARGUMENT", "not UTF-8 JSON"),
+    "very deep JSON": (b'{"dataset":' + b"[" * 100_000, "INVALID_ARGUMENT", "not UTF-8 JSON"),
+    "an unknown key": (b'{"dataset":"bystander","part":0}', "INVALID_ARGUMENT", "unknown key 'part'"),
+    "no dataset": (b'{"partition":0}', "INVALID_ARGUMENT", "'dataset' is missing"),
+    "a partition that is text": (
+        b'{"dataset":"bystander","partition":"0"}',
+        "INVALID_ARGUMENT",
+        "must be an integer",
+    ),
+    "a start before the first frame": (
+        b'{"dataset":"bystander","from":-1}',
+        "INVALID_ARGUMENT",
+        "must be an integer",
+    ),
+    "a start beyond the last frame": (
+        b'{"dataset":"bystander","from":3}',
+        "INVALID_ARGUMENT",
+        "has 2 frames",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TICKETS)
+def test_a_bad_ticket_reads_nothing(raw: RawFlight, case: str) -> None:
+    ticket, status, words = BAD_TICKETS[case]
+    error = refused(lambda: raw.get(ticket))
+    assert error.status == status
+    assert words in error.message
+
+
+def test_a_plain_ticket_never_reads_a_part_of_several_partitions(raw: RawFlight) -> None:
+    raw.action("create", {"dataset": "d", "partitions": 3})
+    error = refused(lambda: raw.get(b"d"))
+    assert error.status == "INVALID_ARGUMENT"
+    assert "'d/0' to 'd/2'" in error.message
+
+
+BAD_ACTIONS: dict[str, tuple[str, bytes, str, str]] = {
+    "an unknown action": (
+        "destroy",
+        b"",
+        "NOT_FOUND",
+        "there is no action 'destroy'; there are create, seal",
+    ),
+    "a body that is not JSON": ("create", b"dataset=d", "INVALID_ARGUMENT", "create is not UTF-8 JSON"),
+    "an unknown key": ("create", b'{"dataset":"d","shards":3}', "INVALID_ARGUMENT", "unknown key 'shards'"),
+    "an unknown kind": (
+        "create",
+        b'{"dataset":"d","kind":"table"}',
+        "INVALID_ARGUMENT",
+        "'kind' is one of stream",
+    ),
+    "no partitions": ("create", b'{"dataset":"d","partitions":0}', "INVALID_ARGUMENT", "from 1 to"),
+    "a million partitions": (
+        "create",
+        b'{"dataset":"d","partitions":1000000}',
+        "INVALID_ARGUMENT",
+        "from 1 to",
+    ),
+    "a number that is infinite": (
+        "create",
+        b'{"dataset":"d","lease_seconds":1e999}',
+        "INVALID_ARGUMENT",
+        "lease",
+    ),
+    "a number that is none": ("create", b'{"dataset":"d","lease_seconds":NaN}', "INVALID_ARGUMENT", "create"),
+    "producers of a stream": (
+        "create",
+        b'{"dataset":"d","producers":3}',
+        "INVALID_ARGUMENT",
+        "for kind 'shuffle'",
+    ),
+    "a retention of no kind": (
+        "create",
+        b'{"dataset":"d","retention":"long"}',
+        "INVALID_ARGUMENT",
+        "retention is",
+    ),
+    "a schema that is none": (
+        "create",
+        b'{"dataset":"d","schema":"AAAA"}',
+        "INVALID_ARGUMENT",
+        "IPC schema message",
+    ),
+    "the kind that is not there yet": (
+        "create",
+        b'{"dataset":"d","kind":"changelog"}',
+        "INVALID_ARGUMENT",
+        "changelog",
+    ),
+    "creating it otherwise": (
+        "create",
+        b'{"dataset":"bystander","partitions":2}',
+        "INVALID_ARGUMENT",
+        "another",
+    ),
+    "sealing what is unknown": ("seal", b'{"dataset":"nobody"}', "NOT_FOUND", "there is no dataset 'nobody'"),
+    "sealing a stream": ("seal", b'{"dataset":"bystander"}', "INVALID_ARGUMENT", "only a shuffle"),
+    "sealing another generation": (
+        "seal",
+        b'{"dataset":"bystander","generation":"x"}',
+        "NOT_FOUND",
+        "generation",
+    ),
+    "dropping what is unknown": (
+        "drop",
+        b'{"dataset":"nobody"}',
+        "NOT_FOUND",
+        "there is no dataset 'nobody'",
+    ),
+    "dropping nothing": ("drop", b"", "INVALID_ARGUMENT", "'dataset' is missing"),
+    "dropping another generation": (
+        "drop",
+        b'{"dataset":"bystander","generation":"x"}',
+        "NOT_FOUND",
+        "generation",
+    ),
+    "renewing what is unknown": (
+        "renew",
+        b'{"dataset":"nobody"}',
+        "NOT_FOUND",
+        "there is no dataset 'nobody'",
+    ),
+    "statistics of what is unknown": (
+        "statistics",
+        b'{"dataset":"nobody"}',
+        "NOT_FOUND",
+        "there is no dataset",
+    ),
+    "draining with arguments": ("drain", b'{"now":true}', "INVALID_ARGUMENT", "no arguments"),
+    "cancelling garbage": ("CancelFlightInfo", b"\x0a\x02\xff\xff", "INVALID_ARGUMENT", "not a FlightInfo"),
+    "cancelling nothing": ("CancelFlightInfo", b"", "INVALID_ARGUMENT", "CancelFlightInfo"),
+    "renewing garbage": (
+        "RenewFlightEndpoint",
+        b"\x0a\x02\xff\xff",
+        "INVALID_ARGUMENT",
+        "not a FlightEndpoint",
+    ),
+    "renewing nothing": ("RenewFlightEndpoint", b"", "INVALID_ARGUMENT", "name"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ACTIONS)
+def test_a_bad_action_changes_nothing(raw: RawFlight, case: str) -> None:
+    action, body, status, words = BAD_ACTIONS[case]
+    error = refused(lambda: raw.action(action, body))
+    assert error.status == status
+    assert words in error.message
+    assert list(raw.action("statistics")["datasets"]) == ["bystander"]
+
+
+@pytest.mark.parametrize("rpc", ["GetFlightInfo", "PollFlightInfo", "GetSchema"])
+@pytest.mark.parametrize(
+    ("descriptor", "status"),
+    [
+        (path("nobody"), "NOT_FOUND"),
+        (path("a b"), "INVALID_ARGUMENT"),
+        (b"\xff", "INVALID_ARGUMENT"),
+        (b"", "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_bad_descriptor_describes_nothing(raw: RawFlight, rpc: str, descriptor: bytes, status: str) -> None:
+    assert refused(lambda: raw.ask(rpc, descriptor)).status == status
+
+
+@pytest.mark.parametrize("rpc", ["ListFlights", "DoGet", "DoAction"])
+def test_a_request_that_is_not_protobuf_is_refused(raw: RawFlight, rpc: str) -> None:
+    error = refused(lambda: raw.ask(rpc, b"\x0a\xff\xff"))
+    assert error.status == "INVALID_ARGUMENT"
+    assert "not the protobuf message of Arrow Flight" in error.message
