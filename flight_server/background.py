@@ -52,6 +52,11 @@ class Background:
         """What blocking work returns. Cancelling does not end the thread's present step."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
+    async def idle(self) -> None:
+        """Return when every task has ended that was started before this call or by one of them."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def stop(self) -> None:
         """Cancel every task and wait for all of them and for their threads. Twice is fine."""
         while self._tasks:

@@ -31,6 +31,7 @@ from .wire import END_OF_STREAM
 MAX_BATCH_ROWS = 65_536
 CSV_BLOCK_BYTES = 4 << 20
 _IPC_MAGIC = b"ARROW1"
+_CODECS = {".bz2": "bz2", ".gz": "gzip", ".lz4": "lz4", ".zst": "zstd"}
 
 
 class Format(Protocol):
@@ -50,7 +51,7 @@ class Parquet:
         return pq.ParquetFile(stream, pre_buffer=False).schema_arrow
 
     def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20)
+        file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
         rows = max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // max(1, row_bytes)))
@@ -89,7 +90,7 @@ class Ipc:
 
 
 class Csv:
-    """CSV with a header, in UTF-8; compressed if its name says so (``.gz``, ``.zst``, …).
+    """CSV with a header, in UTF-8; compressed if its name says so (``.gz``, ``.zst``, ``.bz2``, ``.lz4``).
 
     Types are found in the first block unless they are given.
     """
@@ -105,10 +106,7 @@ class Csv:
 
     def _open(self, stream: Any, path: str, wanted: pa.Schema | None, only: list[str] | None = None) -> Any:
         types = {} if wanted is None else {field.name: field.type for field in wanted}
-        try:
-            codec = pa.Codec.detect(path).name
-        except ValueError:
-            codec = None
+        codec = next((name for suffix, name in _CODECS.items() if path.endswith(suffix)), None)
         return pa_csv.open_csv(
             pa.CompressedInputStream(stream, codec) if codec else stream,
             read_options=pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),

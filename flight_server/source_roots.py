@@ -33,7 +33,6 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -49,17 +48,18 @@ class LocalFile:
     Not memory-mapped: a mapped file that somebody shortens ends the process.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.stream = pa.PythonFile(file, mode="r")
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        # Arrow's readers close their stream; the file stays open, to be looked at again.
+        self.stream = pa.PythonFile(os.fdopen(descriptor, "rb", closefd=False), mode="r")
 
     def identity(self) -> tuple[int, ...]:
         """See the module's text."""
-        found = os.fstat(self._file.fileno())
+        found = os.fstat(self._descriptor)
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def close(self) -> None:
-        self._file.close()
+        os.close(self._descriptor)
 
 
 class Roots:
@@ -109,7 +109,7 @@ class Roots:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise Forbidden(f"source: {path} is not a regular file")
-        return LocalFile(os.fdopen(file, "rb"))
+        return LocalFile(file)
 
     def _resolved(self, path: str) -> Path:
         if not path or "\0" in path:

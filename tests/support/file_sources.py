@@ -1,0 +1,79 @@
+"""Files of every format that a source reads, and a core that reads them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from flight_server import sources
+from flight_server.actions import decode_schema
+from flight_server.core import Core
+from flight_server.dataset import Dataset
+from flight_server.protocol import CreateRequest, Kind
+from tests.support.cores import read_table
+
+TABLE = pa.table(
+    {
+        "n": pa.array([1, None, 3, 4, 5], pa.int64()),
+        "x": pa.array([0.5, 1.5, None, 3.5, 4.5]),
+        "text": pa.array(["a", "", "ü", None, "e" * 40]),
+    }
+)
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path, row_group_size=2)
+
+
+def write_ipc_file(table: pa.Table, path: Path) -> None:
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+
+
+def write_ipc_stream(table: pa.Table, path: Path) -> None:
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
+    "parquet": write_parquet,
+    "ipc": write_ipc_file,
+    "ipc stream": write_ipc_stream,
+    "csv": pa_csv.write_csv,
+}
+
+
+class Served:
+    """A core whose one root is ``root``."""
+
+    def __init__(self, core: Core, root: Path) -> None:
+        self.core = core
+        self.root = root
+
+    def write(self, written: str, table: pa.Table, name: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        WRITERS[written](table, path)
+        return path
+
+    async def create(
+        self, written: str, path: str = ".", *, schema: pa.Schema | None = None, **source: Any
+    ) -> Dataset:
+        text = None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
+        body = {
+            "format": written.split(maxsplit=1)[0],
+            **({} if "paths" in source else {"path": path}),
+            **source,
+        }
+        request = CreateRequest("d", Kind.SOURCE, source=body, schema=text)
+        dataset, _ = await sources.create(self.core, request, None if text is None else decode_schema(text))
+        return dataset
+
+    async def read(self, dataset: Dataset) -> list[pa.Table]:
+        return [await read_table(self.core, dataset, index) for index in range(dataset.partition_count)]
