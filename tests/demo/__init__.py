@@ -1,0 +1,1 @@
+"""The main job on real data: `python -m tests.demo`, or `make demo`."""
