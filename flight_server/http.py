@@ -34,7 +34,6 @@ Connections
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import socket
@@ -57,6 +56,7 @@ from .strict_json import dump_json
 BACKLOG = 1024
 IDLE_CONNECTION_SECONDS = 75.0
 RETRY_AFTER_SECONDS = 1
+SHUTDOWN_SECONDS = 1.0
 KEEPALIVE_PROBES = 3
 
 _STATUS = {
@@ -82,13 +82,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpServer:
-    """The listener and its handlers. ``await start()``, ``await stop(grace_seconds)``."""
+    """The listener and its handlers. ``await start()``, ``await stop()``."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
         self._metrics = metrics.registry(core)
-        self._requests: set[asyncio.Task[Any]] = set()
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
@@ -112,22 +111,17 @@ class HttpServer:
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=IDLE_CONNECTION_SECONDS,
-            shutdown_timeout=1.0,
+            shutdown_timeout=SHUTDOWN_SECONDS,
         )
         await self._runner.setup()
         await web.SockSite(self._runner, listener, ssl_context=tls, backlog=BACKLOG).start()
         return int(listener.getsockname()[1])
 
-    async def stop(self, grace_seconds: float) -> None:
-        """Give running requests the time to end, cut the others, and close. Twice is fine."""
-        if self._runner is None:
-            return
-        runner, self._runner = self._runner, None
-        if self._requests:
-            await asyncio.wait(self._requests, timeout=grace_seconds)
-        for request in self._requests:
-            request.cancel()
-        await runner.cleanup()
+    async def stop(self) -> None:
+        """Close every connection, once ``Core.running`` has ended what ran on them. Twice is fine."""
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
 
     def _listener(self, host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -153,13 +147,11 @@ class HttpServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        task = asyncio.current_task()
-        assert task is not None
-        self._requests.add(task)
         try:
-            if request.path not in _OPEN_TO_ALL:
-                authorize(self._core.settings.token, request.headers.get("authorization"))
-            return await handler(request)
+            async with self._core.running.call():
+                if request.path not in _OPEN_TO_ALL:
+                    authorize(self._core.settings.token, request.headers.get("authorization"))
+                return await handler(request)
         except FlightShuffleError as error:
             return _refusal(error)
         except web.HTTPMethodNotAllowed as error:
@@ -179,8 +171,6 @@ class HttpServer:
                     error_id=error_id,
                 )
             )
-        finally:
-            self._requests.discard(task)
 
     # Data
 
@@ -250,6 +240,11 @@ class HttpServer:
         )
 
 
+def status_of(error: FlightShuffleError) -> int:
+    """The HTTP status that an error becomes."""
+    return _STATUS[error.status]
+
+
 def _query(request: web.Request, *known: str) -> dict[str, str]:
     """The query's values.
 
@@ -290,7 +285,7 @@ def _json(body: dict[str, Any], status: int = 200) -> web.Response:
 
 def _refusal(error: FlightShuffleError, http: web.HTTPException | None = None) -> web.Response:
     headers = {} if http is None else {name: value for name, value in http.headers.items() if name == "Allow"}
-    status = _STATUS[error.status] if http is None else http.status
+    status = status_of(error) if http is None else http.status
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     elif status == 503:

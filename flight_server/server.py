@@ -121,7 +121,11 @@ class Server:
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Drain and end. Twice is fine."""
         self.store.draining = True
-        await asyncio.gather(self._stop_grpc(grace_seconds), self._http.stop(grace_seconds))
+        if self._grpc is not None:
+            await self._health.enter_graceful_shutdown()
+        await self.core.running.end(grace_seconds)
+        # Whoever reads at all has taken its last message, or our reason to end, within the last words.
+        await asyncio.gather(self._stop_grpc(min(grace_seconds, LAST_WORDS_SECONDS)), self._http.stop())
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -147,10 +151,7 @@ class Server:
     async def _stop_grpc(self, grace_seconds: float) -> None:
         if self._grpc is not None:
             server, self._grpc = self._grpc, None
-            await self._health.enter_graceful_shutdown()
-            await self.core.running.end(grace_seconds)
-            # Whoever reads at all has taken its last message, or our reason to end, by then.
-            await server.stop(min(grace_seconds, LAST_WORDS_SECONDS))
+            await server.stop(grace_seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -105,10 +105,18 @@ class RawGet:
         """
         status, headers = self.head()
         if headers.get("transfer-encoding") == "chunked":
-            body = b"".join(self.chunks())
-        else:
-            body = self._file.read(int(headers.get("content-length", "0")))
-        return Answer(status, headers, body, self.trailers)
+            return self.rest(status, headers)
+        body = self._file.read(int(headers.get("content-length", "0")))
+        return Answer(status, headers, body, {})
+
+    def rest(self, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
+        """All the chunks that are left.
+
+        Raises:
+            Cut: the connection ended before the last one.
+        """
+        body = b"".join(self.chunks())
+        return Answer(status, headers or {}, body, self.trailers)
 
     def is_closed_by_server(self) -> bool:
         """Wait for the end of the connection; false if more data comes."""
