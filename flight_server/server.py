@@ -192,6 +192,8 @@ class Server:
             ("grpc.keepalive_timeout_ms", keepalive_ms),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
+            # gRPC waits this long for the answer to a ping whatever the keepalive timeout: a minute by default.
+            ("grpc.http2.ping_timeout_ms", keepalive_ms),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ]
 

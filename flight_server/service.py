@@ -105,10 +105,12 @@ class FlightService:
                 error_id = secrets.token_hex(6)
                 _log.error("internal_error", error_id=error_id, rpc=handler.__name__, exc_info=bug)
                 answer = InternalError(
-                    f"internal error {error_id}: the server's log has the cause under this id", error_id=error_id
+                    f"internal error {error_id}: the server's log has the cause under this id",
+                    error_id=error_id,
                 )
             # Outside the handlers above, so that what is raised here has no context either.
             await _abort(context, answer)
+            return None
 
         return guarded
 

@@ -1,0 +1,198 @@
+"""What is held for somebody who has gone is let go: datasets by their lease, streams by keepalive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support.durable import OPTIONS, action, names, put, table
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess
+
+DEADLINE_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+Servers = Callable[..., ServerProcess]
+BIG = pa.table({"bytes": [os.urandom(1 << 20) for _ in range(24)]})
+
+# Reads one frame, says so, and then does what it reads from standard input, which is nothing.
+READER = """
+import sys
+from pyarrow import flight
+reader = flight.connect(sys.argv[1]).do_get(flight.Ticket(sys.argv[2].encode()))
+reader.read_chunk()
+print("reading", flush=True)
+sys.stdin.read()
+"""
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
+        time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def reader_process(location: str, ticket: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, location, ticket],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "reading\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def held(client: flight.FlightClient) -> tuple[int, int]:
+    """How many subscriptions there are, and the bytes on their way to readers."""
+    statistics = action(client, "statistics")
+    subscriptions = [
+        subscription
+        for dataset in statistics["datasets"].values()
+        for partition in dataset["partitions"].values()
+        for subscription in partition["subscriptions"]
+    ]
+    return len(subscriptions), statistics["memory"]["accounts"]["sends"]["used_bytes"]
+
+
+def nothing_is_held(client: flight.FlightClient) -> Callable[[], bool]:
+    return lambda: held(client) == (0, 0)
+
+
+def test_a_reader_killed_by_sigkill_frees_what_it_held(flight_server_process: Servers) -> None:
+    server = flight_server_process(http_port=-1)
+    with closing(flight.connect(server.location)) as client:
+        put(client, BIG, chunk_rows=1, dataset="d")
+        with reader_process(server.location, "d") as process:
+            assert held(client)[0] == 1
+            process.kill()
+            eventually(nothing_is_held(client), "the killed reader's subscription and bytes are gone")
+
+
+def test_a_reader_that_is_stopped_frees_what_it_held(flight_server_process: Servers) -> None:
+    server = flight_server_process(http_port=-1, keepalive_seconds=1)
+    with closing(flight.connect(server.location)) as client:
+        put(client, BIG, chunk_rows=1, dataset="d")
+        with reader_process(server.location, "d") as process:
+            assert held(client)[0] == 1
+            process.send_signal(signal.SIGSTOP)
+            eventually(nothing_is_held(client), "the stopped reader's subscription and bytes are gone")
+
+
+def test_a_reader_behind_a_dead_network_frees_what_it_held(flight_server_process: Servers) -> None:
+    server = flight_server_process(http_port=-1, keepalive_seconds=1)
+    port = int(server.location.rpartition(":")[2])
+    with closing(flight.connect(server.location)) as client, Proxy(port) as proxy:
+        put(client, BIG, chunk_rows=1, dataset="d")
+        with reader_process(proxy.location, "d"):
+            assert held(client)[0] == 1
+            proxy.cut()
+            eventually(nothing_is_held(client), "the cut-off reader's subscription and bytes are gone")
+
+
+def test_a_slow_reader_that_is_alive_is_not_taken_for_a_dead_one(flight_server_process: Servers) -> None:
+    server = flight_server_process(http_port=-1, keepalive_seconds=1)
+    with closing(flight.connect(server.location)) as client:
+        put(client, BIG, chunk_rows=1, dataset="d")
+        reader = client.do_get(flight.Ticket(b"d"), OPTIONS)
+        reader.read_chunk()
+        # The wait is the point: three keepalive periods without a byte taken by the application.
+        time.sleep(3)
+        assert sum(chunk.data.num_rows for chunk in reader) == BIG.num_rows - 1
+
+
+def test_a_producer_behind_a_dead_network_fails_its_partition(flight_server_process: Servers) -> None:
+    server = flight_server_process(http_port=-1, keepalive_seconds=1)
+    port = int(server.location.rpartition(":")[2])
+    with closing(flight.connect(server.location)) as client, Proxy(port) as proxy:
+        action(client, "create", dataset="d")
+        with closing(flight.connect(proxy.location)) as producer:
+            writer, _ = producer.do_put(flight.FlightDescriptor.for_path("d"), BIG.schema, OPTIONS)
+            writer.write_batch(BIG.to_batches(max_chunksize=1)[0])
+            reader = client.do_get(flight.Ticket(b"d"), OPTIONS)
+            assert reader.read_chunk().data.num_rows == 1
+            proxy.cut()
+            with pytest.raises(flight.FlightInternalError, match="broke off"):
+                reader.read_chunk()
+            proxy.__exit__(None, None, None)
+            with pytest.raises((flight.FlightError, pa.ArrowException)):
+                writer.close()
+
+
+def test_a_dataset_whose_lease_has_ended_is_dropped_with_all_that_it_held(
+    flight_server_process: Servers,
+) -> None:
+    server = flight_server_process(http_port=-1, lease_seconds=0.5)
+    with closing(flight.connect(server.location)) as client:
+        put(client, table(), dataset="d")
+        eventually(lambda: names(client) == set(), "the dataset is dropped")
+        assert action(client, "statistics")["memory"]["used_bytes"] == 0
+        with pytest.raises(pa.ArrowKeyError, match="its lease ended"):
+            client.do_get(flight.Ticket(b"d"), OPTIONS).read_all()
+
+
+def test_reading_writing_and_renewing_renew_the_lease(flight_server_process: Servers) -> None:
+    server = flight_server_process(http_port=-1)
+    with closing(flight.connect(server.location)) as client:
+        for name in ("read", "written", "renewed", "renewed_by_arrow", "unused"):
+            action(client, "create", dataset=name, lease_seconds=1000)
+            if name != "written":
+                put(client, table(), dataset=name)
+        endpoint = client.get_flight_info(flight.FlightDescriptor.for_path("renewed_by_arrow")).endpoints[0]
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("written"), BIG.schema, OPTIONS)
+        eventually(lambda: max(leases_left(client).values()) < 999.8, "time goes by")
+        before = leases_left(client)
+        client.do_get(flight.Ticket(b"read"), OPTIONS).read_all()
+        action(client, "renew", dataset="renewed")
+        list(client.do_action(flight.Action("RenewFlightEndpoint", renewal(endpoint)), OPTIONS))
+        writer.write_batch(BIG.slice(0, 1).to_batches()[0])
+        writer.close()
+        after = leases_left(client)
+        assert {name for name in before if after[name] > before[name]} == set(before) - {"unused"}
+
+
+def leases_left(client: flight.FlightClient) -> dict[str, float]:
+    datasets = action(client, "statistics")["datasets"]
+    return {name: dataset["lease_left_seconds"] for name, dataset in datasets.items()}
+
+
+def renewal(endpoint: flight.FlightEndpoint) -> bytes:
+    """A RenewFlightEndpointRequest."""
+    serialized = bytes(endpoint.serialize())
+    return b"\x0a" + _varint(len(serialized)) + serialized
+
+
+def test_a_renewed_endpoint_says_when_it_expires(flight_server_process: Servers) -> None:
+    server = flight_server_process(http_port=-1)
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", lease_seconds=100)
+        put(client, table(), dataset="d")
+        endpoint = client.get_flight_info(flight.FlightDescriptor.for_path("d")).endpoints[0]
+        (result,) = client.do_action(flight.Action("RenewFlightEndpoint", renewal(endpoint)), OPTIONS)
+        renewed = flight.FlightEndpoint.deserialize(result.body.to_pybytes())
+        assert renewed.expiration_time.as_py() > endpoint.expiration_time.as_py()
+        assert json.loads(renewed.ticket.ticket)["dataset"] == "d"
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
