@@ -1,0 +1,69 @@
+"""Exchange and broadcast through Spark Connect: a server of pip's PySpark, and a client that has no JVM."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# In a process of its own: PySpark decides once per process whether it is Classic or Connect.
+JOB = """
+import json
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+from spark_client import ShuffleClient
+
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert "connect" in type(spark).__module__
+
+def clean(batches):
+    for batch in batches:
+        yield batch.filter(pa.compute.is_valid(batch.column("k")))
+
+with ShuffleClient.embedded() as client:
+    df = spark.range(0, 1000, 1, 4).selectExpr("id", "if(id % 10 = 0, null, concat('k', id % 7)) as k")
+    names = client.broadcast(spark.sql("select concat('k', id) as k, id * 10 as weight from range(7)"), "names")
+
+    def total(keys, table):
+        weights = dict(zip(*(names.table().column(name).to_pylist() for name in ("k", "weight"))))
+        return pa.table({"k": [keys[0].as_py()], "n": [table.num_rows], "weight": [weights[keys[0].as_py()]]})
+
+    out = (
+        client.pipeline(df)
+        .mapInArrow(clean, "id long, k string")
+        .exchange(3, "k")
+        .applyInArrow(total, "k string, n long, weight long")
+        .toDF()
+    )
+    rows = sorted(tuple(row) for row in out.collect())
+
+    where = sql.spark_partition_id().alias("p")
+    placed = client.pipeline(df).exchange(5, "k", "id").toDF().select("id", where).collect()
+    expected = df.repartition(5, "k", "id").select("id", where).collect()
+    client.release(out)
+    same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
+    print(json.dumps({"rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}))
+spark.stop()
+"""
+
+
+def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(java_home: str) -> None:
+    for package in ("grpc_status", "google.rpc", "zstandard"):
+        pytest.importorskip(package, reason="PySpark needs it for Connect")
+    done = subprocess.run(
+        [sys.executable, "-c", JOB], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    counts = [sum(1 for n in range(1000) if n % 10 and n % 7 == k) for k in range(7)]
+    assert answer["rows"] == [[f"k{k}", counts[k], 10 * k] for k in range(7)]
+    assert answer["same"], "rows are where Spark's own repartition puts them"
+    assert answer["datasets"] == 1
