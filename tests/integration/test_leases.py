@@ -97,12 +97,11 @@ def test_a_reader_that_is_stopped_frees_what_it_held(flight_server_process: Serv
 
 def test_a_reader_behind_a_dead_network_frees_what_it_held(flight_server_process: Servers) -> None:
     server = flight_server_process(http_port=-1, keepalive_seconds=1)
-    port = int(server.location.rpartition(":")[2])
-    with closing(flight.connect(server.location)) as client, Proxy(port) as proxy:
+    with closing(flight.connect(server.location)) as client, Proxy.to(server.location) as proxy:
         put(client, BIG, chunk_rows=1, dataset="d")
         with reader_process(proxy.location, "d"):
             assert held(client)[0] == 1
-            proxy.cut()
+            proxy.hold()
             eventually(nothing_is_held(client), "the cut-off reader's subscription and bytes are gone")
 
 
@@ -119,18 +118,17 @@ def test_a_slow_reader_that_is_alive_is_not_taken_for_a_dead_one(flight_server_p
 
 def test_a_producer_behind_a_dead_network_fails_its_partition(flight_server_process: Servers) -> None:
     server = flight_server_process(http_port=-1, keepalive_seconds=1)
-    port = int(server.location.rpartition(":")[2])
-    with closing(flight.connect(server.location)) as client, Proxy(port) as proxy:
+    with closing(flight.connect(server.location)) as client, Proxy.to(server.location) as proxy:
         action(client, "create", dataset="d")
         with closing(flight.connect(proxy.location)) as producer:
             writer, _ = producer.do_put(flight.FlightDescriptor.for_path("d"), BIG.schema, OPTIONS)
             writer.write_batch(BIG.to_batches(max_chunksize=1)[0])
             reader = client.do_get(flight.Ticket(b"d"), OPTIONS)
             assert reader.read_chunk().data.num_rows == 1
-            proxy.cut()
+            proxy.hold()
             with pytest.raises(flight.FlightInternalError, match="broke off"):
                 reader.read_chunk()
-            proxy.__exit__(None, None, None)
+            proxy.close()
             with pytest.raises((flight.FlightError, pa.ArrowException)):
                 writer.close()
 
