@@ -1,75 +1,163 @@
-"""A TCP proxy that can stop forwarding without a word, as a network does that has lost a peer."""
+"""A TCP proxy that the test can cut, hold and count: the network, as it is on a bad day.
+
+    with Proxy("127.0.0.1", 8815) as proxy:
+        proxy.cut_after(1000)        # the next connection that brings 1,000 bytes back is reset there
+        client = connect(proxy.location)
+
+Only bytes from the server to the client are counted. ``cut_after`` counts from now over all connections,
+and cuts all of them at once, in the middle of whatever is under way. ``hold`` lets nothing through in
+either direction until ``release``; the connections stay.
+
+Limits: two threads for each connection, so it is for tests of a few connections.
+"""
 
 from __future__ import annotations
 
-import select
+import contextlib
 import socket
+import struct
 import threading
-from types import TracebackType
 from typing import Self
 
-_READ_BYTES = 1 << 16
-_POLL_SECONDS = 0.02
+_READ_BYTES = 64 << 10
 
 
 class Proxy:
-    """Forwards connections to a port of this machine until ``cut``; both sides stay connected then.
+    """Listens on a free port of the loopback as soon as it is made; also a context manager."""
 
-    Limit: bytes that are in the kernel's buffers already still arrive, and the kernels of the two sides
-    go on to acknowledge what they have room for. A peer that is really gone acknowledges nothing.
-    """
-
-    def __init__(self, port: int) -> None:
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._target = port
-        self._ended = threading.Event()
-        self._cut = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="proxy")
-        self._thread.start()
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads: list[threading.Thread] = []
+        self._cut_at_bytes: int | None = None
+        self._refusing = False
+        self._closed = False
+        self.bytes_back = 0
+        self.connections = 0
+        self.cuts = 0
+        self._spawn(self._accept)
+
+    @classmethod
+    def to(cls, location: str) -> Self:
+        """A proxy to ``grpc://host:port`` or ``http://host:port``."""
+        host, _, port = location.partition("://")[2].partition("/")[0].rpartition(":")
+        return cls(host, int(port))
 
     @property
     def location(self) -> str:
-        """Where clients connect."""
-        return f"grpc://127.0.0.1:{self._listener.getsockname()[1]}"
+        """Where clients reach the server through this proxy, with gRPC."""
+        return f"grpc://127.0.0.1:{self.port}"
+
+    @property
+    def http(self) -> str:
+        """The same over HTTP."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def cut_after(self, size_bytes: int) -> None:
+        """Reset every connection when this many more bytes have come back from the server."""
+        with self._lock:
+            self._cut_at_bytes = self.bytes_back + size_bytes
+
+    def refuse(self, *, refusing: bool = True) -> None:
+        """Reset new connections at once, or take them again."""
+        self._refusing = refusing
 
     def cut(self) -> None:
-        """Forward nothing from now on, in either direction."""
-        self._cut.set()
+        """Reset every connection now."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+            self.cuts += 1
+        for pair in pairs:
+            for sock in pair:
+                _reset(sock)
+
+    def hold(self) -> None:
+        """Let nothing through from now on."""
+        self._flowing.clear()
+
+    def release(self) -> None:
+        """Go on after ``hold``."""
+        self._flowing.set()
+
+    def close(self) -> None:
+        """End every connection and thread; twice is fine."""
+        self._closed = True
+        self._flowing.set()
+        # Closing alone does not wake a thread that is inside accept.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(10)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
-    def _run(self) -> None:
-        peers: dict[socket.socket, socket.socket] = {}
-        with self._listener:
-            while not self._ended.is_set():
-                if self._cut.is_set():
-                    self._ended.wait()
-                    break
-                readable, _, _ = select.select([self._listener, *peers], [], [], _POLL_SECONDS)
-                for source in readable:
-                    if source is self._listener:
-                        near = self._listener.accept()[0]
-                        far = socket.create_connection(("127.0.0.1", self._target))
-                        peers |= {near: far, far: near}
-                    elif not self._forward(source, peers[source]):
-                        peers.pop(peers.pop(source)).close()
-                        source.close()
-        for each in peers:
-            each.close()
+    def _spawn(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, name="proxy", daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
 
-    def _forward(self, source: socket.socket, sink: socket.socket) -> bool:
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            if self._refusing or self._closed:
+                _reset(client)
+                continue
+            try:
+                server = socket.create_connection(self._target, 10)
+                server.settimeout(None)
+            except OSError:
+                _reset(client)
+                continue
+            with self._lock:
+                self._pairs.append((client, server))
+            self._spawn(self._pump, client, server, False)
+            self._spawn(self._pump, server, client, True)
+
+    def _pump(self, source: socket.socket, target: socket.socket, back: bool) -> None:
         try:
-            data = source.recv(_READ_BYTES)
-            sink.sendall(data)
+            while data := source.recv(_READ_BYTES):
+                self._flowing.wait()
+                cut_here = False
+                if back:
+                    with self._lock:
+                        if (
+                            self._cut_at_bytes is not None
+                            and self.bytes_back + len(data) >= self._cut_at_bytes
+                        ):
+                            data = data[: self._cut_at_bytes - self.bytes_back]
+                            self._cut_at_bytes, cut_here = None, True
+                        self.bytes_back += len(data)
+                if data:
+                    target.sendall(data)
+                if cut_here:
+                    self.cut()
+                    return
+            target.shutdown(socket.SHUT_WR)
         except OSError:
-            return False
-        if not data:
-            sink.close()
-        return bool(data)
+            # One side is gone; the other one must see it.
+            for sock in (source, target):
+                _reset(sock)
+
+
+def _reset(sock: socket.socket) -> None:
+    """Close so that the peer gets a reset, as when a machine goes away."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
