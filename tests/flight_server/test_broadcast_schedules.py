@@ -94,9 +94,11 @@ async def _write(queue: BroadcastQueue[int], order: random.Random, *, fails: boo
 
 
 async def _read(reader: Subscription[int], order: random.Random, taken: list[int]) -> None:
-    """Take everything; sometimes in the two steps that ``__anext__`` is made of."""
+    """Take everything; sometimes in the two steps that ``__anext__`` is made of, in either order."""
     while True:
         await _pause(order)
+        if order.random() < 0.2:
+            await reader.wait()
         try:
             if order.random() < 0.5:
                 taken.append(await anext(reader))
@@ -179,9 +181,13 @@ def in_step(make: Callable[[], BroadcastQueue[int]] = BroadcastQueue) -> Scenari
 
         async def read(events: list[asyncio.Event]) -> None:
             with queue.subscribe() as reader:
-                async for item in reader:
+                while True:
                     await _pause(order)
-                    events[item].set()
+                    await reader.wait()
+                    try:
+                        events[reader.next_nowait()].set()
+                    except EndOfQueue:
+                        return
 
         async def write() -> None:
             for number in range(ITEMS):
