@@ -27,18 +27,23 @@ TABLE = pa.table(
 )
 
 
+def _part_rows(table: pa.Table) -> int:
+    """Several row groups or batches in each file, also in a small one."""
+    return max(2, int(table.num_rows) // 4)
+
+
 def write_parquet(table: pa.Table, path: Path) -> None:
-    pq.write_table(table, path, row_group_size=2)
+    pq.write_table(table, path, row_group_size=_part_rows(table))
 
 
 def write_ipc_file(table: pa.Table, path: Path) -> None:
     with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table, max_chunksize=2)
+        writer.write_table(table, max_chunksize=_part_rows(table))
 
 
 def write_ipc_stream(table: pa.Table, path: Path) -> None:
     with pa.ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(table, max_chunksize=2)
+        writer.write_table(table, max_chunksize=_part_rows(table))
 
 
 WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {

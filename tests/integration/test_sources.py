@@ -1,0 +1,331 @@
+"""Sources over real sockets and processes: many first readers, relays, an upstream that goes or changes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import flight
+
+from tests.support.server_process import ServerProcess
+
+DEADLINE_SECONDS = 60.0
+ROWS = 200_000
+Start = Callable[..., ServerProcess]
+
+
+def table_of(number: int) -> pa.Table:
+    """A file's rows, with a dictionary that differs from file to file."""
+    numbers = range(number * ROWS, (number + 1) * ROWS)
+    words = pa.array([f"w{n % (3 + number)}" for n in numbers]).dictionary_encode()
+    return pa.table({"n": pa.array(numbers), "word": words})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A root with three Parquet files."""
+    root = tmp_path / "root"
+    root.mkdir()
+    for number in range(3):
+        pq.write_table(table_of(number), root / f"part-{number}.parquet")
+    return root
+
+
+class Client:
+    """A pyarrow client and the actions in JSON."""
+
+    def __init__(self, location: str) -> None:
+        self.flight = flight.connect(location)
+
+    def action(self, name: str, **body: Any) -> dict[str, Any]:
+        options = flight.FlightCallOptions(timeout=DEADLINE_SECONDS)
+        (result,) = self.flight.do_action(flight.Action(name, json.dumps(body).encode()), options)
+        answer: dict[str, Any] = json.loads(result.body.to_pybytes())
+        return answer
+
+    def create(self, name: str, /, **source: Any) -> str:
+        return str(self.action("create", dataset=name, kind="source", source=source)["generation"])
+
+    def info(self, dataset: str) -> Any:
+        return self.flight.get_flight_info(flight.FlightDescriptor.for_path(dataset))
+
+    def read(self, ticket: Any) -> pa.Table:
+        return self.flight.do_get(ticket, flight.FlightCallOptions(timeout=DEADLINE_SECONDS)).read_all()
+
+    def tables(self, dataset: str) -> list[pa.Table]:
+        return [self.read(endpoint.ticket) for endpoint in self.info(dataset).endpoints]
+
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[ServerProcess], Client]]:
+    """Return a function that connects to a server; its clients are closed at the end."""
+    clients: list[Client] = []
+
+    def connected(server: ServerProcess) -> Client:
+        clients.append(Client(server.location))
+        return clients[-1]
+
+    yield connected
+    for client in clients:
+        client.flight.close()
+
+
+Connect = Callable[[ServerProcess], Client]
+
+
+def same_rows(got: pa.Table, expected: pa.Table) -> bool:
+    """Equal, whatever the order of the words in the dictionaries."""
+    return bool(
+        got["n"].equals(expected["n"])
+        and got["word"].cast(pa.string()).equals(expected["word"].cast(pa.string()))
+    )
+
+
+def test_fifty_clients_that_come_first_together_cause_one_pull(
+    flight_server_process: Start, connect: Connect, files: Path
+) -> None:
+    client = connect(flight_server_process(source_roots=files))
+    client.create("d", format="parquet", path=str(files))
+    info = client.info("d")
+    assert info.total_records == -1
+    assert info.schema.equals(table_of(0).schema)
+    together = threading.Barrier(50)
+
+    def read() -> pa.Table:
+        together.wait(DEADLINE_SECONDS)
+        return client.read(info.endpoints[0].ticket)
+
+    with ThreadPoolExecutor(50) as readers:
+        tables = [future.result() for future in [readers.submit(read) for _ in range(50)]]
+    expected = table_of(0)
+    assert all(same_rows(table, expected) for table in tables)
+    statistics = client.action("statistics")
+    assert statistics["pulls"] == 1
+    assert statistics["encodes"] == statistics["datasets"]["d"]["partitions"]["0"]["frames"]
+    assert client.tables("d")[2].num_rows == ROWS
+    assert client.info("d").total_records == 3 * ROWS
+    assert client.action("statistics")["pulls"] == 3
+
+
+def test_a_storm_of_cancelled_readers_neither_stops_nor_repeats_the_pull(
+    flight_server_process: Start, connect: Connect, files: Path
+) -> None:
+    client = connect(flight_server_process(source_roots=files))
+    client.create("d", format="parquet", path=str(files))
+    ticket = client.info("d").endpoints[0].ticket
+    for _ in range(40):
+        reader = client.flight.do_get(ticket, flight.FlightCallOptions(timeout=DEADLINE_SECONDS))
+        reader.cancel()
+    client.until("sealed", lambda: _state(client, "d") == "sealed")
+    assert same_rows(client.read(ticket), table_of(0))
+    assert client.action("statistics")["pulls"] == 1
+
+
+def test_what_is_outside_of_the_roots_is_refused_by_name(
+    flight_server_process: Start, connect: Connect, files: Path
+) -> None:
+    (files / "link.parquet").symlink_to("/etc/passwd")
+    client = connect(flight_server_process(source_roots=files))
+    for path in ("/etc/passwd", "../x", "link.parquet", "http://localhost/x", "s3://bucket/x"):
+        with pytest.raises(flight.FlightUnauthorizedError, match=str(files)):
+            client.create("d", format="parquet", path=path)
+
+
+# Relays
+
+
+def test_a_relay_fetches_each_partition_once_and_passes_on_the_same_bytes(
+    flight_server_process: Start, connect: Connect, files: Path
+) -> None:
+    upstream = connect(server := flight_server_process(source_roots=files))
+    relay = connect(flight_server_process())
+    upstream.create("d", format="parquet", path=str(files))
+    relay.create("near", flight=server.location, dataset="d")
+    assert relay.info("near").schema.equals(table_of(0).schema)
+    endpoints = relay.info("near").endpoints
+    with ThreadPoolExecutor(12) as readers:
+        futures = [
+            (number, readers.submit(relay.read, endpoint.ticket))
+            for _ in range(4)
+            for number, endpoint in enumerate(endpoints)
+        ]
+        expected = [table_of(number) for number in range(3)]
+        assert all(same_rows(future.result(), expected[number]) for number, future in futures)
+    above, below = upstream.action("statistics"), relay.action("statistics")
+    assert above["gets"] == below["pulls"] == 3
+    assert below["gets"] == 12
+    for index in ("0", "1", "2"):
+        partitions = [
+            each["partitions"][index] for each in (above["datasets"]["d"], below["datasets"]["near"])
+        ]
+        assert len({(each["rows"], each["frames"], each["bytes"]) for each in partitions}) == 1
+
+
+def test_a_relay_of_a_stream_passes_on_what_is_there_before_its_end(
+    flight_server_process: Start, connect: Connect
+) -> None:
+    upstream = connect(server := flight_server_process())
+    relay = connect(flight_server_process())
+    schema = pa.schema([("n", pa.int64())])
+    writer, _ = upstream.flight.do_put(flight.FlightDescriptor.for_path("live"), schema)
+    writer.write_batch(pa.record_batch([[1, 2]], schema))
+    upstream.until("described", lambda: "live" in upstream.action("statistics")["datasets"])
+    relay.create("live", flight=server.location, dataset="live")
+    reader = relay.flight.do_get(flight.Ticket(b"live"), flight.FlightCallOptions(timeout=DEADLINE_SECONDS))
+    assert reader.read_chunk().data.num_rows == 2
+    (wait,) = [each for each in relay.action("why")["waits"] if each["peer"].startswith("grpc://")]
+    assert wait["waiting_for"] == "source"
+    writer.write_batch(pa.record_batch([[3]], schema))
+    assert reader.read_chunk().data.to_pydict() == {"n": [3]}
+    assert relay.action("statistics")["datasets"]["live"]["partitions"]["0"]["rows"] == 3
+    writer.close()
+    with pytest.raises(StopIteration):
+        reader.read_chunk()
+
+
+def test_a_relay_whose_upstream_is_killed_fails_and_works_again_later(
+    flight_server_process: Start, connect: Connect
+) -> None:
+    upstream = connect(server := flight_server_process())
+    relay = connect(flight_server_process(source_failure_seconds=0))
+    schema = pa.schema([("n", pa.int64())])
+    writer, _ = upstream.flight.do_put(flight.FlightDescriptor.for_path("d"), schema)
+    writer.write_batch(pa.record_batch([[1]], schema))
+    upstream.until("described", lambda: "d" in upstream.action("statistics")["datasets"])
+    generation = relay.create("d", flight=server.location, dataset="d")
+    reader = relay.flight.do_get(flight.Ticket(b"d"), flight.FlightCallOptions(timeout=DEADLINE_SECONDS))
+    assert reader.read_chunk().data.num_rows == 1
+    server.kill()
+    with pytest.raises(flight.FlightUnavailableError, match="the upstream says UNAVAILABLE"):
+        reader.read_chunk()
+    with pytest.raises(flight.FlightUnavailableError):  # still away: tried again, and failed again
+        relay.read(flight.Ticket(b"d"))
+    assert relay.action("statistics")["pulls"] == 2
+    port = server.location.rpartition(":")[2]
+    again = connect(flight_server_process(port=int(port)))
+    put(again, "d", [7, 8])
+    # The generation that was relayed died with its server: never its first rows and then others.
+    relay.until("renewed", lambda: _generation_after_a_read(relay) != generation)
+    assert relay.read(flight.Ticket(b"d"))["n"].to_pylist() == [7, 8]
+
+
+def test_a_relay_says_that_the_upstream_dataset_was_replaced_and_follows_with_a_new_generation(
+    flight_server_process: Start, connect: Connect
+) -> None:
+    upstream = connect(server := flight_server_process())
+    relay = connect(flight_server_process(source_failure_seconds=0))
+    put(upstream, "d", [1, 2])
+    generation = relay.create("d", flight=server.location, dataset="d")
+    put(upstream, "d", [3], mode="overwrite")
+    ticket = relay.info("d").endpoints[0].ticket
+    with pytest.raises(
+        flight.FlightUnavailableError, match="earlier generation of dataset 'd', which was replaced"
+    ):
+        relay.read(ticket)
+    relay.until("renewed", lambda: relay.action("statistics")["datasets"]["d"]["generation"] != generation)
+    with pytest.raises(KeyError, match="earlier generation"):
+        relay.read(ticket)
+    assert [table["n"].to_pylist() for table in relay.tables("d")] == [[3]]
+
+
+def test_a_relay_of_one_generation_never_relays_another(
+    flight_server_process: Start, connect: Connect
+) -> None:
+    upstream = connect(server := flight_server_process())
+    relay = connect(flight_server_process())
+    put(upstream, "d", [1])
+    generation = upstream.action("statistics")["datasets"]["d"]["generation"]
+    with pytest.raises(pa.ArrowInvalid, match="has generation"):
+        relay.create("d", flight=server.location, dataset="d", generation="another")
+    relay.create("d", flight=server.location, dataset="d", generation=generation)
+    assert relay.read(flight.Ticket(b"d"))["n"].to_pylist() == [1]
+
+
+def test_a_relay_has_a_token_for_its_upstream_and_shows_it_nowhere(
+    flight_server_process: Start, connect: Connect, files: Path
+) -> None:
+    server = flight_server_process(source_roots=files, token="upstream-secret")
+    relay = connect(near := flight_server_process())
+    with pytest.raises(pa.ArrowInvalid, match="wants another 'token'"):
+        relay.create("d", flight=server.location, dataset="d", token="wrong-secret")
+    with pytest.raises(KeyError, match="there is no dataset 'd'"):
+        relay.create("d", flight=server.location, dataset="d", token="upstream-secret")
+    shown = json.dumps([relay.action("statistics"), relay.action("why")]) + "\n".join(near.log + server.log)
+    assert "secret" not in shown
+
+
+@pytest.mark.parametrize(
+    "location", ["http://x:1", "grpc://", "grpc+unix:///tmp/x", "grpc://user@host:1", "host:1"]
+)
+def test_an_upstream_is_a_plain_grpc_address(
+    flight_server_process: Start, connect: Connect, location: str
+) -> None:
+    relay = connect(flight_server_process())
+    with pytest.raises(pa.ArrowInvalid, match="grpc://host:port"):
+        relay.create("d", flight=location, dataset="d")
+
+
+def test_an_upstream_that_is_not_there_is_unavailable(flight_server_process: Start, connect: Connect) -> None:
+    relay = connect(flight_server_process())
+    with pytest.raises(flight.FlightUnavailableError, match="does not answer"):
+        relay.create("d", flight="grpc://127.0.0.1:1", dataset="d")
+
+
+def test_a_relay_of_a_server_of_another_kind_reads_its_endpoints(
+    flight_server_process: Start, connect: Connect
+) -> None:
+    relay = connect(flight_server_process())
+    with PlainServer() as plain:
+        relay.create("d", flight=f"grpc://127.0.0.1:{plain.port}", dataset="d")
+        assert same_rows(relay.tables("d")[0], table_of(0))
+        assert plain.gets == 1
+
+
+class PlainServer(flight.FlightServerBase):
+    """pyarrow's own server with one dataset: no generations, no totals in trailers, no JSON tickets."""
+
+    gets = 0
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        endpoint = flight.FlightEndpoint(b"\x00opaque", [])
+        return flight.FlightInfo(table_of(0).schema, descriptor, [endpoint], -1, -1)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        assert ticket.ticket == b"\x00opaque"
+        self.gets += 1
+        return flight.RecordBatchStream(table_of(0))
+
+
+def put(client: Client, dataset: str, numbers: list[int], **command: Any) -> None:
+    """Write a dataset of one partition."""
+    schema = pa.schema([("n", pa.int64())])
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"dataset": dataset, **command}).encode())
+    writer, _ = client.flight.do_put(descriptor, schema)
+    writer.write_batch(pa.record_batch([numbers], schema))
+    writer.close()
+
+
+def _state(client: Client, dataset: str) -> str:
+    partitions = client.action("statistics")["datasets"][dataset]["partitions"]
+    return str(partitions.get("0", {"state": "unknown"})["state"])
+
+
+def _generation_after_a_read(client: Client) -> str:
+    with suppress(flight.FlightUnavailableError):
+        client.read(flight.Ticket(b"d"))
+    return str(client.action("statistics")["datasets"]["d"]["generation"])
