@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import flight
 
 from flight_server.errors import error_classes
@@ -34,17 +33,6 @@ def server() -> Iterator[ServerProcess]:
 def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
     with flight.connect(server.location) as made:
         yield made
-
-
-def metrics(server: ServerProcess) -> dict[str, float]:
-    """Every sample, its labels behind its name."""
-    text = get(f"{server.http}/metrics").body.decode()
-    return {
-        sample.name
-        + "".join(f"{{{key}={value}}}" for key, value in sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 @pytest.mark.parametrize(
@@ -217,43 +205,6 @@ def test_http_can_be_turned_off(flight_server_process: Start) -> None:
         put(client, table(10), dataset="d")
         (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_path("d")).endpoints
     assert not [each for each in endpoint.locations if each.uri.startswith(b"http")]
-
-
-# Metrics
-
-
-def test_metrics_show_what_happened(flight_server_process: Start) -> None:
-    server = flight_server_process(memory_limit="64MiB")
-    with flight.connect(server.location) as client:
-        put(client, table(1000), dataset="d")
-        before = metrics(server)
-        for _ in range(3):
-            get(f"{server.http}/v1/datasets/d/partitions/0")
-        with RawGet(f"{server.http}/v1/datasets/w/partitions/0") as waiting:
-            waiting.answer()
-            action(client, "create", dataset="w")
-            waiting.ask(f"{server.http}/v1/datasets/w/partitions/0")
-            eventually(lambda: metrics(server).get("flight_shuffle_waits{waiting_for=producer}", 0.0), 1.0)
-    after = metrics(server)
-    assert after["flight_shuffle_gets_total"] - before["flight_shuffle_gets_total"] == 3
-    assert after["flight_shuffle_frames_in_total"] == after["flight_shuffle_encodes_total"] == 10
-    assert after["flight_shuffle_frames_out_total"] == 30
-    assert after["flight_shuffle_rows_in_total"] == 1000
-    assert after["flight_shuffle_memory_limit_bytes{account=all}"] == 64 << 20
-    used = [after[f"flight_shuffle_memory_used_bytes{{account={name}}}"] for name in ("all", "frames")]
-    assert used[0] == used[1] > 0
-    assert after["flight_shuffle_datasets{kind=stream}"] == 2
-    assert after["flight_shuffle_draining"] == 0
-
-
-def test_every_metric_is_explained_and_names_its_unit(server: ServerProcess) -> None:
-    text = get(f"{server.http}/metrics").body.decode()
-    families = list(text_string_to_metric_families(text))
-    assert len(families) > 20
-    for family in families:
-        assert family.documentation
-        assert family.name.startswith("flight_shuffle_")
-        assert not re.search(r"(_kb|_mb|_ms|_millis)$", family.name)
 
 
 # The page
