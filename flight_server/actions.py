@@ -13,7 +13,7 @@ from . import sources, wire
 from .core import Core
 from .decoder import SchemaMessage
 from .errors import InvalidRequest, NotFound
-from .infos import expiration
+from .infos import expiration, timestamp_scalar
 from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket
 from .sinks import seal
 from .strict_json import dump_json, parse_json
@@ -133,7 +133,7 @@ async def _renew_flight_endpoint(core: Core, body: bytes) -> bytes:
     dataset, _ = core.store.resolve(Ticket.parse(endpoint.ticket.ticket))
     dataset.touch()
     ends_at = expiration(dataset)
-    expires = None if ends_at is None else pa.scalar(int(ends_at * 1e6), pa.timestamp("us", "UTC"))
+    expires = None if ends_at is None else timestamp_scalar(ends_at)
     renewed = flight.FlightEndpoint(endpoint.ticket, endpoint.locations, expires)
     return bytes(renewed.serialize())
 

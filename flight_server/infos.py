@@ -1,7 +1,18 @@
-"""What the server says about a dataset: FlightInfo, PollInfo, schemas, as Arrow Flight defines them."""
+"""What the server says about a dataset: FlightInfo and PollInfo, as Arrow Flight defines them.
+
+A dataset may have 100,000 partitions, and so many endpoints. They are appended to the serialized
+message of the rest (protobuf joins repeated fields), a slice at a time, so that other streams go on.
+
+    FlightInfo       3 endpoint
+    FlightEndpoint   1 ticket   2 location   3 expiration_time (Timestamp)
+    Ticket           1 ticket
+    Location         1 uri
+"""
 
 from __future__ import annotations
 
+import asyncio
+import struct
 import time
 from typing import Any
 
@@ -16,16 +27,19 @@ from .protocol import REUSE_CONNECTION, Ticket, bulk_path
 from .strict_json import dump_json
 
 EMPTY_SCHEMA = pa.schema([])
+ENDPOINTS_AT_ONCE = 500
 
 
-def locations(core: Core, dataset: Dataset, index: int) -> list[str]:
-    """Where a partition can be read: where the client asks now, by gRPC address, and by HTTP."""
-    named = [REUSE_CONNECTION]
-    if core.location is not None:
-        named.append(core.location)
-    if core.http_location is not None:
-        named.append(core.http_location + bulk_path(dataset.name, index, dataset.generation))
-    return named
+def locations(core: Core) -> list[str]:
+    """Where any partition can be read by gRPC: where the client asks now, and by address."""
+    return [REUSE_CONNECTION] if core.location is None else [REUSE_CONNECTION, core.location]
+
+
+def bulk_location(core: Core, dataset: Dataset, index: int) -> str | None:
+    """Where a partition can be read by HTTP, if the server has that lane."""
+    if core.http_location is None:
+        return None
+    return core.http_location + bulk_path(dataset.name, index, dataset.generation)
 
 
 def expiration(dataset: Dataset) -> float | None:
@@ -34,8 +48,14 @@ def expiration(dataset: Dataset) -> float | None:
     return None if left is None else time.time() + left
 
 
-def flight_info(core: Core, dataset: Dataset) -> Any:
-    """One endpoint for each partition; totals -1 until the dataset is sealed.
+def timestamp_scalar(seconds: float) -> Any:
+    """A moment as pyarrow's Flight classes take it; ``pa.scalar`` would import pandas, half a second long."""
+    kind = pa.timestamp("us", "UTC")
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack("<q", int(seconds * 1e6)))])[0]
+
+
+async def flight_info(core: Core, dataset: Dataset) -> bytes:
+    """The FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed.
 
     Raises:
         FlightShuffleError: a partition has failed, or the dataset was dropped: a fresh copy of the cause.
@@ -44,17 +64,11 @@ def flight_info(core: Core, dataset: Dataset) -> Any:
     for partition in dataset.partitions():
         if dataset.puller is None or dataset.dropped:  # what a source has failed to do it may do next time
             partition.check()
-    ends_at = expiration(dataset)
-    endpoints = []
-    for index in range(dataset.partition_count):
-        ticket = Ticket(dataset.name, index, dataset.generation)
-        expires = None if ends_at is None else pa.scalar(int(ends_at * 1e6), pa.timestamp("us", "UTC"))
-        endpoints.append(flight.FlightEndpoint(ticket.encode(), locations(core, dataset, index), expires))
     schema = dataset.schema.schema if dataset.schema is not None else EMPTY_SCHEMA
-    return flight.FlightInfo(
+    info = flight.FlightInfo(
         schema,
         flight.FlightDescriptor.for_path(dataset.name),
-        endpoints,
+        [],
         dataset.rows if dataset.sealed else -1,
         dataset.total_bytes if dataset.sealed else -1,
         ordered=False,
@@ -62,11 +76,26 @@ def flight_info(core: Core, dataset: Dataset) -> Any:
             {"generation": dataset.generation, "kind": dataset.kind.value, "sealed": dataset.sealed}
         ),
     )
+    parts = [info.serialize()]
+    ends_at = expiration(dataset)
+    common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
+    common += b"".join(_location(uri) for uri in locations(core))
+    for index in range(dataset.partition_count):
+        if index % ENDPOINTS_AT_ONCE == ENDPOINTS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        ticket = wire.field(1, Ticket(dataset.name, index, dataset.generation).encode())
+        bulk = bulk_location(core, dataset, index)
+        parts.append(wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b"")))
+    return b"".join(parts)
 
 
-def poll_info(core: Core, dataset: Dataset) -> bytes:
+def _location(uri: str) -> bytes:
+    return wire.field(2, wire.field(1, uri.encode()))
+
+
+async def poll_info(core: Core, dataset: Dataset) -> bytes:
     """The PollInfo message; complete, without a descriptor to ask again with, once sealed."""
-    parts = [wire.field(1, flight_info(core, dataset).serialize())]
+    parts = [wire.field(1, await flight_info(core, dataset))]
     if dataset.filling:
         parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
     parts.append(wire.double_field(3, progress(dataset)))

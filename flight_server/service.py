@@ -139,11 +139,11 @@ class FlightService:
             ) from None
         for dataset in self._core.store.listed(prefix):
             if dataset.failure is None:
-                await context.write(infos.flight_info(self._core, dataset).serialize())
+                await context.write(await infos.flight_info(self._core, dataset))
 
     async def get_flight_info(self, request: bytes, context: Context) -> bytes:
         """The FlightInfo of one dataset."""
-        return bytes(infos.flight_info(self._core, self._described(request)).serialize())
+        return await infos.flight_info(self._core, self._described(request))
 
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
         """The PollInfo of one dataset, as soon as something in it has changed, at most POLL_SECONDS later."""
@@ -158,7 +158,7 @@ class FlightService:
             while _filling(dataset) == seen and dataset.filling and not dataset.failure and waited < patience:
                 await asyncio.sleep(POLL_STEP_SECONDS)
                 waited += POLL_STEP_SECONDS
-        return infos.poll_info(self._core, dataset)
+        return await infos.poll_info(self._core, dataset)
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
         """The SchemaResult of one dataset."""
