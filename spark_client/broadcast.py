@@ -50,7 +50,7 @@ from spark_client.host_files import HostFile, HostFiles
 from spark_client.puts import PutStream
 from spark_client.reads import Source
 from spark_client.shuffles import Shuffles
-from spark_client.spark_types import arrow_schema, declared_struct
+from spark_client.spark_types import arrow_schema, check_frame, declared_struct
 from spark_client.tasks import InTurn, WriteTask
 
 FETCH_SECONDS = 600.0
@@ -150,20 +150,21 @@ class Broadcast:
                     stream.write(batch, 0)
                 stream.commit()
             totals = owner.seal(dataset, generation, {0: "driver"})
+            source = Source.find(owner.server, dataset, generation)
         elif hasattr(data, "mapInArrow"):
             where = f"broadcast {name!r}"
+            check_frame(data, where)
             struct = declared_struct(data.sparkSession, data.schema, where)
             schema = arrow_schema(data.sparkSession, struct, where)
 
             def task(generation: str) -> WriteTask:
                 return WriteTask(owner.server, dataset, generation, 1, Declared(where, schema), InTurn(1))
 
-            generation, totals = owner.write(dataset, 1, schema, data, task)
+            source, totals = owner.write(dataset, 1, schema, data, task, label=where)
         else:
             raise InvalidRequest(
                 f"cannot broadcast {type(data).__name__}: give a DataFrame or a pyarrow.Table"
             )
-        source = Source.find(owner.server, dataset, generation)
         content = Content(name, source, schema, totals["rows"], totals["bytes"])
         owner.at_close(partial(_remove, content.key))
         return cls(content, owner)

@@ -85,7 +85,7 @@ class ShuffleClient:
     def embedded(
         cls, *, lease_seconds: float = LEASE_SECONDS, timeouts: Timeouts | None = None, **server_options: Any
     ) -> Self:
-        """A client with a server of its own on loopback, which ends with the client or with this process.
+        """A client with a server of its own on loopback, which ends with ``close`` or with this process.
 
         Args:
             server_options: the server's settings, for example ``memory_limit="2GiB"``.
@@ -248,7 +248,7 @@ class ShuffleClient:
             if self._closed:
                 raise InvalidRequest("this ShuffleClient is closed; make a new one")
             if self._shuffles is None:
-                self._shuffles = Shuffles(self._server, self._lease_seconds)
+                self._shuffles = Shuffles(self._server, self._lease_seconds, self._embedded)
             return self._shuffles
 
 

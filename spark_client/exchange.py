@@ -51,7 +51,7 @@ from spark_client.grouping import check_groupable
 from spark_client.placement import find_keys, partition_ids
 from spark_client.reads import Source
 from spark_client.shuffles import Shuffles
-from spark_client.spark_types import arrow_schema, declared_struct
+from spark_client.spark_types import arrow_schema, check_frame, declared_struct
 from spark_client.stages import GroupStage, MapStage, Stage, run
 from spark_client.tasks import ByColumn, ByKeys, InTurn, Placement, ReadTask, WriteTask
 
@@ -93,16 +93,9 @@ class Pipeline:
         """A pipeline without steps.
 
         Raises:
-            InvalidRequest: no columns, two of one name, a name that Spark's mapInArrow cannot take, or a type
-                that Arrow does not have.
+            InvalidRequest: see :func:`check_frame`, or a type that Arrow does not have.
         """
-        odd = [name for name in df.columns if "." in name or "`" in name]
-        if odd:
-            raise InvalidRequest(
-                f"Spark's mapInArrow cannot take the column {odd[0]!r}, because of the dot or backtick in its "
-                "name; rename it with toDF or withColumnRenamed",
-                column=odd[0],
-            )
+        check_frame(df, "the DataFrame")
         struct = declared_struct(df.sparkSession, df.schema, "the DataFrame")
         declared = Declared("the DataFrame", arrow_schema(df.sparkSession, struct, "the DataFrame"))
         return cls(shuffles, df, (), Segment((), struct, declared))
@@ -202,12 +195,12 @@ class Pipeline:
         for number, segment in enumerate(self.done):
             assert segment.exchange is not None
             dataset = f"exchange/{token}/{number}"
+            before = source
             try:
-                generation = self._write(dataset, segment, source, partitions)
+                source = self._write(dataset, segment, before, partitions)
             finally:
-                if source is not None:
-                    self.shuffles.drop(source.dataset)
-            source = Source.find(self.shuffles.server, dataset, generation)
+                if before is not None:
+                    self.shuffles.drop(before.dataset)
             partitions = segment.exchange.partitions
         assert source is not None
         task = ReadTask(source, self.current.stages)
@@ -221,8 +214,8 @@ class Pipeline:
     def _spark(self) -> SparkSession:
         return self.df.sparkSession
 
-    def _write(self, dataset: str, segment: Segment, source: Source | None, partitions: int) -> str:
-        """Run the job that writes ``segment`` to its exchange, and seal it; the dataset's generation."""
+    def _write(self, dataset: str, segment: Segment, source: Source | None, partitions: int) -> Source:
+        """Run the job that writes ``segment`` to its exchange, and seal it; where to read that."""
         assert segment.exchange is not None
         exchange = segment.exchange
         if source is not None:
@@ -251,8 +244,10 @@ class Pipeline:
                 ReadTask(source) if source is not None else None,
             )
 
-        generation, _ = self.shuffles.write(dataset, exchange.partitions, segment.declared.schema, rows, task)
-        return generation
+        written, _ = self.shuffles.write(
+            dataset, exchange.partitions, segment.declared.schema, rows, task, label=str(exchange)
+        )
+        return written
 
     def _declare(
         self, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool

@@ -21,8 +21,8 @@ _INTERVAL_SECONDS = 0.25
 
 
 @contextlib.contextmanager
-def watch(server: Server, dataset: str) -> Iterator[None]:
-    """A bar for as long as the block runs."""
+def watch(server: Server, dataset: str, label: str) -> Iterator[None]:
+    """A bar called ``label`` for as long as the block runs."""
     if not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         yield
         return
@@ -37,7 +37,7 @@ def watch(server: Server, dataset: str) -> Iterator[None]:
     )
     ended = threading.Event()
     with Progress(*columns, transient=True) as bar:
-        line = bar.add_task(dataset, total=None, rows=0)
+        line = bar.add_task(label, total=None, rows=0)
 
         def follow() -> None:
             while not ended.wait(_INTERVAL_SECONDS):

@@ -23,6 +23,7 @@ from flight_server.errors import FlightShuffleError, InvalidRequest, NotFound
 from flight_server.protocol import CreateRequest, DatasetRequest, Kind, SealRequest
 from spark_client.leases import LeaseKeeper
 from spark_client.progress import watch
+from spark_client.reads import Source
 from spark_client.tasks import REPORT_DDL, WriteTask
 from spark_client.transport import Server
 
@@ -35,10 +36,13 @@ class Shuffles:
     Args:
         server: where they are.
         lease_seconds: how long they outlive a driver that died.
+        host: what must live as long as the datasets do, such as an embedded server; kept until the close.
     """
 
-    def __init__(self, server: Server, lease_seconds: float) -> None:
+    def __init__(self, server: Server, lease_seconds: float, host: object = None) -> None:
         self.server = server
+        # The thread that renews leases refers to this object: results are used without their client, too.
+        self._host = host
         self.lease_seconds = lease_seconds
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
         self._results: list[tuple[DataFrame, str]] = []
@@ -72,10 +76,12 @@ class Shuffles:
         schema: pa.Schema,
         rows: DataFrame,
         task: Callable[[str], WriteTask],
-    ) -> tuple[str, dict[str, Any]]:
-        """Run the job that writes ``rows`` to a new dataset, and seal it; its generation and totals.
+        *,
+        label: str,
+    ) -> tuple[Source, dict[str, Any]]:
+        """Run the job that writes ``rows`` to a new dataset, and seal it; where to read it, and its totals.
 
-        ``task`` makes what each Spark task runs, from the generation.
+        ``task`` makes what each Spark task runs, from the generation; ``label`` is for the progress bar.
 
         Raises:
             FlightShuffleError: the server could not be asked, or refused.
@@ -83,9 +89,10 @@ class Shuffles:
         """
         generation = self.create(dataset, schema, partitions)
         try:
-            with watch(self.server, dataset):
+            with watch(self.server, dataset, label):
                 reports = rows.mapInArrow(task(generation).run, REPORT_DDL).collect()
-            return generation, self.seal(dataset, generation, accepted(reports))
+            totals = self.seal(dataset, generation, accepted(reports))
+            return Source.find(self.server, dataset, generation), totals
         except BaseException:
             # What went wrong matters more than whether the clean-up works: the lease ends by itself.
             with contextlib.suppress(FlightShuffleError):

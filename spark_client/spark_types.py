@@ -12,11 +12,30 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from flight_server.errors import InvalidRequest
+
+
+def check_frame(df: DataFrame, where: str) -> None:
+    """Nothing, if tasks of a job of ours can take ``df``'s rows.
+
+    Raises:
+        InvalidRequest: it is a stream, or has a column that Spark's ``mapInArrow`` cannot take.
+    """
+    if df.isStreaming:
+        raise InvalidRequest(
+            f"{where} is a stream: use it inside foreachBatch, where each batch is a DataFrame"
+        )
+    odd = next((name for name in df.columns if "." in name or "`" in name), None)
+    if odd is not None:
+        raise InvalidRequest(
+            f"{where}: Spark's mapInArrow cannot take column {odd!r}, because of the dot or backtick in its name; "
+            "rename it with toDF or withColumnRenamed",
+            column=odd,
+        )
 
 
 def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -> StructType:

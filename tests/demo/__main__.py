@@ -104,9 +104,9 @@ def _compare(ours: list[Row], theirs: list[Row]) -> bool:
 def _show(rows: list[Row], airlines: dict[str, str]) -> None:
     table = Table(title=f"Latest on average, of those with {FEW_FLIGHTS} flights or more")
     for name in ("carrier", "to", "weather"):
-        table.add_column(name)
-    for name in ("flights", "late", "minutes late", "passenger hours lost"):
-        table.add_column(name, justify="right")
+        table.add_column(name, no_wrap=True, max_width=24)
+    for name in ("flights", "late", "minutes", "lost hours"):
+        table.add_column(name, justify="right", no_wrap=True)
     often = [row for row in rows if row[4] >= FEW_FLIGHTS]
     for carrier, dest, airport, weather, flights, late, minutes, lost in sorted(
         often, key=lambda row: -row[6] / row[4]
@@ -120,6 +120,7 @@ def _show(rows: list[Row], airlines: dict[str, str]) -> None:
             f"{minutes / flights:.1f}",
             f"{lost / 60:,.0f}",
         )
+    table.caption = "late: 15 minutes or more; lost hours: those of passengers, where the plane is known"
     console.print(table)
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -207,6 +208,36 @@ def test_encodings_that_spark_does_not_have_are_cast(client: ShuffleClient, spar
         client.pipeline(spark.range(20)).mapInArrow(encode, "id long, name string").exchange(2, "name").toDF()
     )
     assert sorted((row.id, row.name) for row in out.collect()) == [(i, f"n{i % 3}") for i in range(20)]
+
+
+def test_large_var_types_are_sparks_choice_and_kept(client: ShuffleClient, spark: SparkSession) -> None:
+    def types(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pa.record_batch({"s": pa.array([str(batch.schema.field("s").type)], pa.large_string())})
+
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        df = spark.range(10).selectExpr("concat('a', id) as s")
+        out = client.pipeline(df).exchange(2, "s").mapInArrow(types, "s string").toDF()
+        assert {row.s for row in out.collect()} == {"large_string"}
+        assert placed(client.pipeline(df.selectExpr("s as id")).exchange(3, "id").toDF()) == placed(
+            df.selectExpr("s as id").repartition(3, "id")
+        )
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+def test_a_result_outlives_the_client_object_that_made_it(spark: SparkSession) -> None:
+    def build() -> tuple[DataFrame, Any]:
+        client = ShuffleClient.embedded()
+        return client.pipeline(spark.range(100)).exchange(3, "id").toDF(), client._owned()
+
+    out, owner = build()
+    gc.collect()
+    assert out.count() == 100
+    server = owner._host
+    owner.close()
+    server.close()
 
 
 # Attempts.

@@ -120,6 +120,13 @@ def test_a_name_that_sparks_map_in_arrow_cannot_take_is_refused(
         client.pipeline(spark.range(3).toDF(name))
 
 
+def test_a_stream_is_refused_with_the_way_out(spark: SparkSession, client: ShuffleClient) -> None:
+    stream = spark.readStream.format("rate").load()
+    for use in (client.pipeline, client.broadcast):
+        with pytest.raises(InvalidRequest, match="is a stream: use it inside foreachBatch"):
+            use(stream)
+
+
 def test_wrong_ddl_is_sparks_own_error(pipeline: Pipeline) -> None:
     from pyspark.errors import ParseException
 

@@ -1,0 +1,45 @@
+"""The demo gives the right answers and says so; were they wrong, it would fail."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demo_compares_both_answers_and_says_what_was_moved(java_home: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    shown = " ".join(done.stdout.split())
+    assert done.returncode == 0, shown + done.stderr[-4000:]
+    assert "Both answers are the same, row by row: 1,550 rows." in shown
+    assert re.search(r"With the service: \d+\.\d\d s .* Plain Spark: \d+\.\d\d s", shown)
+    moved = re.search(r"in (\S+) frames, (\d+) partitions, (\d+) readers, (\S+) encodes", shown)
+    assert moved is not None
+    assert moved[1] == moved[4], "each frame is encoded once"
+
+
+def test_a_single_different_row_is_found_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspark")
+    from tests.demo.__main__ import _compare
+
+    row = ("UA", "ORD", "Chicago Ohare Intl", "fog", 10, 2, 30, 4000)
+    wrong = (*row[:-1], 4001)
+    assert _compare([row, row], [row, row])
+    assert not _compare([row], [wrong])
+    assert not _compare([row, row], [row])
+    assert "4001" in capsys.readouterr().out
