@@ -18,11 +18,9 @@ Who holds what
 
 Producing again
     What comes from a source can be had again: after a failure, or when its frames were let go instead
-    of spilled. ``reopen`` starts again from frame 0, under the same generation, and what was published
-    before must come again, byte for byte: a running checksum is compared before a frame beyond it is
-    published, and at the seal. So a reader that resumes at a later frame gets the rest of what it had,
-    or an error; never rows of another state of the source. The totals of a partition that was sealed
-    once stay known.
+    of spilled. ``reopen`` starts again from frame 0, under the same generation; whoever publishes then
+    answers for it that the same frames come again, in ``pulls``. The totals of a partition that was
+    sealed once stay known.
 
 Victims
     :meth:`Partition.victims` says which frames can leave RAM, coldest first: those that no attached
@@ -100,7 +98,6 @@ class Partition:
         self._crc32c = 0
         self._cold_below = 0  # every frame before this index is known to have left RAM
         self._retain_readers = retain_readers
-        self._before: Totals | None = None  # the longest that was published before a reopen
         self._whole: Totals | None = None
 
     @property
@@ -126,16 +123,11 @@ class Partition:
         """Append a frame; readers that wait get it at once. Never waits.
 
         Raises:
-            Conflict: the partition is not open; or it was reopened, and the frames up to this one are
-                not those that were published before.
+            Conflict: the partition is not open.
         """
         self._step("publish")
-        checksum = running_crc32c(self._crc32c, frame)
-        before = self._before
-        if before is not None and len(self._queue) + 1 == before.frames and checksum != before.crc32c:
-            raise self._other_than_before()
         self._rows += frame.rows
-        self._crc32c = checksum
+        self._crc32c = running_crc32c(self._crc32c, frame)
         self._queue.publish(frame, frame.size_bytes)
 
     def restore(self, frames: list[Frame], totals: Totals) -> None:
@@ -163,15 +155,10 @@ class Partition:
         """The last frame was published: readers end cleanly after it. Twice is fine.
 
         Raises:
-            Conflict: the partition has failed or was dropped; or it was reopened, and is not what it was.
+            Conflict: the partition has failed or was dropped.
         """
-        so_far, before = self.so_far, self._before
-        if self.state is _OPEN and (
-            (before is not None and so_far.frames < before.frames) or self._whole not in (None, so_far)
-        ):
-            raise self._other_than_before()
         self._step("seal")
-        self._whole = so_far
+        self._whole = self.so_far
         self._queue.close()
 
     def reopen(self) -> None:
@@ -182,10 +169,7 @@ class Partition:
         Raises:
             Conflict: the partition is open or was dropped.
         """
-        so_far = self.so_far
         self._step("reopen")
-        if self._before is None or self._before.frames < so_far.frames:
-            self._before = so_far
         self._queue = BroadcastQueue(self._retain_readers)
         self._rows = self._crc32c = self._cold_below = 0
 
@@ -264,13 +248,6 @@ class Partition:
                 frame = queue.item(index)
                 if frame.resident:
                     yield frame
-
-    def _other_than_before(self) -> Conflict:
-        return Conflict(
-            f"dataset {self.dataset!r} partition {self.index}: it is not what it was when it was produced before",
-            dataset=self.dataset,
-            partition=self.index,
-        )
 
     def _step(self, verb: str) -> None:
         after = _AFTER.get((self.state, verb))

@@ -12,7 +12,7 @@ Who holds what
 Failure
     Readers get the cause, and it is remembered for ``source_failure_seconds``: who comes within that
     time gets it at once, who comes later starts the next pull. That one begins at frame 0 and must
-    repeat what was published before (see ``partition``), so tickets stay good and a reader that resumes
+    repeat what was published before (see ``repetition``), so tickets stay good and a reader that resumes
     at a later frame goes on in the same rows. Where the source itself says that it is not what it
     was, or does not repeat itself, the generation is over: the pull fails, and the source is opened
     anew as a new generation, for which readers ask get_flight_info.
@@ -29,6 +29,7 @@ Cancelling
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -38,7 +39,6 @@ import structlog
 from .core import Core
 from .dataset import Dataset
 from .errors import (
-    Conflict,
     FlightShuffleError,
     InternalError,
     PartitionFailed,
@@ -49,6 +49,7 @@ from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, 
 from .memory import Reservation
 from .partition import Partition, PartitionState
 from .protocol import CreateRequest
+from .repetition import Repetition
 from .source_contract import Pulled, Source, SourceChanged
 from .wire import MessageKind
 
@@ -76,6 +77,7 @@ class Pulls:
         self._renew = renew
         self._running: dict[int, asyncio.Task[None]] = {}
         self._failed_at: dict[int, float] = {}
+        self._repetitions: defaultdict[int, Repetition] = defaultdict(Repetition)
         self._started = 0
 
     def want(self, dataset: Dataset, index: int) -> None:
@@ -133,6 +135,8 @@ class Pulls:
             "partition": index,
             "peer": self._source.describe(index),
         }
+        repetition = self._repetitions[index]
+        repetition.begin()
         intake = _Intake(core, dataset, partition)
         async with aclosing(self._source.pull(index, lambda: partition.so_far)) as arriving:
             while True:
@@ -142,12 +146,10 @@ class Pulls:
                 if pulled is None:
                     break
                 size_bytes = len(pulled.message) + pulled.accepted.copied_bytes
+                repetition.check(pulled.crc32c)
                 intake.keep(pulled, await core.admit(size_bytes, **who))
                 del pulled  # it may be spilled while the next one is awaited
-        try:
-            partition.seal()
-        except Conflict as conflict:
-            raise _meaning(partition, conflict) from None
+        repetition.end()
 
     def _cause(self, partition: Partition, error: Exception) -> FlightShuffleError:
         """What readers are told."""
@@ -199,23 +201,13 @@ class _Intake:
             payload=payload,
             dictionaries=self._dictionaries,
         )
-        try:
-            self._partition.publish(frame)
-        except Conflict as conflict:
-            raise _meaning(self._partition, conflict) from None
+        self._partition.publish(frame)
         counters = self._core.counters
         counters.frames_in += 1
         counters.encodes += 1
         counters.rows_in += accepted.rows
         counters.bytes_in += size_bytes
         self._dataset.touch()
-
-
-def _meaning(partition: Partition, conflict: Conflict) -> Exception:
-    """A verb was refused: the partition went away meanwhile, or the source does not repeat itself."""
-    if partition.state is PartitionState.OPEN:
-        return SourceChanged("it is not what it was when it was pulled before")
-    return conflict
 
 
 def _where(partition: Partition) -> str:

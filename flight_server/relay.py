@@ -11,7 +11,7 @@ of this kind, with totals and checksum equal to what arrived.
 Snapshot
     The endpoints' tickets, taken when the source is opened; those of a server of this kind name its
     generation, so an upstream dataset that was replaced or lost is NOT_FOUND, never other data. Other
-    servers promise nothing of the kind; there ``partition`` finds out when a second pull differs.
+    servers promise nothing of the kind; there ``repetition`` finds out when a second pull differs.
     With ``generation`` only that one of the upstream is ever relayed.
 
 Trust

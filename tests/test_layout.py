@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("budget", "decoder", "frames", "spill"),
     ("attempts", "config", "durable_files", "manifest", "partition", "readback"),
     ("dataset", "source_contract"),
-    ("encoder", "store"),
+    ("encoder", "repetition", "store"),
     ("recovery", "source_formats", "source_roots", "source_s3", "spiller"),
     ("core", "relay", "source_files"),
     ("durability", "gets", "infos", "metrics", "pulls"),

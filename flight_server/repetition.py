@@ -1,0 +1,54 @@
+"""Repetition: what was pulled before must come again, message for message.
+
+Guarantee: a message is let through only if no earlier pull of the partition had another one in its
+place. So a reader that was given the first k frames of one pull, and the rest of another, has read one
+state of the source; and it ends with an error if there is no such state any more.
+
+Every message counts, dictionaries too: the same indices into another dictionary are other rows. Of each
+message that was ever let through the CRC-32C is kept, four bytes. It is not enough to compare at the
+end, or at the place where an earlier pull broke off: of three pulls the second may be shorter than the
+first and different, and its readers resume in the third.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from .source_contract import SourceChanged
+
+
+class Repetition:
+    """The messages of one partition. Pure state: no I/O, and nothing is awaited."""
+
+    def __init__(self) -> None:
+        self._known = array("I")
+        self._place = 0
+        self._whole = False
+
+    def begin(self) -> None:
+        """A pull starts, at the first message."""
+        self._place = 0
+
+    def check(self, crc32c: int) -> None:
+        """The pull's next message may be published.
+
+        Raises:
+            SourceChanged: another message was in its place, or the partition had ended before it.
+        """
+        if self._place == len(self._known) and not self._whole:
+            self._known.append(crc32c)
+        elif self._place == len(self._known) or self._known[self._place] != crc32c:
+            raise SourceChanged(f"its message {self._place} is not what it was when it was pulled before")
+        self._place += 1
+
+    def end(self) -> None:
+        """The pull has come to its end: the partition is whole.
+
+        Raises:
+            SourceChanged: earlier pulls had more messages.
+        """
+        if self._place < len(self._known):
+            raise SourceChanged(
+                f"it ends after {self._place} messages; it had {len(self._known)} when it was pulled before"
+            )
+        self._whole = True
