@@ -170,7 +170,8 @@ class ReadBack:
         for (frame, reservation), data in zip(run, results, strict=True):
             if isinstance(data, CorruptFrame):
                 if frame is wanted:
-                    raise data
+                    # Not `data`: a variable of a frame in its own traceback would keep it, and this run.
+                    raise data.fresh()
                 return  # it counts when the reader gets there
             self._counted(len(data))
             payload = Payload(data, reservation)
@@ -184,5 +185,6 @@ def _read_all(run: _Run) -> _Results:
         try:
             results.append(frame.read_back())
         except CorruptFrame as corrupt:
-            results.append(corrupt)
+            # Without its traceback, which leads back here, to the results and the reservations of the run.
+            results.append(corrupt.fresh())
     return results

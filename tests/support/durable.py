@@ -48,6 +48,7 @@ def put_attempt(
     *,
     producer: int = 0,
     attempt: str = "1",
+    chunk_rows: int = 100,
 ) -> None:
     """Write one attempt of a shuffle, a table for each partition, and commit it."""
     schema = next(iter(data.values())).schema
@@ -57,7 +58,7 @@ def put_attempt(
     frames = 0
     with writer:
         for partition, part in data.items():
-            for batch in part.to_batches(max_chunksize=100):
+            for batch in part.to_batches(max_chunksize=chunk_rows):
                 writer.write_with_metadata(batch, b"%d" % partition)
                 frames += 1
         rows = sum(part.num_rows for part in data.values())

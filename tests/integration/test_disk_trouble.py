@@ -1,0 +1,310 @@
+"""Disks that are full, broken, read-only or gone, under real servers.
+
+Each test says what the client is told, that what was acknowledged stays readable meanwhile, and that
+everything works again when the disk does.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support.durable import action, files, get, names, put, put_attempt
+from tests.support.faulty_disk import FaultyServer
+from tests.support.server_process import ServerProcess
+
+DEADLINE_SECONDS = 20.0
+POLL_SECONDS = 0.02
+# 5 MiB of them for frames: SMALL fits into RAM, and BIG does not.
+MEMORY: dict[str, Any] = {"memory_limit": "8MiB", "segment_size": "1MiB"}
+SMALL = pa.table({"bytes": [os.urandom(1 << 16) for _ in range(16)]})
+BIG = pa.table({"bytes": [os.urandom(1 << 16) for _ in range(128)]})
+
+Servers = Callable[..., FaultyServer]
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    started: list[FaultyServer] = []
+
+    def start(**settings: object) -> FaultyServer:
+        started.append(FaultyServer.start(tmp_path / "data", **{**MEMORY, **settings}))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+def write(client: flight.FlightClient, data: pa.Table, dataset: str, **command: Any) -> None:
+    put(client, data, chunk_rows=4, dataset=dataset, **command)
+
+
+def refused(call: Callable[[], object]) -> dict[str, Any]:
+    with pytest.raises(flight.FlightUnavailableError) as caught:
+        call()
+    refusal: dict[str, Any] = json.loads(caught.value.extra_info)
+    assert refusal["retryable"] is True
+    return refusal
+
+
+def trouble(client: flight.FlightClient) -> str | None:
+    answer = action(client, "why")
+    assert answer["disk_trouble"] == action(client, "statistics")["disk"]["trouble"]
+    said: str | None = answer["disk_trouble"]
+    return said
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
+        time.sleep(POLL_SECONDS)
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS", "EDQUOT"])
+def test_a_disk_that_takes_nothing_refuses_producers_and_loses_nothing(servers: Servers, error: str) -> None:
+    server = servers(budget_deadline_seconds=0.5)
+    with closing(flight.connect(server.location)) as client:
+        write(client, SMALL, "in-ram")
+        write(client, BIG, "on-disk")
+        server.fail(pwritev=error, open=error)
+        refusal = refused(lambda: write(client, BIG, "refused"))
+        assert refusal["error"] == "out_of_budget"
+        assert os.strerror(getattr(errno, error)) in refusal["message"]
+        assert trouble(client) is not None
+        assert get(client, "in-ram") == SMALL
+        assert get(client, "on-disk") == BIG
+        server.heal()
+        write(client, BIG, "refused")
+        assert trouble(client) is None
+        assert get(client, "refused") == BIG
+        for name in names(client):
+            action(client, "drop", dataset=name)
+        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"] == 0, "all space is back")
+
+
+def test_a_producer_is_held_back_while_the_disk_is_full_and_goes_on_when_it_is_not(servers: Servers) -> None:
+    server = servers(budget_deadline_seconds=30)
+    with closing(flight.connect(server.location)) as client:
+        server.fail(pwritev="ENOSPC")
+        producer = threading.Thread(target=write, args=(client, BIG, "d"))
+        producer.start()
+        eventually(lambda: waits_for(client, "budget"), "the producer waits for budget")
+        eventually(lambda: trouble(client) is not None, "the trouble is told")
+        server.heal()
+        producer.join()
+        assert get(client, "d") == BIG
+
+
+def waits_for(client: flight.FlightClient, what: str) -> bool:
+    return any(wait["waiting_for"] == what for wait in action(client, "why")["waits"])
+
+
+def test_a_disk_limit_is_used_up_to_the_last_frame(servers: Servers) -> None:
+    # Less than one batch of the spiller: whole batches would never fit.
+    server = servers(budget_deadline_seconds=0.5, disk_limit="2MiB")
+    with closing(flight.connect(server.location)) as client:
+        refusal = refused(lambda: write(client, BIG, "too-much"))
+        assert refusal["error"] == "out_of_budget"
+        action(client, "drop", dataset="too-much")
+        with_room = BIG.slice(0, 90)  # 5.6 MiB: more than RAM takes, less than RAM and disk
+        write(client, with_room, "d")
+        disk = action(client, "statistics")["disk"]
+        assert 0 < disk["peak_bytes"] <= disk["limit_bytes"]
+        assert get(client, "d") == with_room
+
+
+@pytest.mark.parametrize("function", ["fsync", "rename", "mkdir", "pwritev"])
+def test_a_seal_waits_for_the_disk_and_is_then_as_good_as_any(servers: Servers, function: str) -> None:
+    server = servers(budget_deadline_seconds=30)
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", durable=True)
+        server.fail(**{function: "EIO"})
+        producer = threading.Thread(target=write, args=(client, SMALL, "d"))
+        producer.start()
+        eventually(lambda: waits_for(client, "disk") and trouble(client) is not None, "the seal waits")
+        server.heal()
+        producer.join()
+        assert trouble(client) is None
+        assert get(client, "d") == SMALL
+    server.kill()
+    with closing(flight.connect(servers().location)) as client:
+        assert get(client, "d") == SMALL
+
+
+def test_frames_that_were_spilled_are_copied_when_their_fsync_failed(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = servers(budget_deadline_seconds=30)
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", durable=True)
+        server.fail(fsync="EIO")
+        producer = threading.Thread(target=write, args=(client, BIG, "d"))
+        producer.start()
+        eventually(lambda: waits_for(client, "disk") and trouble(client) is not None, "the seal waits")
+        server.heal()
+        producer.join()
+    server.kill()
+    with closing(flight.connect(servers().location)) as client:
+        assert get(client, "d") == BIG
+        used_bytes = action(client, "statistics")["disk"]["used_bytes"]
+        assert used_bytes == sum(
+            path.stat().st_size for path in files(tmp_path / "data") if "segment" in path.name
+        )
+
+
+def test_a_seal_that_the_disk_never_took_is_refused_and_nothing_of_it_is_left(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = servers(budget_deadline_seconds=0.5)
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", durable=True)
+        server.fail(fsync="EIO")
+        assert refused(lambda: write(client, SMALL, "d"))["error"] == "unavailable"
+        server.fail(fsync="ENOSPC")
+        assert refused(lambda: write(client, SMALL, "d"))["error"] == "out_of_budget"
+        server.heal()
+        write(client, SMALL, "d")
+    server.kill()
+    with closing(flight.connect(servers().location)) as client:
+        assert get(client, "d") == SMALL
+        assert len([path for path in files(tmp_path / "data") if path.is_dir()]) == 1
+
+
+def test_an_overwrite_that_fails_leaves_the_old_generation(servers: Servers) -> None:
+    server = servers(budget_deadline_seconds=0.5)
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", durable=True)
+        write(client, SMALL, "d")
+        server.fail(rename="EIO")
+        refused(lambda: write(client, BIG, "d", mode="overwrite"))
+        assert get(client, "d") == SMALL
+    server.kill()
+    with closing(flight.connect(servers().location)) as client:
+        assert get(client, "d") == SMALL
+
+
+def test_a_shuffle_can_be_sealed_again_when_the_disk_has_recovered(servers: Servers) -> None:
+    server = servers(budget_deadline_seconds=0.5)
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", kind="shuffle", partitions=2, durable=True)
+        put_attempt(client, "d", {1: SMALL}, chunk_rows=4)
+        server.fail(fsync="EIO")
+        assert refused(lambda: action(client, "seal", dataset="d", attempts={"0": "1"}))
+        server.heal()
+        assert action(client, "seal", dataset="d", attempts={"0": "1"})["rows"] == SMALL.num_rows
+    server.kill()
+    with closing(flight.connect(servers().location)) as client:
+        assert get(client, "d", 1) == SMALL
+
+
+def test_a_drop_that_the_disk_refuses_says_so_and_is_made_up_for(servers: Servers, tmp_path: Path) -> None:
+    server = servers()
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", durable=True)
+        write(client, SMALL, "d")
+        server.fail(unlink="EROFS")
+        assert "after a restart" in refused(lambda: action(client, "drop", dataset="d"))["message"]
+        assert names(client) == set()
+        server.heal()
+        eventually(lambda: files(tmp_path / "data") == [], "the files are gone")
+
+
+def test_a_frame_that_cannot_be_read_back_costs_its_partition_only(servers: Servers) -> None:
+    server = servers()
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", partitions=2)
+        write(client, BIG, "d", partition=0)
+        write(client, SMALL, "d", partition=1)
+        server.fail(pread="EIO")
+        with pytest.raises(flight.FlightInternalError, match="dataset 'd' partition 0") as caught:
+            get(client, "d", 0)
+        assert json.loads(caught.value.extra_info)["error"] == "corrupt_frame"
+        assert json.loads(caught.value.extra_info)["partition"] == 0
+        assert get(client, "d", 1) == SMALL
+
+
+def test_what_was_spilled_stays_readable_when_the_directory_vanishes(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = servers()
+    with closing(flight.connect(server.location)) as client:
+        write(client, BIG, "before")
+        shutil.rmtree(tmp_path / "data" / "datasets")
+        write(client, BIG, "after")
+        action(client, "create", dataset="durable", durable=True)
+        write(client, SMALL, "durable")
+        assert get(client, "before") == BIG
+        assert get(client, "after") == BIG
+        assert trouble(client) is None
+    server.kill()
+    with closing(flight.connect(servers().location)) as client:
+        assert names(client) == {"durable"}
+
+
+def test_a_disk_that_cannot_be_read_at_the_start_ends_the_start_and_deletes_nothing(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = servers()
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="d", durable=True)
+        write(client, SMALL, "d")
+    server.kill()
+    (manifest,) = (tmp_path / "data" / "datasets").glob("*/manifest")
+    hidden = manifest.with_name("hidden")
+    manifest.rename(hidden)
+    manifest.mkdir()  # reading it is an error that says nothing about what is on the disk
+    with pytest.raises(RuntimeError, match="Is a directory"):
+        servers()
+    manifest.rmdir()
+    hidden.rename(manifest)
+    with closing(flight.connect(servers().location)) as client:
+        assert get(client, "d") == SMALL
+
+
+def test_a_small_file_system_is_used_to_its_end_and_survived(
+    tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
+) -> None:
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("mounting a file system needs root and a mount namespace")
+    script = 'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"'
+    server = flight_server_process(
+        command=("unshare", "-m", "sh", "-c", script, tmp_path, sys.executable, "-m", "flight_server"),
+        data_dir=tmp_path,
+        disk_limit="1GiB",
+        memory_limit="8MiB",
+        segment_size="1MiB",
+        budget_deadline_seconds=0.5,
+        http_port=-1,
+    )
+
+    with closing(flight.connect(server.location)) as client:
+        action(client, "create", dataset="kept", durable=True)
+        write(client, SMALL, "kept")
+        refusal = refused(lambda: write(client, pa.concat_tables([BIG, BIG]), "too-much"))
+        assert "No space left on device" in refusal["message"]
+        assert get(client, "kept") == SMALL
+        action(client, "drop", dataset="too-much")
+        # What was given up is on its way to the disk's free space.
+        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"] < 2 << 20, "there is room")
+        write(client, BIG.slice(0, 100), "fits")
+        assert get(client, "fits") == BIG.slice(0, 100)
+
+
+def test_the_tables_of_these_tests_are_what_they_say() -> None:
+    assert SMALL.nbytes < 3 << 20 < 5 << 20 < BIG.nbytes
