@@ -51,7 +51,7 @@ class Encoder:
         """The messages of all batches. Blocks for as long as the batches do.
 
         Raises:
-            InvalidRequest: a row is larger than a message may be.
+            InvalidRequest: a row or a dictionary is larger than a message may be.
         """
         for batch in self._gathered(batches):
             for piece in self._cut(batch):
@@ -113,9 +113,18 @@ class Encoder:
             message = wire.flight_data(header, body=body)
             accepted = Accepted(kind, b"", rows=batch.num_rows)
             if kind is wire.MessageKind.DICTIONARY:
+                self._check_dictionary(len(message))
                 number, delta = wire.dictionary_id(header)
                 accepted = Accepted(kind, b"", dictionary_id=number, dictionary_delta=delta)
             yield Pulled(message, accepted, crc32c(message))
+
+    def _check_dictionary(self, size_bytes: int) -> None:
+        if size_bytes > self._limit_bytes:
+            raise InvalidRequest(
+                f"a dictionary has {size_bytes} bytes, more than a message may have ({self._limit_bytes}): raise "
+                "--max-message, or give a schema with plain values",
+                limit_bytes=self._limit_bytes,
+            )
 
 
 def _size_bytes(batch: pa.RecordBatch) -> int:

@@ -21,8 +21,8 @@ Trust
 
 Waiting
     A quiet upstream may be waiting for its own producer, so there is no deadline for a message; HTTP/2
-    pings find out when it is gone. What a stream holds before its message is admitted, at most a
-    message (twice if its buffers are compressed) and an HTTP/2 window, is counted in no account.
+    pings find out when it is gone. What a pull holds before its message is admitted, at most a message
+    (twice if its buffers are compressed) and ``WINDOW_BYTES`` behind it, is counted in no account.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ from .strict_json import Fields, parse_json
 
 SERVICE = "/arrow.flight.protocol.FlightService/"
 ASK_SECONDS = 30.0
+WINDOW_BYTES = 4 << 20
 _LOCATION = re.compile(r"grpc(\+tcp|\+tls)?://(?P<target>(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5})/?")
 _TLS = "grpc+tls://"
 
@@ -226,6 +227,9 @@ async def _channel(spec: FlightSpec, max_message_bytes: int, keepalive_seconds: 
         ("grpc.keepalive_timeout_ms", keepalive_ms),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.enable_http_proxy", 0),
+        # Probing the bandwidth would let the window grow to several times that.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ]
     target = _target(spec.location)
     if spec.location.startswith(_TLS):

@@ -16,6 +16,7 @@ from flight_server.dataset import Dataset
 from flight_server.decoder import SchemaMessage
 from flight_server.encoder import Encoder
 from flight_server.errors import (
+    CorruptFrame,
     DatasetDropped,
     InternalError,
     OutOfBudget,
@@ -220,6 +221,13 @@ async def test_a_pull_that_finds_the_source_changed_asks_for_a_new_generation(
     with pytest.raises(SourceUnavailable, match="new generation"):
         await served.numbers()
     await served.until(lambda: served.renewed == 1)
+
+
+async def test_a_frame_that_is_lost_on_disk_is_pulled_again(served: Served) -> None:
+    assert await served.numbers() == EXPECTED
+    served.dataset.partition(0).corrupt(CorruptFrame("another checksum"))
+    assert await served.numbers(0, 3) == EXPECTED[3 * ROWS :]
+    assert served.source.pulled == [0, 0]
 
 
 @at_once

@@ -136,6 +136,29 @@ def test_a_storm_of_cancelled_readers_neither_stops_nor_repeats_the_pull(
     assert client.action("statistics")["pulls"] == 1
 
 
+def test_a_source_larger_than_memory_is_read_whole_within_the_limit_and_again(
+    flight_server_process: Start, connect: Connect, files: Path
+) -> None:
+    limit_bytes = 16 << 20
+    rows = 2_000_000
+    expected = pa.table({"n": pa.array(range(rows)), "m": pa.array(range(rows))})
+    for number in range(2):
+        pq.write_table(expected, files / f"large-{number}")
+    client = connect(server := flight_server_process(source_roots=files, memory_limit=limit_bytes))
+    client.create("d", format="parquet", paths=["large-0", "large-1"])
+    client.create("small", format="parquet", path="part-0.parquet")
+    assert client.tables("small")[0].num_rows == ROWS
+    for _ in range(2):
+        assert all(table.equals(expected) for table in client.tables("d"))
+    statistics = client.action("statistics")
+    assert statistics["memory"]["peak_bytes"] <= limit_bytes
+    # What nobody read was let go, not written: its totals are known all the same.
+    small = statistics["datasets"]["small"]
+    assert (small["rows"], small["partitions"]["0"]["resident_bytes"]) == (ROWS, 0)
+    assert client.tables("small")[0].num_rows == ROWS
+    assert server.returncode is None
+
+
 def test_what_is_outside_of_the_roots_is_refused_by_name(
     flight_server_process: Start, connect: Connect, files: Path
 ) -> None:
