@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,6 +57,9 @@ def _announce(server: Server) -> None:
 
 async def _serve(settings: config.Settings) -> None:
     server = Server(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Already now: whoever has read the ready line, or does not wait for it, may end the server cleanly.
+        asyncio.get_running_loop().add_signal_handler(number, server.core.drain_requested.set)
     try:
         await server.start()
     except BaseException:

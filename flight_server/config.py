@@ -8,6 +8,7 @@ is the name itself; the flag is the name with dashes. Sizes are integers of byte
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -139,6 +140,7 @@ def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
     Raises:
         pydantic.ValidationError: a value is wrong or a key unknown.
         FileNotFoundError: ``toml`` was named and is not there.
+        ValueError: it is not TOML.
     """
     if toml is not None and not toml.is_file():
         raise FileNotFoundError(f"there is no configuration file {toml}")
@@ -146,4 +148,7 @@ def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
     class FromFile(Settings):
         model_config = SettingsConfigDict(toml_file=toml)
 
-    return FromFile(**flags)
+    try:
+        return FromFile(**flags)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the configuration file {toml} is not TOML: {error}") from None
