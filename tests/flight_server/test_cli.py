@@ -1,0 +1,212 @@
+"""The command line: what is said where, in which order settings count, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from pyarrow import flight
+from typer.testing import CliRunner, Result
+
+from flight_server.__main__ import serve
+from flight_server.config import Settings
+from tests.support.server_process import ROOT, ServerProcess
+
+DEADLINE_SECONDS = 60
+COMMANDS = ([sys.executable, "-m", "flight_server"], [str(Path(sys.executable).parent / "flight-server")])
+StartServer = Callable[..., ServerProcess]
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    """Give the command line what it does not take; it must end before it serves."""
+    command = typer.Typer()
+    command.command()(serve)
+    inherited: dict[str, str | None] = {
+        name: None for name in os.environ if name.startswith("FLIGHT_SERVER_")
+    }
+    return CliRunner().invoke(command, arguments, env={**inherited, **environment})
+
+
+def serve_in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Start a real server that is expected to end by itself."""
+    return subprocess.run(
+        [*COMMANDS[0], *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+
+
+def memory_limit(server: ServerProcess) -> int:
+    return int(server.ready["memory_limit_bytes"])
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["python -m flight_server", "flight-server"])
+def test_the_ready_line_is_json_and_says_where(
+    flight_server_process: StartServer, command: list[str]
+) -> None:
+    server = flight_server_process(command=command, http_port=0, memory_limit="64MiB")
+    assert server.ready["event"] == "ready"
+    assert memory_limit(server) == 64 << 20
+    assert Path(server.ready["data_dir"]).is_dir()
+    with flight.connect(server.ready["location"]) as client:
+        assert list(client.list_flights()) == []
+    assert server.ready["http"].startswith("http://127.0.0.1:")
+    assert server.terminate() == 0
+    assert not Path(server.ready["data_dir"]).exists()
+
+
+def test_the_ready_line_is_one_line_of_text_on_standard_output() -> None:
+    process = subprocess.Popen(
+        [*COMMANDS[0], "--port", "0", "--http-port", "-1", "--memory-limit", "64MiB"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+        assert process.wait(DEADLINE_SECONDS) == 0
+    assert line.startswith("flight-server is ready at grpc://127.0.0.1:")
+    assert rest == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_any_moment_ends_it_cleanly(
+    flight_server_process: StartServer, number: signal.Signals
+) -> None:
+    server = flight_server_process(http_port=-1, memory_limit="64MiB")
+    server.signal(number)
+    assert server.wait() == 0
+
+
+@pytest.mark.parametrize("lane", ["port", "http-port"])
+def test_a_taken_port_is_an_error_at_once(lane: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = {"port": "0", "http-port": "-1", lane: str(port)}
+        ended = serve_in_vain(*(part for name, value in ports.items() for part in (f"--{name}", value)))
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    line = ended.stderr.strip().splitlines()[-1]  # gRPC may have logged before
+    assert line.startswith("flight-server: ")
+    assert str(port) in line
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_second_server_does_not_share_the_port_of_the_first(flight_server_process: StartServer) -> None:
+    server = flight_server_process(http_port=-1, memory_limit="64MiB")
+    assert serve_in_vain("--port", server.location.rpartition(":")[2], "--http-port", "-1").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--port", "70000"], ["port", "65535"]),
+        (["--port", "-1"], ["port", "0"]),
+        (["--memory-limit", "lots"], ["memory_limit"]),
+        (["--memory-limit", "1KiB"], ["memory_limit", str(8 << 20)]),
+        (["--memory-limit", "64MiB", "--max-message", "32MiB"], ["1/8 of --memory-limit"]),
+        (["--lease-seconds", "0"], ["lease_seconds", "greater than 0"]),
+        (["--log-format", "xml"], ["log_format", "text", "json"]),
+        (["--tls-cert", "cert.pem"], ["--tls-cert and --tls-key go together"]),
+        (["--config", "/nowhere/server.toml"], ["no configuration file", "/nowhere/server.toml"]),
+    ],
+)
+def test_a_bad_value_is_one_clear_line(arguments: list[str], words: list[str]) -> None:
+    ended = run(*arguments)
+    assert ended.exit_code == 2
+    assert ended.stdout == ""
+    (line,) = ended.stderr.strip().splitlines()
+    assert line.startswith("flight-server: ")
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize("arguments", [["--port", "eight"], ["--no-such-option"], ["operand"]])
+def test_a_bad_command_line_shows_the_usage(arguments: list[str]) -> None:
+    ended = run(*arguments)
+    assert ended.exit_code == 2
+    assert "Usage" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('memory_limit = "64MiB"\nmemorylimit = 3', "memorylimit"),
+        ("memory_limit = [1]", "memory_limit"),
+        ("memory_limit =", "server.toml is not TOML"),
+        ("\0", "server.toml is not TOML"),
+    ],
+)
+def test_a_bad_configuration_file_is_one_clear_line(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text(text)
+    ended = run("--config", str(file))
+    assert ended.exit_code == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert words in line
+
+
+def test_a_bad_value_in_the_environment_is_one_clear_line() -> None:
+    ended = run(FLIGHT_SERVER_MEMORY_LIMIT="lots")
+    assert ended.exit_code == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert "memory_limit" in line
+
+
+def test_flags_count_over_environment_over_file_over_defaults(
+    flight_server_process: StartServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('memory_limit = "64MiB"\nlog_level = "error"\n')
+    from_file = flight_server_process("--config", str(file), http_port=-1)
+    assert memory_limit(from_file) == 64 << 20
+    environment = {"FLIGHT_SERVER_MEMORY_LIMIT": "96MiB"}
+    from_environment = flight_server_process("--config", str(file), http_port=-1, environment=environment)
+    assert memory_limit(from_environment) == 96 << 20
+    from_flags = flight_server_process(
+        "--config", str(file), http_port=-1, environment=environment, memory_limit="128MiB"
+    )
+    assert memory_limit(from_flags) == 128 << 20
+
+
+def test_it_ends_when_the_standard_input_of_its_parent_does() -> None:
+    process = subprocess.Popen(
+        [*COMMANDS[0], "--port", "0", "--http-port", "-1", "--log-format", "json", "--exit-with-parent"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        data_dir = Path(json.loads(process.stdout.readline())["data_dir"])
+        assert process.poll() is None
+        process.stdin.close()
+        assert process.wait(DEADLINE_SECONDS) == 0
+    assert not data_dir.exists()
+
+
+def test_help_names_every_setting() -> None:
+    ended = run("--help", COLUMNS="300", TERMINAL_WIDTH="300")
+    assert ended.exit_code == 0
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')}" in ended.stdout

@@ -1,0 +1,93 @@
+"""With a token every RPC needs it: as a bearer header, or from a handshake with basic credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support.raw_flight import RawFlight, Refused, field, path, put_messages
+from tests.support.server_process import ServerProcess
+
+TOKEN = "a token, with spaces & signs"
+BATCH = pa.record_batch({"n": [1]})
+CALLS: dict[str, Any] = {
+    "ListFlights": b"",
+    "GetFlightInfo": path("d"),
+    "PollFlightInfo": path("d"),
+    "GetSchema": path("d"),
+    "DoGet": field(1, b"d"),
+    "DoPut": put_messages(path("e"), [BATCH]),
+    "DoExchange": [],
+    "DoAction": field(1, b"statistics"),
+    "ListActions": b"",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    environment = {"FLIGHT_SERVER_TOKEN": TOKEN}
+    with ServerProcess.start(http_port=-1, memory_limit="64MiB", environment=environment) as server:
+        with RawFlight(server.location, token=TOKEN) as raw:
+            raw.put(put_messages(path("d"), [BATCH]))
+        yield server
+    assert TOKEN not in "\n".join(server.log)
+
+
+def request(rpc: str) -> Any:
+    return iter(CALLS[rpc]) if isinstance(CALLS[rpc], list) else CALLS[rpc]
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + " ", TOKEN[:-1]])
+@pytest.mark.parametrize("rpc", CALLS)
+def test_no_rpc_is_served_without_the_token(server: ServerProcess, rpc: str, token: str | None) -> None:
+    if token == TOKEN + " ":
+        pytest.skip("HTTP strips spaces around a header's value")
+    with RawFlight(server.location, token=token) as raw, pytest.raises(Refused) as refused:
+        raw.ask(rpc, request(rpc))
+    assert refused.value.status == "UNAUTHENTICATED"
+    assert "token" in refused.value.message
+    assert TOKEN not in refused.value.message
+    assert refused.value.detail["error"] == "unauthenticated"
+
+
+def test_a_put_without_the_token_writes_nothing(server: ServerProcess) -> None:
+    with RawFlight(server.location) as raw, pytest.raises(Refused):
+        raw.put(put_messages(path("stolen"), [BATCH]))
+    with RawFlight(server.location, token=TOKEN) as raw:
+        assert "stolen" not in raw.action("statistics")["datasets"]
+
+
+@pytest.mark.parametrize("rpc", sorted(CALLS.keys() - {"DoExchange"}))
+def test_every_rpc_is_served_with_the_token(server: ServerProcess, rpc: str) -> None:
+    with RawFlight(server.location, token=TOKEN) as raw:
+        raw.ask(rpc, request(rpc))
+        if rpc == "DoPut":
+            raw.action("drop", {"dataset": "e"})
+
+
+def test_pyarrow_gets_the_bearer_header_by_a_handshake(server: ServerProcess) -> None:
+    with flight.connect(server.location) as client:
+        header = client.authenticate_basic_token("anybody", TOKEN)
+        assert header == (b"authorization", b"Bearer " + TOKEN.encode())
+        options = flight.FlightCallOptions(headers=[header])
+        assert client.do_get(flight.Ticket(b"d"), options).read_all().num_rows == 1
+
+
+def test_a_handshake_with_another_password_is_refused(server: ServerProcess) -> None:
+    with flight.connect(server.location) as client:
+        with pytest.raises(flight.FlightUnauthenticatedError, match="not this server's"):
+            client.authenticate_basic_token("anybody", "wrong")
+        with pytest.raises(flight.FlightUnauthenticatedError, match="wants a token") as caught:
+            list(client.list_flights())
+    assert b'"error":"unauthenticated"' in caught.value.extra_info
+
+
+def test_a_server_without_a_token_needs_none(flight_server_process: Any) -> None:
+    server = flight_server_process(http_port=-1, memory_limit="64MiB")
+    with RawFlight(server.location) as raw:
+        for rpc in ("ListFlights", "ListActions"):
+            raw.ask(rpc, request(rpc))

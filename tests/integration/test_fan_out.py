@@ -1,0 +1,202 @@
+"""One dataset, many readers, with pyarrow alone: streaming, late, slow, cancelled; each gets all or an error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support.polling import eventually
+from tests.support.raw_flight import OpenPut, RawFlight, Refused, path, put_messages
+from tests.support.server_process import ServerProcess
+
+READERS = 50
+FRAMES = 40
+ROWS = 8192
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=-1, memory_limit="256MiB") as server:
+        yield server
+    assert server.events("internal_error") == [], server.tail()
+
+
+@pytest.fixture
+def raw(server: ServerProcess) -> Iterator[RawFlight]:
+    """A connection; afterwards nothing of ``d`` is left, and nobody waits."""
+    with RawFlight(server.location) as raw:
+        yield raw
+        raw.action("drop", {"dataset": "d"})
+        eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
+        eventually(lambda: raw.action("statistics")["waits"], 0)
+
+
+def frame(number: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": np.full(ROWS, number)})
+
+
+def numbers(reader: Any) -> list[int]:
+    """The frames that a reader has got, each by its one value."""
+    found = []
+    for chunk in reader:
+        column = chunk.data["n"].to_numpy()
+        assert len(column) == ROWS
+        assert (column == column[0]).all()
+        found.append(int(column[0]))
+    return found
+
+
+def subscriptions(raw: RawFlight) -> list[dict[str, Any]]:
+    partitions = raw.action("statistics", {"dataset": "d"})["datasets"]["d"]["partitions"]
+    found: list[dict[str, Any]] = partitions["0"]["subscriptions"]
+    return found
+
+
+def test_fifty_threads_read_a_dataset_while_it_is_written(server: ServerProcess, raw: RawFlight) -> None:
+    before = raw.action("statistics")
+    first, *frames = put_messages(path("d"), [frame(number) for number in range(FRAMES)])
+    slow_may_go_on = threading.Event()
+    stalled = threading.Event()
+
+    def read(kind: str) -> list[int] | str:
+        with flight.connect(server.location) as client:
+            reader = client.do_get(flight.Ticket(b"d"))
+            if kind == "cancelling":
+                reader.read_chunk()
+                reader.cancel()
+                return kind
+            if kind == "slow":
+                reader.read_chunk()
+                stalled.set()
+                assert slow_may_go_on.wait(60)
+                return [0, *numbers(reader)]
+            return numbers(reader)
+
+    kinds = ["slow", *["cancelling"] * 5, *["plain"] * (READERS - 6)]
+    with ThreadPoolExecutor(READERS) as threads:
+        early: list[Future[list[int] | str]] = []
+        late: list[Future[list[int] | str]] = []
+        try:
+            with OpenPut(raw) as open_put:
+                open_put.send(first)
+                eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
+                early = [threads.submit(read, kind) for kind in kinds[: READERS // 2]]
+                for number, message in enumerate(frames):
+                    open_put.send(message)
+                    if number == FRAMES // 2:
+                        late = [threads.submit(read, kind) for kind in kinds[READERS // 2 :]]
+                assert stalled.wait(60)
+            # All but the slow one end while it stands still.
+            done, _ = wait([*early[1:], *late], timeout=60)
+            assert len(done) == READERS - 1
+        finally:
+            slow_may_go_on.set()
+        got = [each.result() for each in (*early, *late)]
+    assert got.count("cancelling") == 5
+    assert got.count(list(range(FRAMES))) == READERS - 5
+    after = raw.action("statistics")
+    assert after["encodes"] - before["encodes"] == FRAMES
+    assert after["frames_out"] - before["frames_out"] >= FRAMES * (READERS - 5)
+    eventually(lambda: len(subscriptions(raw)), 0)
+
+
+def test_readers_get_the_very_bytes_that_were_put(raw: RawFlight) -> None:
+    messages = put_messages(path("d"), [frame(number) for number in range(5)])
+    raw.put(messages)
+    with ThreadPoolExecutor(8) as threads:
+        for got in threads.map(raw.get, [b"d"] * 8):
+            assert got[1:] == messages[1:]
+
+
+def test_a_reader_has_a_frame_before_the_next_one_is_written(server: ServerProcess, raw: RawFlight) -> None:
+    first, *frames = put_messages(path("d"), [frame(number) for number in range(5)])
+    with flight.connect(server.location) as client, OpenPut(raw) as open_put:
+        open_put.send(first)
+        eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
+        reader = client.do_get(flight.Ticket(b"d"))
+        for number, message in enumerate(frames):
+            open_put.send(message)
+            assert reader.read_chunk().data["n"][0].as_py() == number
+
+
+def test_statistics_and_why_show_each_reader_s_place(raw: RawFlight, server: ServerProcess) -> None:
+    first, *frames = put_messages(path("d"), [frame(number) for number in range(3)])
+    with flight.connect(server.location) as client, OpenPut(raw) as open_put:
+        for message in (first, *frames):
+            open_put.send(message)
+        eventually(lambda: len(raw.action("statistics")["datasets"].get("d", {}).get("partitions", [])), 1)
+        reader = client.do_get(flight.Ticket(b"d"))
+        for _ in frames:
+            reader.read_chunk()
+        eventually(lambda: [each["position"] for each in subscriptions(raw)], [3])
+        (shown,) = subscriptions(raw)
+        assert shown["lag_bytes"] == 0
+        (waiting,) = [each for each in raw.action("why", {"dataset": "d"})["waits"] if each["partition"] == 0]
+        assert waiting["waiting_for"] == "producer"
+        assert waiting["peer"] == shown["peer"]
+
+
+def test_dropping_a_dataset_ends_its_readers_and_its_producer_with_the_reason(
+    raw: RawFlight, server: ServerProcess
+) -> None:
+    first, message = put_messages(path("d"), [frame(0)])
+    open_put = OpenPut(raw)
+    open_put.send(first)
+    open_put.send(message)
+    eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
+    with flight.connect(server.location) as client:
+        reader = client.do_get(flight.Ticket(b"d"))
+        reader.read_chunk()
+        raw.action("drop", {"dataset": "d"})
+        with pytest.raises(flight.FlightInternalError, match="'d' was dropped while partition 0 was in use"):
+            reader.read_chunk()
+    open_put.send(message)
+    with pytest.raises(Refused, match=r"dataset 'd' partition 0.*dropped"):
+        open_put.finish()
+    raw.put(put_messages(path("d"), [frame(1)]))
+    assert len(raw.get(b"d")) == 2
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_frames_go_when_as_many_readers_as_declared_have_passed_them(
+    raw: RawFlight, server: ServerProcess, readers: int
+) -> None:
+    raw.action("create", {"dataset": "d", "retention": {"readers": readers}})
+    raw.put(put_messages(path("d"), [frame(number) for number in range(3)]))
+    held = raw.action("statistics")["memory"]["used_bytes"]
+    for number in range(readers):
+        assert raw.action("statistics")["memory"]["used_bytes"] == held, f"before reader {number}"
+        assert len(raw.get(b"d")) == 4
+    eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
+    with pytest.raises(Refused, match="frame 0 was let go after as many readers as its retention declares"):
+        raw.get(b"d")
+
+
+def test_a_reader_that_comes_before_the_schema_waits_for_it(raw: RawFlight, server: ServerProcess) -> None:
+    raw.action("create", {"dataset": "d"})
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(raw.get, b"d")
+        eventually(
+            lambda: [each["waiting_for"] for each in raw.action("why", {"dataset": "d"})["waits"]],
+            ["producer"],
+        )
+        messages = put_messages(path("d"), [frame(0)])
+        raw.put(messages)
+        assert reading.result()[1:] == messages[1:]
+
+
+def test_a_reader_that_leaves_before_the_schema_leaves_nothing(raw: RawFlight) -> None:
+    raw.action("create", {"dataset": "d"})
+    for _ in range(10):
+        call = raw.call("DoGet", b"\x0a\x01d")
+        eventually(lambda: len(raw.action("why", {"dataset": "d"})["waits"]), 1)
+        call.cancel()
+        eventually(lambda: len(raw.action("why", {"dataset": "d"})["waits"]), 0)
+    assert subscriptions(raw) == []
