@@ -16,6 +16,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import flight
 
@@ -327,6 +328,21 @@ def test_frames_that_went_to_disk_come_back_the_same(flight_server_process: Star
         assert action(client, "statistics")["spilled_bytes"] > 16 << 20
         assert get(url_of(server, "large")).table() == data
         assert action(client, "statistics")["memory"]["peak_bytes"] <= 8 << 20
+
+
+def test_a_source_is_pulled_by_its_first_reader_and_by_no_head(
+    flight_server_process: Start, tmp_path: Path
+) -> None:
+    pq.write_table(table(100).select(["number"]), tmp_path / "numbers.parquet")
+    server = flight_server_process(source_roots=tmp_path)
+    with flight.connect(server.location) as client:
+        source = {"format": "parquet", "path": str(tmp_path / "numbers.parquet")}
+        action(client, "create", dataset="d", kind="source", source=source)
+        assert head_of(url_of(server, "d")).headers["x-flight-shuffle-sealed"] == "false"
+        assert action(client, "statistics")["pulls"] == 0
+        for partition in (0, None, 0):
+            assert get(url_of(server, "d", partition)).table()["number"].to_pylist() == list(range(100))
+        assert action(client, "statistics")["pulls"] == 1
 
 
 # Other people's readers
