@@ -4,6 +4,9 @@ Guarantee: while somebody waits for room among the frames and there is a frame i
 for it, frames are being moved. It starts before the account is full (``HIGH_WATER``), so that
 producers seldom wait for the disk.
 
+Before anything is written, source datasets that nobody reads are let go, one at a time: they can be
+pulled again.
+
 Disk trouble
     What a failed write should have moved stays in RAM, readable. A write that was refused for lack of
     room is tried again with half as much, down to a single frame, so that the last bytes of a disk are
