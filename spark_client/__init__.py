@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast
     from spark_client.client import DatasetInfo, ShuffleClient
     from spark_client.exchange import Pipeline
-    from spark_client.transport import Timeouts
+    from spark_client.transport import Reading, Timeouts
 
 _HOMES = {
     "Broadcast": "spark_client.broadcast",
     "DatasetInfo": "spark_client.client",
     "Pipeline": "spark_client.exchange",
     "ShuffleClient": "spark_client.client",
+    "Reading": "spark_client.transport",
     "Timeouts": "spark_client.transport",
 }
 
-__all__ = ["Broadcast", "DatasetInfo", "Pipeline", "ShuffleClient", "Timeouts"]
+__all__ = ["Broadcast", "DatasetInfo", "Pipeline", "Reading", "ShuffleClient", "Timeouts"]
 
 
 def __getattr__(name: str) -> Any:

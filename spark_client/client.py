@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 import pyarrow as pa
 
 from flight_server.errors import InvalidRequest
+from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetRequest, PutCommand, check_dataset_name
 from spark_client import embedded
 from spark_client.puts import PutStream, as_reader, put_async
 from spark_client.streams import AsyncMergedStream, merge, merge_async, partition_streams
-from spark_client.transport import Server, Timeouts
+from spark_client.transport import Reading, Server, Timeouts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,6 +63,7 @@ class ShuffleClient:
         token: the bearer token that the server asks for.
         tls_root_certs: PEM certificates to trust; None for the system's.
         timeouts: how long waits may last.
+        reading: lane, memory budget and scratch directory of what is read, here and in Spark's tasks.
         lease_seconds: how long what the client owns outlives a driver that died.
     """
 
@@ -72,9 +74,12 @@ class ShuffleClient:
         token: str | None = None,
         tls_root_certs: bytes | None = None,
         timeouts: Timeouts | None = None,
+        reading: Reading | None = None,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        self._server = Server(location, token=token, tls_root_certs=tls_root_certs, timeouts=timeouts)
+        self._server = Server(
+            location, token=token, tls_root_certs=tls_root_certs, timeouts=timeouts, reading=reading
+        )
         self._lease_seconds = lease_seconds
         self._embedded: embedded.Embedded | None = None
         self._shuffles: Shuffles | None = None
@@ -83,7 +88,12 @@ class ShuffleClient:
 
     @classmethod
     def embedded(
-        cls, *, lease_seconds: float = LEASE_SECONDS, timeouts: Timeouts | None = None, **server_options: Any
+        cls,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        timeouts: Timeouts | None = None,
+        reading: Reading | None = None,
+        **server_options: Any,
     ) -> Self:
         """A client with a server of its own on loopback, which ends with ``close`` or with this process.
 
@@ -91,13 +101,16 @@ class ShuffleClient:
             server_options: the server's settings, for example ``memory_limit="2GiB"``.
             lease_seconds: as for the client.
             timeouts: as for the client.
+            reading: as for the client.
 
         Raises:
             Unavailable: the server did not start; the message says why.
         """
         process = embedded.start(**server_options)
         token = server_options.get("token")
-        client = cls(process.location, token=token, lease_seconds=lease_seconds, timeouts=timeouts)
+        client = cls(
+            process.location, token=token, lease_seconds=lease_seconds, timeouts=timeouts, reading=reading
+        )
         client._embedded = process
         return client
 
@@ -238,8 +251,15 @@ class ShuffleClient:
 
     def _merge(self, how: Callable[..., _Merged], name: str, *, ordered: bool) -> _Merged:
         info = self._server.flight_info(check_dataset_name(name))
-        streams = partition_streams(self._server, info.endpoints)
-        return how(streams, order="stream" if ordered else "arrival", timeouts=self._server.timeouts)
+        reading = self._server.reading
+        streams = partition_streams(self._server, info.endpoints, lane=reading.lane)
+        return how(
+            streams,
+            pool=MemoryPool(reading.budget_bytes, "merge"),
+            scratch_dir=reading.scratch_dir,
+            order="stream" if ordered else "arrival",
+            timeouts=self._server.timeouts,
+        )
 
     def _owned(self) -> Shuffles:
         from spark_client.shuffles import Shuffles  # noqa: PLC0415 - needs PySpark, which get and put do not

@@ -13,6 +13,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
+from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket, bulk_path
 from spark_client.streams import PartitionStream, merge
 from spark_client.transport import Server
@@ -44,10 +45,20 @@ class Source:
         path = bulk_path(self.dataset, partition, self.generation)
         locations = [place + path if place.startswith("http") else place for place in self.places]
         return PartitionStream(
-            self.server, Ticket(self.dataset, partition, self.generation), locations=locations
+            self.server,
+            Ticket(self.dataset, partition, self.generation),
+            locations=locations,
+            lane=self.server.reading.lane,
         )
 
     def read(self, partition: int) -> Generator[Any, None, None]:
         """The batches of one partition, as they come."""
-        with merge([self.stream(partition)], timeouts=self.server.timeouts) as merged:
+        reading = self.server.reading
+        pool = MemoryPool(reading.budget_bytes, "merge")
+        with merge(
+            [self.stream(partition)],
+            pool=pool,
+            scratch_dir=reading.scratch_dir,
+            timeouts=self.server.timeouts,
+        ) as merged:
             yield from merged

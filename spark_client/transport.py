@@ -45,7 +45,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 from pyarrow import flight
@@ -67,6 +67,7 @@ from spark_client.calls import (
 __all__ = [
     "Call",
     "ForkedProcess",
+    "Reading",
     "Server",
     "TimedOut",
     "Timeouts",
@@ -77,6 +78,22 @@ __all__ = [
 
 WINDOW_BYTES = 4 << 20
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How partitions are read.
+
+    Args:
+        lane: ``bulk`` is HTTP, ``grpc`` is DoGet; ``auto`` takes the bulk lane where the server names one and
+            goes over to gRPC when it cannot be reached.
+        budget_bytes: decoded bytes that one merge may hold in RAM; the rest waits in a scratch file.
+        scratch_dir: where that file is; None for the system's temporary directory.
+    """
+
+    lane: Literal["auto", "grpc", "bulk"] = "auto"
+    budget_bytes: int = 256 << 20
+    scratch_dir: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +150,7 @@ class Server:
         location: ``grpc://host:port`` or ``grpc+tls://host:port``.
         token: sent as ``authorization: Bearer …`` with every call.
         tls_root_certs: PEM; None for the system's.
+        reading: lane and memory of the streams that are read from it.
         max_connections: TCP connections to this address, opened as they are needed.
         window_bytes: see the module.
     """
@@ -144,6 +162,7 @@ class Server:
         token: str | None = None,
         tls_root_certs: bytes | None = None,
         timeouts: Timeouts | None = None,
+        reading: Reading | None = None,
         max_connections: int = 4,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -151,6 +170,7 @@ class Server:
         self.token = token
         self.tls_root_certs = tls_root_certs
         self.timeouts = timeouts or Timeouts()
+        self.reading = reading or Reading()
         self._max_connections = max_connections
         self._window_bytes = window_bytes
         self._connections = _Connections()
@@ -164,6 +184,7 @@ class Server:
             self.token,
             self.tls_root_certs,
             self.timeouts,
+            self.reading,
             self._max_connections,
             self._window_bytes,
         )
@@ -327,12 +348,13 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
     token: str | None = None,
     tls_root_certs: bytes | None = None,
     timeouts: Timeouts | None = None,
+    reading: Reading | None = None,
     max_connections: int = 4,
     window_bytes: int = WINDOW_BYTES,
 ) -> Server:
     """The :class:`Server` that this process has for these arguments, made when there is none."""
-    timeouts = timeouts or Timeouts()
-    key = (location, token, tls_root_certs, timeouts, max_connections, window_bytes)
+    timeouts, reading = timeouts or Timeouts(), reading or Reading()
+    key = (location, token, tls_root_certs, timeouts, reading, max_connections, window_bytes)
     server = _servers.get(key)
     if server is None:
         server = Server(
@@ -340,6 +362,7 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
             token=token,
             tls_root_certs=tls_root_certs,
             timeouts=timeouts,
+            reading=reading,
             max_connections=max_connections,
             window_bytes=window_bytes,
         )

@@ -1,0 +1,70 @@
+"""``Reading``: which lane the public client takes, and how much memory a read may have."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flight_server.errors import FlightShuffleError
+from spark_client import Reading, ShuffleClient
+from spark_client.transport import Server
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+ROWS, BATCHES = 100_000, 40
+
+
+def table() -> pa.Table:
+    return pa.table({"n": np.arange(ROWS * BATCHES)})
+
+
+def metric(server: ServerProcess, name: str) -> Any:
+    with ShuffleClient(server.location) as client:
+        return client.statistics()[name]
+
+
+@pytest.mark.parametrize("lane", ["auto", "grpc", "bulk"])
+def test_every_lane_brings_the_same_rows(
+    flight_server_process: Start, lane: Literal["auto", "grpc", "bulk"]
+) -> None:
+    server = flight_server_process()
+    with ShuffleClient(server.location, reading=Reading(lane=lane)) as client:
+        client.put("numbers", table())
+        assert client.get("numbers", ordered=True).read_all().equals(table())
+
+
+def test_a_server_without_http_is_read_over_grpc_unless_bulk_was_asked_for(
+    flight_server_process: Start,
+) -> None:
+    server = flight_server_process(http_port=-1)
+    with ShuffleClient(server.location) as client:
+        client.put("numbers", table())
+        assert client.get("numbers").read_all().num_rows == ROWS * BATCHES
+    with (
+        ShuffleClient(server.location, reading=Reading(lane="bulk")) as client,
+        pytest.raises(FlightShuffleError),
+    ):
+        client.get("numbers").read_all()
+
+
+def test_what_does_not_fit_the_budget_waits_in_the_scratch_directory(
+    flight_server_process: Start, tmp_path: Path
+) -> None:
+    server = flight_server_process()
+    reading = Reading(budget_bytes=1 << 20, scratch_dir=str(tmp_path))
+    with ShuffleClient(server.location, reading=reading) as client:
+        client.put("numbers", table())
+        assert client.get("numbers", ordered=True).read_all().equals(table())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_options_travel_with_the_server_into_tasks() -> None:
+    reading = Reading(lane="grpc", budget_bytes=7, scratch_dir="/var/tmp")
+    travelled: Server = pickle.loads(pickle.dumps(Server("grpc://127.0.0.1:1", reading=reading)))
+    assert travelled.reading == reading
