@@ -28,22 +28,20 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from flight_server.errors import PartitionFailed
 from flight_server.memory import MemoryPool
-from spark_client.queues import WAIT, Held, MergeQueue, Meter, Nothing, Order, QueueStatistics
+from spark_client.queues import WAIT, Batch, Held, MergeQueue, Meter, Nothing, Order, QueueStatistics, Run
 from spark_client.scratch import Parked, Scratch
 from spark_client.transport import ForkedProcess, Timeouts
 
 DEFAULT_BUDGET_BYTES = 256 << 20
 SLICE_SECONDS = 0.5
 
-Batch = Any
-"""A ``pyarrow.RecordBatch``; pyarrow publishes no types."""
-Item = Held[Batch] | Parked
+Item = Held[Run] | Parked
 
 
 class Stream(Protocol):
@@ -56,8 +54,8 @@ class Stream(Protocol):
     def open(self) -> pa.Schema:
         """Block until the schema is known."""
 
-    def read(self) -> Batch | None:
-        """Block until the next batch, or None at the end of a whole stream."""
+    def read_run(self) -> Run | None:
+        """Block until the next batch; it and what came with it, or None at the end of a whole stream."""
 
     def overdue(self, now_seconds: float) -> bool:
         """Whether ``open`` or ``read`` waits longer than it may. Called from other threads."""
@@ -158,11 +156,11 @@ class Drain:
                 self.queue.opened(index)
                 self._wake()
             meter = Meter(self.pool, schema)
-            while (batch := stream.read()) is not None:
-                if not self._store(index, batch, meter):
+            while (run := stream.read_run()) is not None:
+                if not self._store(index, run, meter):
                     return
                 # Else this thread would keep it while it waits for the next one.
-                del batch
+                del run
             with self.changed:
                 if self.queue.end(index):
                     self._wake()
@@ -182,19 +180,19 @@ class Drain:
         if not schema.equals(self.schema):
             raise PartitionFailed(f"{stream.name} has another schema than the streams before it")
 
-    def _store(self, index: int, batch: Batch, meter: Meter) -> bool:
-        """Queue the batch, in RAM or on disk. False: nobody wants it."""
-        own_bytes, shared = meter.measure(batch)
+    def _store(self, index: int, run: Run, meter: Meter) -> bool:
+        """Queue the run, in RAM or on disk. False: nobody wants it."""
+        own_bytes, shared = meter.weigh(run)
         with self.changed:
             if self._over():
                 return False
             reservation = self.queue.admit(index, own_bytes)
             if reservation is not None:
-                if self.queue.push(index, Held(batch, reservation, shared)):
+                if self.queue.push(index, Held(run, reservation, shared)):
                     self._wake()
                 return True
         # Outside the lock: the disk must delay only this stream.
-        parked = self.scratch.park(batch)
+        parked = self.scratch.park(run.batches)
         with self.changed:
             if self.queue.push(index, parked):
                 self._wake()
@@ -238,9 +236,9 @@ class Drain:
                 self.changed.wait(SLICE_SECONDS)
             self.fail_overdue()
 
-    def load(self, item: Item) -> Batch:
-        """The item's batch; its reservation or its place on disk goes with the item."""
-        return item.item if isinstance(item, Held) else self.scratch.read(item)
+    def load(self, item: Item) -> list[Batch]:
+        """The item's batches; its reservation or its place on disk goes with the item."""
+        return item.item.batches if isinstance(item, Held) else self.scratch.read(item)
 
     def overdue(self) -> Stream | None:
         """A stream that waits longer than it may."""

@@ -26,6 +26,10 @@ Memory
     one item that each open stream's thread has in its hand between receiving and pushing it: at worst
     ``open streams * largest item``, when the disk is what everything waits for.
 
+    An item is a :class:`Run`: the batches that a stream received in one piece, which often share one
+    allocation. It is admitted, parked and taken as a whole, because half of it would keep all of its
+    memory; its reservation ends when the last of its batches was taken.
+
 Ending
     A queue ends once and for good: *finished* (all streams ended and everything was taken), *failed*
     (the first error; what was queued is let go at once, because it can no longer become a whole) or
@@ -41,13 +45,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import pyarrow as pa
 
 from flight_server.errors import FlightShuffleError
 from flight_server.memory import MemoryPool, Reservation
 
+Batch = Any
+"""A ``pyarrow.RecordBatch``; pyarrow publishes no types."""
 Order = Literal["arrival", "stream"]
 T = TypeVar("T")
 
@@ -70,17 +76,28 @@ END: Final = Nothing.END
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive batches of one stream that were received together; at least one.
+
+    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own.
+    """
+
+    batches: list[Batch]
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Held(Generic[T]):
     """An item in RAM with what accounts for it; the reservations end with this object."""
 
     item: T
     reservation: Reservation
-    shared: Reservation | None = None
+    shared: tuple[Reservation, ...] = ()
 
 
 @dataclass(frozen=True)
 class QueueStatistics:
-    """One consistent reading; ``held`` is in RAM, ``parked`` on disk."""
+    """One consistent reading; ``held`` is in RAM, ``parked`` on disk. Runs are counted, not batches."""
 
     streams: int
     streams_opened: int
@@ -278,6 +295,15 @@ class Meter:
         self._columns = [i for i, field in enumerate(schema) if pa.types.is_dictionary(field.type)]
         self._key: tuple[int, ...] = ()
         self._shared: Reservation | None = None
+
+    def weigh(self, run: Run) -> tuple[int, tuple[Reservation, ...]]:
+        """Bytes of the run alone, never less than what it keeps alive, and the dictionaries' reservations."""
+        if not self._columns:
+            own_bytes = sum([batch.get_total_buffer_size() for batch in run.batches])
+            return max(own_bytes, run.shared_bytes), ()
+        measured = [self.measure(batch) for batch in run.batches]
+        shared = {id(each): each for _, each in measured if each is not None}
+        return max(sum(own_bytes for own_bytes, _ in measured), run.shared_bytes), tuple(shared.values())
 
     def measure(self, batch: pa.RecordBatch) -> tuple[int, Reservation | None]:
         """Bytes of the batch alone, and the reservation of the dictionaries that it shares, if any.

@@ -1,12 +1,12 @@
 """Batches parked in a local file until their consumer comes for them.
 
-Guarantee: ``read(park(batch))`` equals ``batch``, dictionaries included, and nothing is left on the
+Guarantee: ``read(park(batches))`` equals ``batches``, dictionaries included, and nothing is left on the
 disk after the process has ended, however it ended: every segment is a file without a name.
 
 Format
     A scratch is a sequence of *segments*: anonymous files of about ``segment_bytes``. A segment is a
     sequence of *extents*, written one after the other and never changed. An extent is one complete
-    Arrow IPC stream (schema, dictionaries, one record batch, end marker), so that it can be read
+    Arrow IPC stream (schema, dictionaries, record batches, end marker), so that it can be read
     without the others. An extent is valid when the :class:`Parked` that names it exists: it is made
     after the last byte was written.
 
@@ -25,7 +25,7 @@ Concurrency
     at a position, from bytes that no longer change.
 
 What it costs
-    A batch with dictionaries takes them along each time it is parked. Writing gathers the batch's
+    Batches with dictionaries take them along each time they are parked. Writing gathers the batches'
     own buffers (no copy), reading allocates one buffer for the extent.
 """
 
@@ -34,6 +34,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +87,12 @@ class _Gather:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Where one batch is. The bytes stay on the disk as long as this object."""
+    """Where the batches of one call are. The bytes stay on the disk as long as this object."""
 
     segment: _Segment
     offset: int
     size_bytes: int
+    batches: int
 
 
 class Scratch:
@@ -111,16 +113,17 @@ class Scratch:
         self._closed = False
         self.written_bytes = 0
 
-    def park(self, batch: pa.RecordBatch) -> Parked:
-        """Write a batch; it is on the disk, or in the page cache, when this returns.
+    def park(self, batches: Sequence[pa.RecordBatch]) -> Parked:
+        """Write batches of one schema, at least one; on the disk, or in the page cache, when this returns.
 
         Raises:
             OutOfBudget: the file cannot be written.
             ValueError: the scratch was closed.
         """
         gather = _Gather()
-        with pa.ipc.new_stream(pa.PythonFile(gather, mode="w"), batch.schema) as writer:
-            writer.write_batch(batch)
+        with pa.ipc.new_stream(pa.PythonFile(gather, mode="w"), batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
         with self._lock:
             if self._closed:
                 raise ValueError("the scratch is closed")
@@ -141,10 +144,10 @@ class Scratch:
                 ) from error
             segment.size_bytes += gather.size_bytes
             self.written_bytes += gather.size_bytes
-        return Parked(segment, offset, gather.size_bytes)
+        return Parked(segment, offset, gather.size_bytes, len(batches))
 
-    def read(self, parked: Parked) -> pa.RecordBatch:
-        """The batch. May be called again while ``parked`` lives.
+    def read(self, parked: Parked) -> list[pa.RecordBatch]:
+        """The batches. May be called again while ``parked`` lives.
 
         Raises:
             CorruptFrame: the file does not give back what was written.
@@ -159,11 +162,17 @@ class Scratch:
                     raise OSError(0, "the file ends too early")
                 done += count
             with pa.ipc.open_stream(buffer) as reader:
-                return reader.read_next_batch()
+                batches = list(reader)
         except (OSError, pa.ArrowInvalid) as error:
             raise CorruptFrame(
                 f"a batch cannot be read back from the scratch file in {self.directory}: {error}"
             ) from error
+        if len(batches) != parked.batches:
+            # Arrow's decoder takes zeros for the end of the stream.
+            raise CorruptFrame(
+                f"{len(batches)} of {parked.batches} batches came back from the scratch file in {self.directory}"
+            )
+        return batches
 
     def close(self) -> None:
         """Refuse new batches. What is parked stays readable; twice is fine."""

@@ -9,9 +9,11 @@ same: what does not fit the budget is parked in a local file (:mod:`spark_client
 Who holds the data
     A batch is in the hand of its stream's thread, then in the queue (counted in decoded bytes in the
     pool) or in the scratch file, then with the consumer. Its reservation ends when the consumer takes
-    it. Worst case: ``budget + largest batch`` counted in the pool, and not counted one batch in each
-    open stream's hand, what its transport buffers (:mod:`spark_client.transport`), and the batch that
-    the consumer works on.
+    it. What a stream received in one piece is one *run*, with one reservation until the last of its
+    batches is taken (:class:`~spark_client.queues.Run`). Worst case: ``budget + largest run`` counted in
+    the pool, and not counted one run in each open stream's hand, what its transport buffers
+    (:mod:`spark_client.transport`), and what the consumer has in its hand: a run that was read back
+    from disk, and the batch it works on.
 
 Ending
     The end, an error, ``close``, leaving a ``with`` block, an exception out of ``next`` (Ctrl-C too)
@@ -39,16 +41,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Self
 
 import pyarrow as pa
 
 from flight_server.memory import MemoryPool
-from spark_client.drain import SLICE_SECONDS, Batch, Drain, Item, MergeStatistics, Stream
+from spark_client.drain import SLICE_SECONDS, Drain, Item, MergeStatistics, Stream
 from spark_client.lanes import LaneChoice
 from spark_client.lanes.partition import PartitionStream, StreamStalled, partition_streams
-from spark_client.queues import WAIT, Closed, Held, Nothing, Order
+from spark_client.queues import WAIT, Batch, Closed, Held, Nothing, Order
 from spark_client.transport import Timeouts
 
 __all__ = [
@@ -74,12 +77,21 @@ class _Merged:
 
     def __init__(self, run: Drain) -> None:
         self._run = run
+        # Taken from the queue and not handed out yet. What accounts for a run goes with its last batch.
+        self._ready: deque[tuple[Batch, object]] = deque()
         finalizer = weakref.finalize(self, run.abandon)
         finalizer.atexit = False
 
     def close(self) -> None:
         """End it: see the module. Twice, and after the end, is fine."""
+        self._ready.clear()
         self._run.close()
+
+    def _make_ready(self, item: Item, batches: list[Batch]) -> None:
+        # Not the item itself: it would keep the batches that were handed out.
+        accounts = (item.reservation, item.shared) if isinstance(item, Held) else None
+        # Appended, because a second consumer may have brought another run in the meantime.
+        self._ready.extend([(batch, accounts) for batch in batches])
 
     def statistics(self) -> MergeStatistics:
         """What it holds, spilled and has handed out."""
@@ -102,19 +114,25 @@ class MergedStream(_Merged):
         return self
 
     def __next__(self) -> Batch:
-        run = self._run
         try:
-            item = run.take()
-            if isinstance(item, Nothing):
-                run.close()
-                raise StopIteration
-            return run.load(item)
+            self._run.here()
+            while True:
+                if self._ready:
+                    return self._ready.popleft()[0]
+                self._refill()
         except StopIteration:
             raise
         except BaseException:
             # Also Ctrl-C: an item may be lost between the queue and here, so nothing more may follow.
-            run.close()
+            self.close()
             raise
+
+    def _refill(self) -> None:
+        item = self._run.take()
+        if isinstance(item, Nothing):
+            self._run.close()
+            raise StopIteration
+        self._make_ready(item, self._run.load(item))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The same batches for whoever takes Arrow's own reader; it owns this stream from now on."""
@@ -139,7 +157,7 @@ class AsyncMergedStream(_Merged):
 
     def __init__(self, run: Drain) -> None:
         super().__init__(run)
-        self._loading: asyncio.Future[Batch] | None = None
+        self._loading: asyncio.Future[list[Batch]] | None = None
 
     async def schema(self) -> pa.Schema:
         """The schema of every batch. Safe to cancel."""
@@ -156,23 +174,29 @@ class AsyncMergedStream(_Merged):
 
     async def __anext__(self) -> Batch:
         try:
-            if self._loading is None:
-                item = await self._take()
-                if isinstance(item, Nothing):
-                    await self.aclose()
-                    raise StopAsyncIteration
-                if isinstance(item, Held):
-                    return item.item
-                self._loading = asyncio.get_running_loop().run_in_executor(None, self._run.load, item)
-            # Shielded: a cancelled reader that comes back gets the batch that was under way.
-            batch = await asyncio.shield(self._loading)
+            while not self._ready:
+                await self._refill()
+            return self._ready.popleft()[0]
         except (StopAsyncIteration, asyncio.CancelledError):
             raise
         except BaseException:
             await self.aclose()
             raise
+
+    async def _refill(self) -> None:
+        if self._loading is None:
+            item = await self._take()
+            if isinstance(item, Nothing):
+                await self.aclose()
+                raise StopAsyncIteration
+            if isinstance(item, Held):
+                self._make_ready(item, item.item.batches)
+                return
+            self._loading = asyncio.get_running_loop().run_in_executor(None, self._run.load, item)
+        # Shielded: a cancelled reader that comes back gets what was under way.
+        batches = await asyncio.shield(self._loading)
         self._loading = None
-        return batch
+        self._ready.extend([(batch, None) for batch in batches])
 
     async def _take(self) -> Item | Nothing:
         taken: list[Item | Nothing] = []
@@ -218,6 +242,7 @@ class AsyncMergedStream(_Merged):
 
     async def aclose(self) -> None:
         """End it without blocking the loop. Twice is fine; cancelling it leaves only the waiting undone."""
+        self._ready.clear()
         self._run.abandon()
         loading, self._loading = self._loading, None
         if loading is not None:

@@ -1,6 +1,6 @@
 """The ways in which a partition's frames travel. A lane makes one attempt; whole or an error.
 
-Guarantee: :meth:`Reading.read` answers None only after the server has said that the partition was sent
+Guarantee: :meth:`Reading.read_run` answers None only after the server has said that the partition was sent
 to its end, and has said how much that was. Every other end is an error.
 
 ``grpc`` reads with DoGet, ``bulk`` with an HTTP GET. Both give the same frames and the same totals;
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from flight_server.errors import Unavailable
 from flight_server.protocol import FRAMES_TRAILER, GENERATION_HEADER, ROWS_TRAILER
+from spark_client.queues import Run
 
 LaneChoice = Literal["auto", "grpc", "bulk"]
 
@@ -60,17 +61,17 @@ class Reading(Protocol):
 
     @property
     def totals(self) -> Totals | None:
-        """After ``read`` answered None: what the server says the partition holds."""
+        """After ``read_run`` answered None: what the server says the partition holds."""
 
-    def read(self) -> pa.RecordBatch | None:
-        """The next frame's batch; None at the end that the server has confirmed.
+    def read_run(self) -> Run | None:
+        """Wait for the next frame; its batch and those that came with it. None at the confirmed end.
 
         Raises:
             FlightShuffleError: the server's error, or :class:`BrokenStream`.
         """
 
     def cancel(self) -> None:
-        """End an ``open`` or ``read`` that waits, where the lane can, from any thread; twice is fine.
+        """End an ``open`` or ``read_run`` that waits, where the lane can, from any thread; twice is fine.
 
         Takes no lock and does not wait.
         """

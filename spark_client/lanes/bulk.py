@@ -10,9 +10,7 @@ The end
     in the response's headers when the server knew them before.
 
 Copies
-    Arrow's decoder asks for the next message's body by its length; it is received straight into a
-    buffer of that size, aligned as Arrow wants it. Headers and small messages come through the
-    socket's own read buffer.
+    One, by the kernel, see :mod:`spark_client.lanes.runs`.
 
 Connections
     HTTP/1.1 carries one stream for each connection, and the number of connections to one address is
@@ -34,6 +32,8 @@ from flight_server.errors import FlightShuffleError, Forbidden, Unauthenticated,
 from flight_server.protocol import Ticket, bulk_path
 from spark_client.lanes import BrokenStream, Totals
 from spark_client.lanes.http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
+from spark_client.lanes.runs import RunReader
+from spark_client.queues import Run
 from spark_client.transport import Server, TimedOut, Unreachable
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -89,10 +89,10 @@ class BulkReading:
             kind = self.headers.get("content-type", "").partition(";")[0].strip()
             if kind != ARROW_STREAM:
                 raise NoBulkLane(f"{self._where} answered {kind!r}, which is not an Arrow stream")
-            self._reader = pa.ipc.open_stream(pa.PythonFile(body, mode="r"))
+            self._runs = RunReader(body)
             # A little longer than what the merge waits: it can say why, a socket cannot.
             self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
-            return self._reader.schema
+            return self._runs.schema
 
     def _file(self) -> io.BufferedReader:
         assert self._connection is not None
@@ -144,15 +144,15 @@ class BulkReading:
     def totals(self) -> Totals | None:
         return self._totals
 
-    def read(self) -> pa.RecordBatch | None:
+    def read_run(self) -> Run | None:
         if self._done:
             return None
         assert self._body is not None
         with self._errors(BrokenStream, "the stream broke off"):
-            try:
-                return self._reader.read_next_batch()
-            except StopIteration:
-                self._body.finish()
+            run = self._runs.read_run()
+            if run is not None:
+                return run
+            self._body.finish()
         self.headers = {**self.headers, **self._body.trailers}
         self._totals = Totals.parse(self.headers)
         if self._totals is None:

@@ -23,7 +23,7 @@ from flight_server.errors import ERROR_TRAILER, InvalidRequest
 from flight_server.protocol import Ticket
 from spark_client.calls import immortal_in_children
 from spark_client.lanes import BrokenStream, Totals
-from spark_client.queues import Closed
+from spark_client.queues import Closed, Run
 from spark_client.transport import Call, Server, TimedOut
 
 _FRESH_SECONDS = 5.0
@@ -72,7 +72,7 @@ class GrpcReading:
     def totals(self) -> Totals | None:
         return self._totals
 
-    def read(self) -> pa.RecordBatch | None:
+    def read_run(self) -> Run | None:
         assert self._reader is not None
         while True:
             try:
@@ -94,7 +94,7 @@ class GrpcReading:
                     f"a frame could not be decoded: {error.message}", **error.detail
                 ) from error
             if chunk.data is not None:
-                return chunk.data
+                return Run([chunk.data])
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -212,6 +212,7 @@ class Body:
         if not self._chunked and not length.isdecimal():
             raise NoBulkLane("the answer has neither chunks nor a length, so its end could not be known")
         self._left = 0 if self._chunked else int(length)
+        self._back = memoryview(b"")
         self._first = True
         self.ended = not self._chunked and self._left == 0
         self.trailers: dict[str, str] = {}
@@ -233,9 +234,26 @@ class Body:
             self.trailers = _headers(self._file)
             self.ended = True
 
-    def _fill(self, view: memoryview) -> int:
+    @property
+    def between_chunks(self) -> bool:
+        """Everything that came was read, and the next byte is that of a new chunk."""
+        return self._chunked and not self.ended and not self._left and not self._back
+
+    def next_chunk_bytes(self) -> int:
+        """Wait for the next chunk, where one begins; its size. 0 elsewhere, and when the body ends here."""
+        if not self.between_chunks:
+            return 0
+        self._next_chunk()
+        return self._left
+
+    def give_back(self, rest: memoryview) -> None:
+        """The last bytes that were read are to be read again. Only at the end of a chunk."""
+        self._back = rest
+
+    def fill(self, view: memoryview) -> int:
         """Bytes read: all that were asked for, fewer only at the end of the body."""
-        done = 0
+        done = min(len(self._back), len(view))
+        view[:done], self._back = self._back[:done], self._back[done:]
         while done < len(view):
             if self._left == 0:
                 if not self.ended:
@@ -252,20 +270,22 @@ class Body:
     def read_buffer(self, size: int) -> pa.Buffer:
         """What Arrow's decoder calls: a buffer of ``size`` bytes, shorter only at the end of the body."""
         buffer = pa.allocate_buffer(size)
-        count = self._fill(memoryview(buffer).cast("B")) if size else 0
+        count = self.fill(memoryview(buffer).cast("B")) if size else 0
         return buffer if count == size else buffer.slice(0, count)
 
     def read(self, size: int = -1) -> bytes:
         if size < 0:
             size = ERROR_BODY_BYTES
         data = bytearray(size)
-        return bytes(data[: self._fill(memoryview(data))])
+        return bytes(data[: self.fill(memoryview(data))])
 
     def close(self) -> None:
         """The connection is not the decoder's to close."""
 
     def finish(self) -> None:
         """After the Arrow end marker: the HTTP body must end here."""
+        if self._back:
+            raise ConnectionResetError("the body goes on after Arrow's end marker")
         if self.ended:
             # Arrow takes the end of the body for its end marker; we do not.
             raise ConnectionResetError("the body ended without Arrow's end marker")

@@ -1,6 +1,6 @@
 """One partition, read whole or an error, over whatever connections it takes.
 
-Guarantee: the batches that :meth:`PartitionStream.read` returns are the partition's frames from
+Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from
 ``start`` on, each once and in order; None comes only when their number and rows equal the totals that
 the server has sent. They are all of one generation.
 
@@ -20,12 +20,12 @@ Addresses
     speaks the bulk lane is left alone for ``DOWN_SECONDS``, and that costs no try.
 
 Waiting
-    ``open`` and ``read`` block. A socket that stays silent is not watched here: :meth:`overdue` says
+    ``open`` and ``read_run`` block. A socket that stays silent is not watched here: :meth:`overdue` says
     that it is, :meth:`stalled` says why, and whoever waits for the stream asks for both.
 
 Cancelling
     ``cancel`` may be called from any thread and from a finalizer; it takes no lock. The thread inside
-    ``open`` or ``read`` then gets :class:`~spark_client.queues.Closed`, at once while it waits for a
+    ``open`` or ``read_run`` then gets :class:`~spark_client.queues.Closed`, at once while it waits for a
     frame, and when its short deadline ends while it connects.
 """
 
@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -47,7 +48,7 @@ from spark_client.lanes import BrokenStream, LaneChoice, Reading, generation_of
 from spark_client.lanes.bulk import BulkReading
 from spark_client.lanes.grpc import GrpcReading
 from spark_client.lanes.http import HttpPool, NoBulkLane, NoFreeConnection
-from spark_client.queues import Closed
+from spark_client.queues import Closed, Run
 from spark_client.transport import Server, TimedOut, Unreachable
 
 DOWN_SECONDS = 30.0
@@ -126,6 +127,7 @@ class PartitionStream:
         self._failures = 0
         self._reading: Reading | None = None
         self._schema: pa.Schema | None = None
+        self._ready: deque[pa.RecordBatch] = deque()
         self._cancelled = False
         self._wait: tuple[float, float] | None = None
 
@@ -144,7 +146,7 @@ class PartitionStream:
         """Connect; the schema. Twice is fine.
 
         Raises:
-            FlightShuffleError: as :meth:`read`.
+            FlightShuffleError: as :meth:`read_run`.
         """
         if self._schema is None:
             self._connect(None)
@@ -152,7 +154,13 @@ class PartitionStream:
         return self._schema
 
     def read(self) -> pa.RecordBatch | None:
-        """The next frame's batch, or None at the end of a whole partition.
+        """As :meth:`read_run`, one batch at a time; not to be mixed with it."""
+        if not self._ready and (run := self.read_run()) is not None:
+            self._ready.extend(run.batches)
+        return self._ready.popleft() if self._ready else None
+
+    def read_run(self) -> Run | None:
+        """Wait for the next frame; its batch and those that came with it. None: the partition was whole.
 
         Raises:
             StaleTicket: the data was replaced.
@@ -169,8 +177,8 @@ class PartitionStream:
             assert reading is not None
             self._wait = (time.monotonic(), self.server.timeouts.stall_seconds)
             try:
-                batch = reading.read()
-                if batch is None:
+                run = reading.read_run()
+                if run is None:
                     self._check(reading)
             except Unavailable as error:
                 if isinstance(error, TimedOut) and self.overdue(time.monotonic()):
@@ -182,11 +190,11 @@ class PartitionStream:
                 continue
             finally:
                 self._wait = None
-            if batch is not None:
-                self.next_frame += 1
-                self.rows += batch.num_rows
+            if run is not None:
+                self.next_frame += len(run.batches)
+                self.rows += sum([batch.num_rows for batch in run.batches])
                 self._failures = 0
-            return batch
+            return run
 
     def overdue(self, now_seconds: float) -> bool:
         """Whether the thread inside has waited for the server longer than it may. Any thread."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_client.queues import Closed
+from spark_client.queues import Closed, Run
 from spark_client.streams import AsyncMergedStream, MergedStream
 from spark_client.transport import Timeouts
 
@@ -23,7 +23,7 @@ QUICK = Timeouts(slot_seconds=0.01, close_seconds=5)
 ROWS = 1000
 BATCH_BYTES = ROWS * 16
 Message = Any
-"""A record batch, an error, or None for the end."""
+"""A record batch, a run of them, an error, or None for the end."""
 
 
 class FakeStream:
@@ -49,13 +49,19 @@ class FakeStream:
         self._may_open.set()
 
     def send(self, first: int, rows: int = 1) -> None:
+        self._messages.put(self._batch(first, rows))
+
+    def _batch(self, first: int, rows: int) -> pa.RecordBatch:
         numbers = pa.array(range(first, first + rows), pa.int64())
-        self._messages.put(
-            pa.record_batch([pa.array([self.number] * rows, pa.int64()), numbers], schema=SCHEMA)
-        )
+        return pa.record_batch([pa.array([self.number] * rows, pa.int64()), numbers], schema=SCHEMA)
 
     def send_batch(self, batch: pa.RecordBatch) -> None:
         self._messages.put(batch)
+
+    def send_run(self, first: int, rows: int, batches: int) -> None:
+        """``batches`` batches of ``rows`` rows that come together."""
+        starts = range(first, first + rows * batches, rows)
+        self._messages.put(Run([self._batch(start, rows) for start in starts]))
 
     def finish(self) -> None:
         self._messages.put(None)
@@ -76,11 +82,18 @@ class FakeStream:
         self.opened.set()
         return self.schema
 
-    def read(self) -> pa.RecordBatch | None:
+    def read(self) -> Message:
         message = self._messages.get()
         if isinstance(message, BaseException):
             raise message
         return message
+
+    def read_run(self) -> Run | None:
+        """As many as were sent by ``send_run`` together; else one."""
+        message = self.read()
+        if message is None:
+            return None
+        return message if isinstance(message, Run) else Run([message])
 
     def overdue(self, now_seconds: float) -> bool:
         return self.late
