@@ -7,7 +7,6 @@ is the name itself; the flag is the name with dashes. Sizes are integers of byte
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -20,24 +19,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from . import machine
 from .budget import MIN_MEMORY_LIMIT_BYTES
 from .protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
 
 DEFAULT_MEMORY_SHARE = 0.5
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def machine_memory_bytes() -> int:
-    """The memory of the container if a cgroup limits it, else of the machine."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _CGROUP_LIMITS:
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdecimal():
-            total = min(total, int(text))
-    return total
 
 
 class Settings(BaseSettings):
@@ -55,7 +41,7 @@ class Settings(BaseSettings):
     )
 
     memory_limit: ByteSize = Field(
-        default_factory=lambda: ByteSize(int(machine_memory_bytes() * DEFAULT_MEMORY_SHARE)),
+        default_factory=lambda: ByteSize(int(machine.memory_bytes() * DEFAULT_MEMORY_SHARE)),
         ge=MIN_MEMORY_LIMIT_BYTES,
         description="all bytes held; default: half of the container's or machine's memory",
     )
