@@ -303,8 +303,9 @@ class _Answers:
             if not self._ended and (kind is None or issubclass(kind, Exception)):
                 await self._finish()
         finally:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            task, self._task = self._task, None  # else a cancelled one would hold this, and this it
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _write(self) -> None:
         await self._more.wait()
