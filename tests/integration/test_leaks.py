@@ -1,0 +1,118 @@
+"""Hundreds of calls of each kind, ended in each way, leave no object of ours: by reference counts alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+import pyarrow as pa
+
+from flight_server import config
+from flight_server.server import Server
+from tests.support.polling import eventually
+from tests.support.raw_flight import (
+    OpenPut,
+    RawFlight,
+    Refused,
+    command,
+    commit,
+    field,
+    path,
+    put_messages,
+)
+
+CALLS = 24
+BATCH = pa.record_batch({"n": [1, 2, 3], "w": pa.array(["a", "b", "a"]).dictionary_encode()})
+
+
+def ours() -> Counter[str]:
+    """How many objects there are of each of the server's classes.
+
+    Not counted are errors: gRPC keeps the one that ends a call in a cycle with it. It holds a few texts.
+    """
+    kinds = (type(each) for each in gc.get_objects() if not isinstance(each, BaseException))
+    return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("flight_server"))
+
+
+def whole_put(raw: RawFlight) -> None:
+    raw.put(put_messages(path("d"), [BATCH, BATCH]))
+    assert len(raw.get(b"d")) == 4
+    raw.action("drop", {"dataset": "d"})
+
+
+def refused_put(raw: RawFlight) -> None:
+    with suppress(Refused):
+        raw.put([*put_messages(path("d"), [BATCH]), b"\xff"])
+    with suppress(Refused):
+        raw.get(b"d")
+    raw.action("drop", {"dataset": "d"})
+
+
+def cancelled_put(raw: RawFlight) -> None:
+    open_put = OpenPut(raw)
+    for message in put_messages(path("d"), [BATCH]):
+        open_put.send(message)
+    eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
+    open_put.cancel()
+    eventually(lambda: raw.action("statistics")["datasets"]["d"]["partitions"]["0"]["state"], "failed")
+    raw.action("drop", {"dataset": "d"})
+
+
+def cancelled_get(raw: RawFlight) -> None:
+    raw.action("create", {"dataset": "d"})
+    with OpenPut(raw) as open_put:
+        for message in put_messages(path("d"), [BATCH]):
+            open_put.send(message)
+        call = raw.call("DoGet", field(1, b"d"))
+        for _ in range(3):
+            next(call)
+        call.cancel()
+    raw.action("drop", {"dataset": "d"})
+
+
+def shuffle(raw: RawFlight) -> None:
+    raw.action("create", {"dataset": "d", "kind": "shuffle"})
+    for attempt in ("a", "b", "broken"):
+        descriptor = command({"dataset": "d", "producer": 0, "attempt": attempt})
+        with suppress(Refused):
+            last = [] if attempt == "broken" else [commit(3, 1)]
+            raw.put([*put_messages(descriptor, [BATCH], metadata=iter([b"0"])), *last])
+    raw.action("seal", {"dataset": "d"})
+    assert len(raw.get(b"d")) == 3
+    raw.action("drop", {"dataset": "d"})
+
+
+def overwrite(raw: RawFlight) -> None:
+    raw.put(put_messages(command({"dataset": "o", "mode": "overwrite"}), [BATCH]))
+
+
+async def test_no_object_of_ours_outlives_its_call() -> None:
+    chosen = config.load({"port": 0, "http_port": -1, "memory_limit": 64 << 20})
+    async with Server(chosen) as server:
+        await asyncio.to_thread(_drive, server)
+
+
+def _drive(server: Server) -> None:
+    acts: list[Callable[[RawFlight], None]]
+    acts = [whole_put, refused_put, cancelled_put, cancelled_get, shuffle, overwrite]
+    with RawFlight(server.location) as raw:
+        for act in acts:  # what is made once is made now
+            act(raw)
+        gc.collect()
+        gc.disable()
+        try:
+            before = ours()
+            for act in acts:
+                for _ in range(CALLS):
+                    act(raw)
+                # What the last calls hold may still be on its way out.
+                more = {kind: ours()[kind] - before[kind] for kind in ours()}
+                grown = {kind: number for kind, number in more.items() if number > CALLS // 4}
+                assert not grown, f"{act.__name__} left {grown}"
+        finally:
+            gc.enable()
+        raw.action("drop", {"dataset": "o"})
+        eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
