@@ -26,6 +26,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -103,6 +104,8 @@ class Drain:
         self.changed = threading.Condition(threading.RLock())
         self.queue: MergeQueue[Item] = MergeQueue(len(streams), self.pool, order)
         self.schema: pa.Schema | None = None
+        # Taken from the queue and not handed out yet, with what accounts for it until the run's last batch.
+        self.ready: deque[tuple[Batch, object]] = deque()
         self.wakers: list[Callable[[], None]] = []
         self._streams = list(streams)
         self._pid = os.getpid()
@@ -240,6 +243,15 @@ class Drain:
         """The item's batches; its reservation or its place on disk goes with the item."""
         return item.item.batches if isinstance(item, Held) else self.scratch.read(item)
 
+    def hand_out(self, batches: list[Batch], item: Item | None = None) -> None:
+        """Put what was taken and loaded where the consumer gets it one by one, without the lock."""
+        # Not the item itself: it would keep the batches that were handed out.
+        accounts = (item.reservation, item.shared) if isinstance(item, Held) else None
+        self.ready.extend([(batch, accounts) for batch in batches])
+        if self.queue.broken:
+            # Closed in the meantime, or a stream failed. Not at the end, which another consumer may see first.
+            self.ready.clear()
+
     def overdue(self) -> Stream | None:
         """A stream that waits longer than it may."""
         now_seconds = time.monotonic()
@@ -260,6 +272,7 @@ class Drain:
             if first:
                 self._wake()
         if first:
+            self.ready.clear()
             self.cancel()
 
     def cancel(self) -> None:
@@ -270,6 +283,7 @@ class Drain:
         """Nobody will take anything any more. Takes no lock: finalizers call it, anywhere."""
         if self._pid == os.getpid():
             self._abandoned = True
+            self.ready.clear()
             self.cancel()
 
     def close(self) -> None:
@@ -277,7 +291,8 @@ class Drain:
         if self._pid != os.getpid():
             return
         with self.changed:
-            self.queue.close()
+            if self.queue.close():
+                self.ready.clear()
             self._wake()
         self._abandoned = True
         self.cancel()
@@ -305,6 +320,13 @@ def _end_at_exit(run: Drain) -> None:
         # A thread inside a C++ call when the interpreter goes away would abort the process.
         _exit_is_watched = True
         atexit.register(_close_all)
+        # A child asks for its pid only when it takes a run: asking for each batch is a system call for each.
+        os.register_at_fork(after_in_child=_forget_all)
+
+
+def _forget_all() -> None:
+    for run in list(_live):
+        run.ready.clear()
 
 
 def _close_all() -> None:

@@ -197,6 +197,11 @@ class MergeQueue(Generic[T]):
         """True when nothing that a stream could still bring would be kept."""
         return self._error is not None or self._finished
 
+    @property
+    def broken(self) -> bool:
+        """It ended before its end: by an error, or because it was closed."""
+        return self._error is not None
+
     # The consumer's side.
 
     def take(self) -> T | Nothing:

@@ -41,7 +41,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Self
 
@@ -77,21 +76,12 @@ class _Merged:
 
     def __init__(self, run: Drain) -> None:
         self._run = run
-        # Taken from the queue and not handed out yet. What accounts for a run goes with its last batch.
-        self._ready: deque[tuple[Batch, object]] = deque()
         finalizer = weakref.finalize(self, run.abandon)
         finalizer.atexit = False
 
     def close(self) -> None:
         """End it: see the module. Twice, and after the end, is fine."""
-        self._ready.clear()
         self._run.close()
-
-    def _make_ready(self, item: Item, batches: list[Batch]) -> None:
-        # Not the item itself: it would keep the batches that were handed out.
-        accounts = (item.reservation, item.shared) if isinstance(item, Held) else None
-        # Appended, because a second consumer may have brought another run in the meantime.
-        self._ready.extend([(batch, accounts) for batch in batches])
 
     def statistics(self) -> MergeStatistics:
         """What it holds, spilled and has handed out."""
@@ -115,11 +105,12 @@ class MergedStream(_Merged):
 
     def __next__(self) -> Batch:
         try:
-            self._run.here()
             while True:
-                if self._ready:
-                    return self._ready.popleft()[0]
-                self._refill()
+                try:
+                    return self._run.ready.popleft()[0]
+                except IndexError:
+                    # Not asked before: a second consumer may come between.
+                    self._refill()
         except StopIteration:
             raise
         except BaseException:
@@ -132,7 +123,7 @@ class MergedStream(_Merged):
         if isinstance(item, Nothing):
             self._run.close()
             raise StopIteration
-        self._make_ready(item, self._run.load(item))
+        self._run.hand_out(self._run.load(item), item)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The same batches for whoever takes Arrow's own reader; it owns this stream from now on."""
@@ -174,9 +165,10 @@ class AsyncMergedStream(_Merged):
 
     async def __anext__(self) -> Batch:
         try:
-            while not self._ready:
+            ready = self._run.ready
+            while not ready:
                 await self._refill()
-            return self._ready.popleft()[0]
+            return ready.popleft()[0]
         except (StopAsyncIteration, asyncio.CancelledError):
             raise
         except BaseException:
@@ -190,13 +182,13 @@ class AsyncMergedStream(_Merged):
                 await self.aclose()
                 raise StopAsyncIteration
             if isinstance(item, Held):
-                self._make_ready(item, item.item.batches)
+                self._run.hand_out(item.item.batches, item)
                 return
             self._loading = asyncio.get_running_loop().run_in_executor(None, self._run.load, item)
         # Shielded: a cancelled reader that comes back gets what was under way.
         batches = await asyncio.shield(self._loading)
         self._loading = None
-        self._ready.extend([(batch, None) for batch in batches])
+        self._run.hand_out(batches)
 
     async def _take(self) -> Item | Nothing:
         taken: list[Item | Nothing] = []
@@ -242,7 +234,6 @@ class AsyncMergedStream(_Merged):
 
     async def aclose(self) -> None:
         """End it without blocking the loop. Twice is fine; cancelling it leaves only the waiting undone."""
-        self._ready.clear()
         self._run.abandon()
         loading, self._loading = self._loading, None
         if loading is not None:
