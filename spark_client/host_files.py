@@ -124,6 +124,7 @@ class HostFiles:
             with contextlib.suppress(FileNotFoundError):
                 (directory / f"{key}.arrows").unlink()
                 removed = True
+        self._collect_lock(self._directories[0] / f"{key}.lock", idle_seconds=0.0)
         return removed
 
     def collect(self) -> None:
@@ -134,9 +135,7 @@ class HostFiles:
             for path in _listed(directory, ".part"):
                 self._collect_part(path)
             for path in _listed(directory, ".lock"):
-                with _try_locked(path) as held:
-                    if held is not None and _age_seconds(path) > self._idle_seconds:
-                        path.unlink(missing_ok=True)
+                self._collect_lock(path, self._idle_seconds)
 
     def _make(self, key: str, size_bytes: int, write: Callable[[Path], None]) -> HostFile:
         # This process holds the key's lock, so that every other part of the key is a dead one's.
@@ -163,6 +162,12 @@ class HostFiles:
                 return
             if _age_seconds(path) > self._idle_seconds:
                 path.unlink()
+
+    def _collect_lock(self, path: Path, idle_seconds: float) -> None:
+        if path.exists():
+            with _try_locked(path) as held:
+                if held is not None and _age_seconds(path) >= idle_seconds:
+                    path.unlink(missing_ok=True)
 
     def _collect_part(self, path: Path) -> None:
         key = path.name.split(".", 1)[0]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from rich.bar import Bar
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -55,7 +56,7 @@ def main() -> int:
         (answer, broadcasts), writing = _timed(lambda: by_the_service(client, data))
         ours, reading = _timed(lambda: _collected(answer))
         theirs, plain = _timed(lambda: _collected(by_plain_spark(data)))
-        _show(ours, {row.carrier: row.name for row in data.airlines.collect()})
+        _show(ours, {row["carrier"]: row["name"] for row in data.airlines.collect()})
         same = _compare(ours, theirs)
         console.print(
             f"With the service: {writing + reading:.2f} s ({writing:.2f} s for three broadcasts and two exchanges, "
@@ -102,17 +103,21 @@ def _compare(ours: list[Row], theirs: list[Row]) -> bool:
 
 
 def _show(rows: list[Row], airlines: dict[str, str]) -> None:
-    table = Table(title=f"Latest on average, of those with {FEW_FLIGHTS} flights or more")
+    table = Table(
+        title=f"Latest on average, of those with {FEW_FLIGHTS} flights or more",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
     for name in ("carrier", "to", "weather"):
-        table.add_column(name, no_wrap=True, max_width=24)
-    for name in ("flights", "late", "minutes", "lost hours"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, no_wrap=True, max_width=16)
+    for name in ("flights", "late", "minutes", "hours lost"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     often = [row for row in rows if row[4] >= FEW_FLIGHTS]
     for carrier, dest, airport, weather, flights, late, minutes, lost in sorted(
         often, key=lambda row: -row[6] / row[4]
     )[:SHOWN]:
         table.add_row(
-            airlines.get(carrier, carrier),
+            (airlines.get(carrier) or carrier).split()[0],
             airport or dest,
             weather,
             f"{flights:,}",
@@ -120,7 +125,7 @@ def _show(rows: list[Row], airlines: dict[str, str]) -> None:
             f"{minutes / flights:.1f}",
             f"{lost / 60:,.0f}",
         )
-    table.caption = "late: 15 minutes or more; lost hours: those of passengers, where the plane is known"
+    table.caption = "late: 15 minutes or more; hours lost: of passengers in known planes"
     console.print(table)
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
