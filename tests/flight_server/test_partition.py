@@ -1,0 +1,189 @@
+"""The state machine of a partition, each transition of its table, and which frames leave RAM first."""
+
+from __future__ import annotations
+
+import pytest
+
+from flight_server.broadcast import EndOfQueue, WouldBlock
+from flight_server.errors import Conflict, DatasetDropped, ProducerFailed, Released
+from flight_server.frames import Frame, Payload, running_crc32c
+from flight_server.memory import MemoryPool
+from flight_server.partition import NEAR_FRAMES, Partition, PartitionState
+
+
+def frame(number: int, pool: MemoryPool | None = None) -> Frame:
+    data = bytes([number % 256]) * 10
+    pool = pool or MemoryPool(None)
+    return Frame(rows=number, size_bytes=10, crc32c=number, payload=Payload(data, pool.reserve(10)))
+
+
+class OnDisk:
+    """A slice that holds nothing but its size."""
+
+    size_bytes = 10
+
+    def read(self) -> bytes:
+        return b"0" * 10
+
+
+def failed() -> ProducerFailed:
+    return ProducerFailed("the producer broke off")
+
+
+@pytest.mark.parametrize(
+    ("before", "verb", "after"),
+    [
+        ([], "publish", PartitionState.OPEN),
+        ([], "seal", PartitionState.SEALED),
+        ([], "fail", PartitionState.FAILED),
+        ([], "drop", PartitionState.DROPPED),
+        (["seal"], "seal", PartitionState.SEALED),
+        (["seal"], "drop", PartitionState.DROPPED),
+        (["fail"], "fail", PartitionState.FAILED),
+        (["fail"], "drop", PartitionState.DROPPED),
+        (["drop"], "fail", PartitionState.DROPPED),
+        (["drop"], "drop", PartitionState.DROPPED),
+        (["seal"], "publish", None),
+        (["seal"], "fail", None),
+        (["fail"], "publish", None),
+        (["fail"], "seal", None),
+        (["drop"], "publish", None),
+        (["drop"], "seal", None),
+    ],
+)
+def test_each_verb_in_each_state_does_what_the_table_says(
+    before: list[str], verb: str, after: PartitionState | None
+) -> None:
+    partition = Partition("d", 3)
+
+    def do(name: str) -> None:
+        arguments = {"publish": (frame(1),), "fail": (failed(),)}.get(name, ())
+        getattr(partition, name)(*arguments)
+
+    for name in before:
+        do(name)
+    if after is None:
+        with pytest.raises(Conflict, match=r"dataset 'd' partition 3 is"):
+            do(verb)
+    else:
+        do(verb)
+        assert partition.state is after
+
+
+def test_totals_are_of_all_frames_in_order() -> None:
+    partition = Partition("d", 0)
+    checksum = 0
+    for number in (5, 0, 7):
+        checksum = running_crc32c(checksum, frame(number))
+        partition.publish(frame(number))
+    assert (partition.totals.rows, partition.totals.frames, partition.totals.bytes) == (12, 3, 30)
+    assert partition.totals.crc32c == checksum
+    other = Partition("d", 0)
+    for number in (0, 5, 7):
+        other.publish(frame(number))
+    assert other.totals.crc32c != checksum
+
+
+def test_failing_gives_the_memory_back_and_each_reader_an_error_of_its_own() -> None:
+    pool = MemoryPool(None)
+    partition = Partition("d", 0)
+    partition.publish(frame(1, pool))
+    early = partition.subscribe()
+    partition.fail(failed())
+    assert pool.used_bytes == 0
+    late = partition.subscribe()
+    errors = []
+    for subscription in (early, late):
+        with pytest.raises(ProducerFailed, match="broke off") as caught:
+            subscription.next_nowait()
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+
+
+def test_a_dropped_partition_tells_its_readers_so() -> None:
+    partition = Partition("d", 2)
+    partition.publish(frame(1))
+    partition.seal()
+    reader = partition.subscribe()
+    partition.drop()
+    with pytest.raises(DatasetDropped, match="partition 2"):
+        reader.next_nowait()
+
+
+def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
+    pool = MemoryPool(None)
+    partition = Partition("d", 0, retain_readers=2)
+    for number in range(3):
+        partition.publish(frame(number, pool))
+    partition.seal()
+    first, second = partition.subscribe(), partition.subscribe()
+    for _ in range(3):
+        first.next_nowait()
+    assert pool.used_bytes == 30
+    second.next_nowait()
+    second.next_nowait()
+    assert pool.used_bytes == 20
+    with pytest.raises(Released, match="frame 0 was let go"):
+        partition.subscribe(0)
+    for reader in (first, second):
+        while True:
+            try:
+                reader.next_nowait()
+            except EndOfQueue:
+                break
+    assert pool.used_bytes == 0
+    assert partition.totals.frames == 3
+
+
+def test_without_readers_the_oldest_frames_leave_ram_first() -> None:
+    partition = Partition("d", 0)
+    frames = [frame(number) for number in range(5)]
+    for each in frames:
+        partition.publish(each)
+    assert list(partition.victims(near=False)) == frames
+
+
+def test_what_lies_behind_every_reader_leaves_first_and_what_is_near_one_last() -> None:
+    partition = Partition("d", 0)
+    frames = [frame(number) for number in range(12)]
+    for each in frames:
+        partition.publish(each)
+    slow, fast = partition.subscribe(3), partition.subscribe(9)
+    far = list(partition.victims(near=False))
+    kept = {*range(3, 3 + NEAR_FRAMES), *range(9, 9 + NEAR_FRAMES)}
+    assert far[:3] == frames[:3]
+    assert {each.rows for each in far} == set(range(12)) - kept
+    assert {each.rows for each in partition.victims(near=True)} == set(range(12))
+    slow.close()
+    fast.close()
+
+
+def test_a_frame_that_has_left_ram_is_no_victim_again() -> None:
+    pool = MemoryPool(None)
+    partition = Partition("d", 0)
+    for number in range(4):
+        partition.publish(frame(number, pool))
+    for victim in list(partition.victims(near=False))[:2]:
+        victim.move_to(OnDisk())
+    assert pool.used_bytes == 20
+    assert [each.rows for each in partition.victims(near=False)] == [2, 3]
+
+
+def test_a_frame_that_a_reader_is_sending_stays_counted_until_it_is_sent() -> None:
+    pool = MemoryPool(None)
+    partition = Partition("d", 0)
+    partition.publish(frame(1, pool))
+    sending = next(partition.frames()).at_hand()
+    assert sending is not None
+    next(partition.victims(near=True)).move_to(OnDisk())
+    assert pool.used_bytes == 10
+    assert next(partition.frames()).at_hand() is sending
+    del sending
+    assert pool.used_bytes == 0
+    assert next(partition.frames()).at_hand() is None
+
+
+def test_an_open_partition_has_no_end_yet() -> None:
+    reader = Partition("d", 0).subscribe()
+    with pytest.raises(WouldBlock):
+        reader.next_nowait()
