@@ -55,13 +55,14 @@ class ServerProcess:
         ``command`` and ``directory`` are for a server that is installed elsewhere.
         Raises RuntimeError with the log when the server ends, or is not ready in time.
         """
-        given = {"port": 0, "http_port": 0, "log_format": "json", **options}
+        given = {"port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True, **options}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLIGHT_SERVER_")}
         process = subprocess.Popen(
             [*command, *_flags(given), *arguments],
             cwd=directory,
             env={**inherited, "PYTHONUNBUFFERED": "1", **(environment or {})},
-            stdin=subprocess.DEVNULL,
+            # Held open while this process lives: a server must not outlive a test run that was killed.
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -135,8 +136,9 @@ class ServerProcess:
         if self.returncode is None:
             self.process.kill()
         self.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def rss_bytes(self) -> int:
         """Return the resident size now."""
