@@ -1,0 +1,200 @@
+"""Exchanges whose tasks fail: accepted attempts only, nothing left over, and the server's own words."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.errors import DatasetDropped, FlightShuffleError, NotFound
+from spark_client import ShuffleClient
+from tests.support.server_process import ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def local_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark keeps its shuffle files."""
+    return tmp_path_factory.mktemp("spark-local")
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str, local_dir: Path) -> Iterator[SparkSession]:
+    # Each task is tried up to four times.
+    with local_session("local[2,4]", local__dir=str(local_dir)) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    process = ServerProcess.start(http_port=0)
+    yield process
+    process.terminate()
+    process.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+    with ShuffleClient(server.location) as after:
+        assert after.datasets() == [], "a closed client leaves no dataset"
+
+
+# Attempts.
+
+
+def fails_first(marker: Path, how: str) -> Any:
+    """A stage whose first run over partition 1 gives half of the rows and then fails."""
+
+    def fn(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        first = context.partitionId() == 1 and not marker.exists()
+        for batch in batches:
+            if first:
+                # Many times over, so that frames of the doomed attempt have reached the server.
+                yield from [batch] * 200
+                marker.touch()
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise RuntimeError("first try")
+            yield batch
+
+    return fn
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize("side", ["map", "reduce"])
+def test_a_task_that_fails_in_mid_stream_leaves_nothing_and_its_retry_everything(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, how: str, side: str
+) -> None:
+    df = spark.range(0, 3000, 1, 3)
+    fn = fails_first(tmp_path / "failed", how)
+    pipeline = client.pipeline(df)
+    if side == "map":
+        pipeline = pipeline.mapInArrow(fn, "id long").exchange(4, "id")
+    else:
+        # The stage that fails reads one exchange and writes another.
+        pipeline = pipeline.exchange(4, "id").mapInArrow(fn, "id long").exchange(2, "id")
+    rows = [row.id for row in pipeline.toDF().collect()]
+    assert (tmp_path / "failed").exists()
+    assert sorted(rows) == list(range(3000))
+
+
+def test_a_task_that_fails_while_its_result_is_read_is_run_again(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    fn = fails_first(tmp_path / "failed", "kill")
+    out = client.pipeline(spark.range(0, 1000, 1, 3)).exchange(4, "id").mapInArrow(fn, "id long").toDF()
+    assert sorted(row.id for row in out.collect()) == list(range(1000))
+    assert (tmp_path / "failed").exists()
+
+
+def test_a_stage_that_is_run_again_counts_once(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, local_dir: Path
+) -> None:
+    """The files of the stage before are lost while tasks run, so that Spark runs both stages again."""
+    marker, runs = tmp_path / "deleted", tmp_path / "runs"
+    runs.mkdir()
+
+    def lose_shuffle_files(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        (runs / f"{context.partitionId()}-{context.taskAttemptId()}").touch()
+        yield from batches
+        if context.partitionId() == 0 and not marker.exists():
+            for path in local_dir.rglob("shuffle_*.data"):
+                path.unlink()
+            marker.touch()
+
+    df = spark.range(0, 4000, 1, 4).repartition(6, "id")
+    out = client.pipeline(df).mapInArrow(lose_shuffle_files, "id long").exchange(3, "id").toDF()
+    assert sorted(row.id for row in out.collect()) == list(range(4000))
+    assert len(list(runs.iterdir())) > 6, "no task was run again"
+
+
+# Errors.
+
+
+def test_a_failing_function_fails_the_job_and_leaves_no_dataset(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    from pyspark.errors import PythonException
+
+    def broken(batches: Iterator[Any]) -> Iterator[Any]:
+        raise ValueError("the function is broken")
+        yield from batches
+
+    pipeline = client.pipeline(spark.range(10)).mapInArrow(broken, "id long").exchange(2, "id")
+    with pytest.raises(PythonException, match=r"(?s)the function is broken.*raised in stage 1"):
+        pipeline.toDF()
+    assert client.datasets() == []
+
+
+@pytest.mark.parametrize("side", ["map", "reduce"])
+def test_a_result_that_is_not_what_was_declared_names_stage_and_column(
+    client: ShuffleClient, spark: SparkSession, side: str
+) -> None:
+    from pyspark.errors import PythonException
+
+    def wrong(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pa.record_batch({"id": [str(value) for value in batch.column("id").to_pylist()]})
+
+    pipeline = client.pipeline(spark.range(10))
+    pipeline = (
+        pipeline.mapInArrow(wrong, "id long").exchange(2, "id")
+        if side == "map"
+        else pipeline.exchange(2, "id").mapInArrow(wrong, "id long")
+    )
+    with pytest.raises(PythonException, match="column 'id' is string, declared is int64"):
+        pipeline.toDF().collect()
+
+
+def test_the_servers_sentence_reaches_the_user_of_spark(client: ShuffleClient, spark: SparkSession) -> None:
+    out = client.pipeline(spark.range(10)).exchange(2, "id").toDF()
+    (dataset,) = client.datasets("exchange/")
+    client.drop(dataset.name)
+    with pytest.raises(Exception, match=f"(?s){NotFound.__name__}|{DatasetDropped.__name__}") as caught:
+        out.collect()
+    assert dataset.name in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_an_error_before_any_job(spark: SparkSession) -> None:
+    with ShuffleClient("grpc://127.0.0.1:1") as nowhere:
+        pipeline = nowhere.pipeline(spark.range(10)).exchange(2, "id")
+        with pytest.raises(FlightShuffleError, match=r"127\.0\.0\.1:1"):
+            pipeline.toDF()
+
+
+def test_back_pressure_fails_the_task_with_the_servers_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import PythonException
+
+    server = ServerProcess.start(
+        http_port=0, memory_limit="32MiB", disk_limit="1MiB", budget_deadline_seconds=0.2, data_dir=tmp_path
+    )
+    try:
+        with ShuffleClient(server.location) as client:
+            df = spark.range(0, 1_000_000, 1, 2).selectExpr("id", "uuid() as u")
+            with pytest.raises(PythonException, match="OutOfBudget"):
+                client.pipeline(df).exchange(4, "id").toDF()
+            # What was refused is gone, so that there is room again.
+            assert client.pipeline(spark.range(1000)).exchange(4, "id").toDF().count() == 1000
+    finally:
+        server.terminate()
+        server.close()
