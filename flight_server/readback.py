@@ -6,11 +6,12 @@ waiting. Frames on disk come back in runs of up to ``RUN_BYTES``, one thread hop
 run is read while the present one is being sent, if :meth:`ReadBack.read_ahead` is called before sending.
 
 No circular wait
-    A reader never waits for bytes of the ``sends`` account while it holds some of it. So whoever calls
-    ``next_to_send`` has let go of all that it got here before. If the room to
-    send is not free at once, it first lets go of everything that it has read back, and then asks in
-    one request for all that the next frame needs: its size if the frame is in RAM, twice that if it
-    is on disk. Frames read ahead, or after the first one of a run, take only what is free at once.
+    A reader never waits for bytes of the ``sends`` account while it holds some of it, so whoever calls
+    ``next_to_send`` has let go of all that it got here before. If the room to send is not free at once,
+    the reader first lets go of everything that it has read back, and then asks in one request for twice
+    the frame's size: for its bytes, if they are on disk by then, and for their copy. Nor does it hold
+    the frame's bytes meanwhile: what a waiting reader held could not be spilled, and producers would
+    wait for readers. Frames read ahead, or after the first one of a run, take only what is free at once.
 
 Who holds what
     What was read back belongs to this object, which belongs to one stream; while it is here, other
@@ -101,23 +102,30 @@ class ReadBack:
             CorruptFrame: they did not come back from disk as they went there.
         """
         if frame not in self._ready and self._ahead is not None and frame.at_hand() is None:
-            run, future = self._ahead
-            self._ahead = None
-            with self._wait("disk"):
-                self._keep(run, await future, wanted=None)
+            await self._finish_ahead()
         at_once = self.next_nowait(frame)
         if at_once is not None:
             return at_once
-        payload = frame.payload
         self.close()
-        room = await self._reserve(frame.size_bytes if payload is not None else 2 * frame.size_bytes)
-        if payload is None:
+        room = await self._reserve(2 * frame.size_bytes)
+        payload = frame.at_hand()
+        if payload is not None:
+            room.shrink(frame.size_bytes)
+        else:
             run = self._run_from(frame, room.split(frame.size_bytes))
             with self._wait("disk"):
                 results = await self._submit(run)
             self._keep(run, results, wanted=frame)
             payload = self._ready.pop(frame)
         return payload, room
+
+    async def _finish_ahead(self) -> None:
+        # A function of its own, so that no variable holds the run while its reader waits for more room.
+        assert self._ahead is not None
+        run, future = self._ahead
+        self._ahead = None
+        with self._wait("disk"):
+            self._keep(run, await future, wanted=None)
 
     def read_ahead(self) -> None:
         """Start to read the frames that follow, if they are on disk and there is room at once."""

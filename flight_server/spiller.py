@@ -10,8 +10,7 @@ pulled again.
 Disk trouble
     What a failed write should have moved stays in RAM, readable. A write that was refused for lack of
     room is tried again with half as much, down to a single frame, so that the last bytes of a disk are
-    used; each success doubles it again. Any other failure, or that of a single frame, is *trouble*: it
-    is told in the statistics, by ``why``, and in the error that a producer gets in the end. While
+    used. Any other failure, or that of a single frame, is *trouble*: it is told in the statistics, by ``why``, and in the error that a producer gets in the end. While
     somebody waits it is tried again every ``RETRY_SECONDS``, and not before that at any new frame; the
     first write that succeeds ends the trouble.
 
@@ -49,7 +48,6 @@ class Spiller:
         self._store = store
         self._frames = store.budget.frames
         self._poked = asyncio.Event()
-        self._batch_bytes = SPILL_BATCH_BYTES
         self.trouble: str | None = None
         self.spilled_bytes = 0
         self.spilled_frames = 0
@@ -78,7 +76,7 @@ class Spiller:
             await self._poked.wait()
             self._poked.clear()
             while (excess_bytes := self._excess_bytes()) > 0:
-                if await self._moved(min(excess_bytes, self._batch_bytes)):
+                if await self._moved(min(excess_bytes, SPILL_BATCH_BYTES)):
                     look_seconds = _FIRST_LOOK_SECONDS
                     continue
                 # Readers hold what is in RAM, or the disk refuses. Both may change.
@@ -109,16 +107,18 @@ class Spiller:
             return True
         moved = False
         for writer, frames in self._store.pick_victims(size_bytes):
+            await self._move_what_fits(writer, frames)
+            moved = True
+        return moved
+
+    async def _move_what_fits(self, writer: SegmentWriter, frames: list[Frame]) -> None:
+        while True:
             try:
-                await self._move_group(writer, frames)
+                return await self._move_group(writer, frames)
             except DiskTrouble as trouble:
                 if not trouble.full or len(frames) == 1:
                     raise
-                self._batch_bytes = sum(frame.size_bytes for frame in frames) // 2
-                return True
-            moved = True
-            self._batch_bytes = min(2 * self._batch_bytes, SPILL_BATCH_BYTES)
-        return moved
+            frames = frames[: len(frames) // 2]
 
     async def _move_group(self, writer: SegmentWriter, frames: list[Frame]) -> None:
         for frame in frames:

@@ -1,0 +1,328 @@
+"""No schedule leads to a circular wait among producers, readers, spill and pool.
+
+The model runs the server's own budget, store, spiller, read-back and delivery. Only what is outside is
+made up: messages come when a producer likes to send one, peers take what is written when they like to
+(some never do), and the disk is a list that fails when the lot says so. ``ScheduledLoop`` draws the
+order of all steps, threads included, and asserts the limits after each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flight_server import config, gets
+from flight_server.budget import Budget
+from flight_server.core import Core
+from flight_server.dataset import Dataset
+from flight_server.errors import FlightShuffleError, OutOfBudget, PartitionFailed, ReaderTooSlow
+from flight_server.frames import Frame, Payload, crc32c
+from flight_server.memory import MemoryPool, Reservation
+from flight_server.protocol import CreateRequest, Retention
+from flight_server.readback import Reader
+from flight_server.spill import DiskTrouble
+from flight_server.store import Store
+from tests.support.schedules import ScheduledLoop
+
+LIMIT_BYTES = 64 << 10
+DEADLINE_SECONDS, STALL_SECONDS = 60.0, 30.0
+# Every wait has a deadline, or ends when others reach theirs: this is far beyond all of them in a row.
+FOREVER_SECONDS = 100_000.0
+MAX_STEPS = 200_000
+
+
+@dataclass
+class Disk:
+    """Takes messages as a segment writer does, until it is full or broken."""
+
+    pool: MemoryPool
+    broken: bool = False
+
+    def append(self, messages: Sequence[bytes]) -> list[Slice]:
+        if self.broken:
+            raise DiskTrouble("the disk is broken", full=False)
+        slices = []
+        for message in messages:
+            room = self.pool.try_reserve(len(message))
+            if room is None:
+                raise DiskTrouble("the disk is full", full=True)
+            slices.append(Slice(message, room))
+        return slices
+
+
+@dataclass
+class Slice:
+    data: bytes
+    room: Reservation
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def read(self) -> bytes:
+        return self.data
+
+
+@dataclass
+class Outcome:
+    """What became of one stream."""
+
+    frames: list[bytes] = field(default_factory=list)
+    error: BaseException | None = None
+
+
+class Model:
+    """One server with its clients."""
+
+    def __init__(self, loop: ScheduledLoop, *, disk_limit_bytes: int | None) -> None:
+        self.loop = loop
+        self.lot = loop.random
+        self.budget = Budget(LIMIT_BYTES, disk_limit_bytes)
+        self.store = Store(self.budget, data_dir=Path("nowhere"), clock=loop.time)
+        for pool in (self.store.io_threads, self.store._disposal):
+            pool.shutdown()
+        self.store.io_threads = self.store._disposal = loop.executor()  # type: ignore[assignment]
+        self.disk = Disk(self.budget.disk)
+        self.store.new_writer = lambda name, generation: self.disk  # type: ignore[method-assign, return-value]
+        given = {"budget_deadline_seconds": DEADLINE_SECONDS, "stall_seconds": STALL_SECONDS}
+        self.core = Core(config.load(given), self.budget, self.store)
+        self.messages_at_once = 0
+        self.always_room = disk_limit_bytes is None
+
+    def check(self) -> None:
+        """What holds at any moment, as ``budget`` says it."""
+        budget = self.budget
+        for account in (budget.frames, budget.sends):
+            assert account.limit_bytes is not None
+            assert account.used_bytes <= account.limit_bytes, account.name
+        excess_bytes = max(0, self.messages_at_once - LIMIT_BYTES // 8)
+        assert budget.memory.used_bytes <= LIMIT_BYTES + excess_bytes
+        assert budget.disk.limit_bytes is None or budget.disk.used_bytes <= budget.disk.limit_bytes
+        assert self.loop.steps < MAX_STEPS, "the model does not come to an end"
+
+    async def produce(self, dataset: Dataset, index: int, sizes: list[int], outcome: Outcome) -> None:
+        partition = dataset.begin_stream(index)
+        try:
+            for number, size_bytes in enumerate(sizes):
+                await self.core.room_for_arrivals("producer")
+                await self.pause()
+                message = bytes([number % 251]) * size_bytes
+                room = await self.core.admit(
+                    size_bytes, dataset=dataset.name, partition=index, peer="producer"
+                )
+                frame = Frame(
+                    rows=1, size_bytes=size_bytes, crc32c=crc32c(message), payload=Payload(message, room)
+                )
+                outcome.frames.append(message)
+                del room
+                partition.publish(frame)
+                del frame
+            dataset.end_stream(partition)
+        except FlightShuffleError as error:
+            partition.fail(PartitionFailed("its producer was refused"))
+            outcome.error = error.fresh()
+        except asyncio.CancelledError:
+            partition.fail(PartitionFailed("its producer broke off"))
+
+    async def read(self, dataset: Dataset, index: int, peer: Callable[[], Any], outcome: Outcome) -> None:
+        reader = Reader(dataset.name, index, "reader")
+        run_bytes = self.lot.choice([0, LIMIT_BYTES // 32])
+
+        async def write(data: bytes) -> None:
+            await peer()
+            outcome.frames.append(data)
+
+        try:
+            async with aclosing(gets.read(self.core, dataset, reader, 0, run_bytes=run_bytes)) as runs:
+                async for run in runs:
+                    for outgoing in run:
+                        await self.core.deliver(write, outgoing.payload.data, reader)
+                    del outgoing
+        except FlightShuffleError as error:
+            outcome.error = error.fresh()
+        except asyncio.CancelledError:
+            # As gRPC does: a task would keep the exception, and its traceback everything that was held.
+            outcome.error = asyncio.CancelledError()
+
+    async def pause(self) -> None:
+        """Some time goes by, or only a step."""
+        await asyncio.sleep(self.lot.choice([0, 0, 0, 0.001, 0.1, 5]))
+
+    async def never(self) -> None:
+        await self.loop.create_future()
+
+    async def keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            self.core.end_stalled_readers()
+
+    @contextmanager
+    def running(self) -> Iterator[list[asyncio.Task[None]]]:
+        tasks = [
+            self.loop.create_task(self.core.spiller.run()),
+            self.loop.create_task(self.keep_house()),
+        ]
+        yield tasks
+        for task in tasks:
+            task.cancel()
+
+
+def run(seed: int, scenario: Callable[[Model], Any], *, disk_limit_bytes: int | None = None) -> None:
+    """Run one schedule of a scenario, and check that nothing is left over after it."""
+    loop = ScheduledLoop(seed)
+    asyncio.set_event_loop(loop)
+    # Bytes must come back when the last reference to them goes, not when the collector finds a cycle.
+    gc.disable()
+    try:
+        model = Model(loop, disk_limit_bytes=disk_limit_bytes)
+        loop.each_step = model.check
+        loop.run_until_complete(asyncio.wait_for(scenario(model), FOREVER_SECONDS))
+        for dataset in model.store:
+            model.store.drop(dataset.name)
+        del dataset
+        left = asyncio.all_tasks(loop)
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        for pool in (model.budget.memory, model.budget.disk):
+            assert pool.used_bytes == 0, f"{pool.used_bytes} bytes left in {pool.name}"
+            assert pool.statistics().waiting == 0
+        assert len(model.core.waits) == 0
+    finally:
+        gc.enable()
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def make(model: Model, name: str, partitions: int, retention: Retention | None = None) -> Dataset:
+    request = CreateRequest(name, partitions=partitions, retention=retention or Retention())
+    return model.store.create(request, None)[0]
+
+
+def sizes_of(model: Model, count: int) -> list[int]:
+    largest = model.budget.max_message_bytes
+    return [model.lot.choice([1, largest // 16, largest // 3, largest]) for _ in range(count)]
+
+
+async def fan_out(model: Model, *, stalled: int, cancelled: int, late: bool) -> None:
+    """Producers of 3 partitions, twice the limit together; fast, slow, stalled and leaving readers."""
+    dataset = make(model, "d", 3, model.lot.choice([None, Retention(readers=2)]))
+    wrote = [Outcome() for _ in range(3)]
+    plans = [sizes_of(model, 12) for _ in range(3)]
+    model.messages_at_once = sum(map(max, plans))
+    with model.running():
+        producers = [
+            model.loop.create_task(model.produce(dataset, index, plans[index], wrote[index]))
+            for index in range(3)
+        ]
+        if late:
+            await asyncio.wait(producers)
+        reads: list[tuple[int, Outcome]] = []
+        readers = []
+        # Retention counts on two whole readings, so these two are there in every case.
+        for index in range(3):
+            for _ in range(2):
+                reads.append((index, Outcome()))
+                readers.append(model.loop.create_task(model.read(dataset, index, model.pause, reads[-1][1])))
+        others = []
+        if dataset.retention.readers is None:
+            for number in range(stalled + cancelled):
+                peer = model.never if number < stalled else model.pause
+                others.append(
+                    model.loop.create_task(
+                        model.read(dataset, model.lot.randrange(3), peer, Outcome()), name=f"other {number}"
+                    )
+                )
+        for task in others[stalled:]:
+            await model.pause()
+            task.cancel()
+        await asyncio.wait([*producers, *readers])
+        for task in others:
+            task.cancel()
+        for task in [*producers, *readers]:
+            task.result()
+    for index, outcome in reads:
+        whole = outcome.error is None
+        assert isinstance(outcome.error, PartitionFailed | ReaderTooSlow | None)
+        assert whole or wrote[index].error is not None or isinstance(outcome.error, ReaderTooSlow)
+        assert outcome.frames == (
+            wrote[index].frames if whole else wrote[index].frames[: len(outcome.frames)]
+        )
+    for outcome in wrote:
+        assert isinstance(outcome.error, OutOfBudget | None)
+        if model.always_room:
+            assert outcome.error is None, "there was room on disk, and yet a producer was refused"
+
+
+SEEDS = pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(40), id="40_schedules"),
+        pytest.param(range(40, 440), id="400_schedules", marks=pytest.mark.slow),
+    ],
+)
+DISKS = pytest.mark.parametrize("disk_limit_bytes", [None, LIMIT_BYTES, 1], ids=["disk", "small", "none"])
+
+
+@SEEDS
+@DISKS
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+def test_readers_end_and_producers_end_under_any_schedule(
+    seeds: range, disk_limit_bytes: int | None, late: bool
+) -> None:
+    async def crowd(model: Model) -> None:
+        await fan_out(model, stalled=model.lot.randrange(4), cancelled=model.lot.randrange(3), late=late)
+
+    for seed in seeds:
+        run(
+            seed,
+            crowd,
+            disk_limit_bytes=disk_limit_bytes,
+        )
+
+
+@SEEDS
+def test_a_disk_that_breaks_and_heals_holds_producers_back_and_loses_nothing(seeds: range) -> None:
+    async def scenario(model: Model) -> None:
+        model.always_room = False
+        breaking = model.loop.create_task(break_and_heal(model))
+        await fan_out(model, stalled=1, cancelled=1, late=False)
+        breaking.cancel()
+
+    async def break_and_heal(model: Model) -> None:
+        while True:
+            await model.pause()
+            model.disk.broken = not model.disk.broken
+
+    for seed in seeds:
+        run(seed, scenario)
+
+
+@SEEDS
+def test_a_stream_that_is_cancelled_at_any_moment_leaves_nothing_behind(seeds: range) -> None:
+    async def scenario(model: Model) -> None:
+        dataset = make(model, "d", 4)
+        plans = [sizes_of(model, 8) for _ in range(4)]
+        model.messages_at_once = sum(map(max, plans))
+        with model.running():
+            tasks = [
+                model.loop.create_task(model.produce(dataset, index, plans[index], Outcome()))
+                for index in range(4)
+            ] + [
+                model.loop.create_task(model.read(dataset, model.lot.randrange(4), model.pause, Outcome()))
+                for _ in range(8)
+            ]
+            while tasks:
+                for _ in range(model.lot.randrange(40)):
+                    await asyncio.sleep(0)
+                task = tasks.pop(model.lot.randrange(len(tasks)))
+                task.cancel()
+                await asyncio.wait([task])
+
+    for seed in seeds:
+        run(seed, scenario, disk_limit_bytes=LIMIT_BYTES // 2)
