@@ -47,7 +47,9 @@ from .store import Store
 
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
-MAX_HOLES_BYTES = 64 << 20
+MAX_HOLES_BYTES = 32 << 20
+MIN_STREAM_WINDOW_BYTES = 64 << 10
+MAX_STREAM_WINDOW_BYTES = 4 << 20
 _HARD_MESSAGE_SLACK_BYTES = 64 << 20
 
 _log = structlog.get_logger("flight_server.server")
@@ -190,12 +192,18 @@ class Server:
             ("grpc.max_metadata_size", 64 << 10),
             ("grpc.keepalive_time_ms", keepalive_ms),
             ("grpc.keepalive_timeout_ms", keepalive_ms),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.max_pings_without_data", 0),
             # gRPC waits this long for the answer to a ping whatever the keepalive timeout: a minute by default.
             ("grpc.http2.ping_timeout_ms", keepalive_ms),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", self._stream_window_bytes()),
         ]
+
+    def _stream_window_bytes(self) -> int:
+        limit_bytes = int(self.settings.memory_limit)
+        return max(MIN_STREAM_WINDOW_BYTES, min(MAX_STREAM_WINDOW_BYTES, limit_bytes // 512))
 
     def _advertised_host(self) -> str:
         if self.settings.advertise_host is not None:
