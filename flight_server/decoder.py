@@ -101,7 +101,13 @@ class SchemaMessage:
 
 def _difference(wanted: pa.Schema, given: pa.Schema) -> str:
     if wanted.names != given.names:
-        return f"it has columns {given.names}, the dataset has {wanted.names}"
+        if len(wanted) + len(given) <= 20:
+            return f"it has columns {given.names}, the dataset has {wanted.names}"
+        if len(wanted) != len(given):
+            return f"it has {len(given)} columns, the dataset has {len(wanted)}"
+        pairs = enumerate(zip(wanted.names, given.names, strict=True))
+        place, (mine, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+        return f"column {place} is {theirs!r}, in the dataset {mine!r}"
     for mine, theirs in zip(wanted, given, strict=True):
         if not mine.equals(theirs, check_metadata=False):
             return f"column {mine.name!r} is <{theirs}>, in the dataset <{mine}>"

@@ -36,6 +36,15 @@ import json
 from typing import Any, ClassVar, Self
 
 ERROR_TRAILER = "x-flight-shuffle-error"
+MAX_MESSAGE_CHARACTERS = 1_200
+"""gRPC clients refuse trailers of more than 8 KiB, and a message stands there three times: as it is, as JSON and
+in base64. Where it is not plain ASCII it is escaped, so that one character takes up to twelve bytes."""
+
+
+def _shortened(text: str) -> str:
+    plain = text.isascii() and text.isprintable()
+    limit = MAX_MESSAGE_CHARACTERS if plain else MAX_MESSAGE_CHARACTERS // 8
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 class FlightShuffleError(Exception):
@@ -51,9 +60,14 @@ class FlightShuffleError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, **detail: str | int | float | bool | None) -> None:
+        message = _shortened(message)
         super().__init__(message)
         self.message = message
-        self.detail: dict[str, Any] = {key: value for key, value in detail.items() if value is not None}
+        self.detail: dict[str, Any] = {
+            key: _shortened(value) if isinstance(value, str) else value
+            for key, value in detail.items()
+            if value is not None
+        }
 
     def fresh(self) -> Self:
         """An equal error with no traceback, raised ``from`` this one by whoever hands it out."""
