@@ -77,6 +77,72 @@ def test_streams_are_drained_while_nobody_takes_and_memory_stays_within_the_budg
         assert [n for number, n in rows if number == stream.number] == list(range(30 * ROWS))
 
 
+def test_batches_that_came_together_are_taken_one_by_one_from_ram_and_disk() -> None:
+    stream = FakeStream()
+    pool = MemoryPool(5 * BATCH_BYTES)
+    with merge([stream], pool=pool, timeouts=QUICK) as merged:
+        stream.send_run(0, ROWS, 4)
+        stream.send_run(4 * ROWS, ROWS, 4)
+        stream.send_run(8 * ROWS, ROWS, 1)
+        stream.finish()
+        until(stream.closed.is_set, "drained")
+        queue = merged.statistics().queue
+        assert (queue.held, queue.parked) == (2, 1)
+        rows = []
+        for taken in range(1, 5):
+            assert pool.used_bytes == 5 * BATCH_BYTES, "a run is counted until its last batch is taken"
+            rows += rows_of([next(merged)])
+            assert len(rows) == taken * ROWS
+        assert pool.used_bytes == BATCH_BYTES
+        rows += rows_of(list(merged))
+    assert rows == [(0, n) for n in range(9 * ROWS)]
+    assert pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("how", ["close", "error", "collect"])
+def test_what_is_left_of_a_run_is_dropped_when_the_stream_ends_early(how: str) -> None:
+    streams = fakes(2)
+    pool = MemoryPool(None)
+    merged = merge(streams, pool=pool, timeouts=QUICK)
+    streams[0].send_run(0, ROWS, 5)
+    assert rows_of([next(merged)]) == [(0, n) for n in range(ROWS)]
+    assert pool.used_bytes == 5 * BATCH_BYTES
+    if how == "collect":
+        del merged
+        gc.collect()
+        until(lambda: pool.used_bytes == 0, "the run is gone")
+        return
+    if how == "close":
+        merged.close()
+    else:
+        streams[1].break_off(BadFrame("broken"))
+        until(lambda: all_closed(streams), "the other stream failed")
+    assert pool.used_bytes == 0
+    with pytest.raises(Closed if how == "close" else BadFrame):
+        next(merged)
+
+
+def test_two_consumers_get_every_batch_once_though_one_of_them_sees_the_end_first() -> None:
+    streams = fakes(3)
+    merged = merge(streams, timeouts=QUICK)
+    taken: list[list[tuple[int, int]]] = [[], []]
+
+    def consume(number: int) -> None:
+        for batch in merged:
+            taken[number] += rows_of([batch])
+
+    consumers = [threading.Thread(target=consume, args=(number,)) for number in range(2)]
+    for consumer in consumers:
+        consumer.start()
+    for stream in streams:
+        for i in range(40):
+            stream.send_run(i * 5, 1, 5)
+        stream.finish()
+    for consumer in consumers:
+        consumer.join(20)
+    assert sorted(taken[0] + taken[1]) == [(stream.number, n) for stream in streams for n in range(200)]
+
+
 def test_an_idle_stream_delays_nobody() -> None:
     idle, busy = fakes(2)
     with merge([idle, busy], timeouts=QUICK) as merged:
@@ -290,7 +356,10 @@ def test_a_thread_does_not_keep_the_batch_that_it_has_handed_over() -> None:
 
 
 def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:
-    with merge(fakes(1), timeouts=QUICK) as merged:
+    streams = fakes(1)
+    streams[0].send_run(0, 1, 3)
+    with merge(streams, timeouts=QUICK) as merged:
+        next(merged)
         pid = os.fork()
         if pid == 0:
             signal.alarm(30)  # a child that hangs must not stay

@@ -42,6 +42,28 @@ async def test_async_for_gives_every_row_from_ram_and_disk() -> None:
     assert sorted(rows) == [(stream.number, n) for stream in streams for n in range(10 * ROWS)]
 
 
+async def test_batches_that_came_together_survive_a_cancel_between_them() -> None:
+    stream = FakeStream()
+    pool = MemoryPool(3 * BATCH_BYTES)
+    stream.send_run(0, ROWS, 3)
+    stream.send_run(3 * ROWS, ROWS, 3)
+    stream.finish()
+    async with merge_async([stream], pool=pool, timeouts=QUICK) as merged:
+        await asyncio.to_thread(until, stream.closed.is_set, "drained")
+        rows = []
+        for _ in range(6):
+            task = asyncio.ensure_future(anext(merged))
+            await asyncio.sleep(0)
+            task.cancel()
+            try:
+                batch = await task
+            except asyncio.CancelledError:
+                batch = await anext(merged)
+            rows += rows_of([batch])
+        assert rows == [(0, n) for n in range(6 * ROWS)]
+    assert pool.used_bytes == 0
+
+
 async def test_async_consumer_is_woken_for_each_batch_and_for_the_end() -> None:
     stream = FakeStream()
     async with merge_async([stream], timeouts=QUICK) as merged:
