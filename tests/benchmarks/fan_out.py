@@ -17,7 +17,16 @@ from contextlib import ExitStack
 from pyarrow import flight
 
 from spark_client import ShuffleClient
-from tests.benchmarks.measure import MIB, Subject, conditions, console, measure, ratio, table
+from tests.benchmarks.measure import (
+    MIB,
+    Subject,
+    conditions,
+    console,
+    measure,
+    peak_resident_bytes,
+    ratio,
+    table,
+)
 from tests.benchmarks.peers import PeerProcess, batch_of
 from tests.support.server_process import ServerProcess
 
@@ -135,7 +144,6 @@ def _rows(size_bytes: int, readers: int, rounds: int) -> list[list[str]]:
                 )
             )
         measure(subjects, rounds)
-        peak_mib = f"{ours.peak_rss_bytes() / MIB:.0f}"
         return [
             [
                 str(readers),
@@ -144,7 +152,7 @@ def _rows(size_bytes: int, readers: int, rounds: int) -> list[list[str]]:
                 f"{ratio(subject, peer):.2f}",
                 f"{subject.median(lambda sample: sample.server_cpu_seconds_per_gb):.2f}",
                 f"{subject.median(lambda sample: sample.client_cpu_seconds_per_gb):.2f}",
-                peak_mib if subject.server_pid == ours.pid else "",
+                f"{peak_resident_bytes(subject.server_pid or 0) / MIB:.0f}",
             ]
             for subject in subjects
         ]
