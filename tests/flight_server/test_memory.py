@@ -169,6 +169,27 @@ def test_pools_that_nobody_holds_are_not_listed() -> None:
     assert all(each.name != "listed for a while" for each in live_pools())
 
 
+def test_bytes_freed_by_a_finalizer_while_the_queue_is_served_grant_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = MemoryPool(10)
+    granted: list[tuple[str, Reservation]] = []
+    held, garbage = pool.reserve(5), [pool.reserve(5)]
+    for name in ("first", "second"):
+        pool.request(5, lambda reservation, name=name: granted.append((name, reservation)))  # type: ignore[misc]
+    fits = MemoryPool._fits
+
+    def fits_with_a_collection(self: MemoryPool, size_bytes: int) -> bool:
+        answer = fits(self, size_bytes)
+        garbage.clear()  # as if the collector ran here, in the middle of serving
+        return answer
+
+    monkeypatch.setattr(MemoryPool, "_fits", fits_with_a_collection)
+    held.free()
+    assert [name for name, _ in granted] == ["first", "second"]
+    assert pool.used_bytes == pool.peak_bytes == 10
+
+
 class PoolMachine(RuleBasedStateMachine):
     """The pool against a list of sizes."""
 
