@@ -159,6 +159,8 @@ class Store:
         known = self._datasets.get(request.dataset)
         if known is not None and known.failure is None:
             self._check_same(known, request, schema)
+            if schema is not None:
+                known.describe(schema)
             known.touch()
             return known, False
         dataset = self.prepare(request, schema)

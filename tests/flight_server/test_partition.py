@@ -158,6 +158,20 @@ def test_what_lies_behind_every_reader_leaves_first_and_what_is_near_one_last() 
     fast.close()
 
 
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("count", [10, 200])  # few, and so many that the queue cuts off what was let go
+def test_a_reader_whose_frames_retention_has_let_go_has_no_victims_there(count: int, *, near: bool) -> None:
+    partition = Partition("d", 0, retain_readers=1)
+    for number in range(count + 5):
+        partition.publish(frame(number))
+    with partition.subscribe() as slow, partition.subscribe() as fast:
+        slow.next_nowait()
+        for _ in range(count + 1):
+            fast.next_nowait()
+        kept = set() if near else set(range(fast.position, fast.position + NEAR_FRAMES))
+        assert {each.rows for each in partition.victims(near=near)} == set(range(count, count + 5)) - kept
+
+
 def test_a_frame_that_has_left_ram_is_no_victim_again() -> None:
     pool = MemoryPool(None)
     partition = Partition("d", 0)
