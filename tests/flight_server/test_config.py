@@ -1,0 +1,85 @@
+"""Settings: units, what follows from what, and which source counts. The command line is in ``test_cli``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from flight_server import config
+from flight_server.budget import MIN_MEMORY_LIMIT_BYTES
+from flight_server.config import Settings
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("FLIGHT_SERVER_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("64MiB", 64 << 20), ("64MB", 64_000_000), ("1GiB", 1 << 30), (123 << 20, 123 << 20)],
+)
+def test_sizes_are_texts_with_units_or_bytes(text: str | int, size_bytes: int) -> None:
+    assert config.load({"memory_limit": text}).memory_limit == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "64", "-1GiB", "1e400", MIN_MEMORY_LIMIT_BYTES - 1])
+def test_a_size_that_is_none_or_too_small_is_refused(text: str | int) -> None:
+    with pytest.raises(ValidationError, match="memory_limit"):
+        config.load({"memory_limit": text})
+
+
+def test_each_source_counts_over_the_one_after_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('lease_seconds = 1.0\nport = 1\nhost = "file"\n')
+    assert config.load({}, file).lease_seconds == 1.0
+    monkeypatch.setenv("FLIGHT_SERVER_PORT", "2")
+    monkeypatch.setenv("FLIGHT_SERVER_HOST", "environment")
+    settings = config.load({"host": "flag"}, file)
+    assert (settings.lease_seconds, settings.port, settings.host) == (1.0, 2, "flag")
+    assert settings.schema_seconds == Settings.model_fields["schema_seconds"].default
+
+
+def test_only_a_message_that_can_be_sent_is_allowed() -> None:
+    assert config.load({"memory_limit": "64MiB", "max_message": "8MiB"}).max_message == 8 << 20
+    with pytest.raises(ValidationError, match="1/8 of --memory-limit"):
+        config.load({"memory_limit": "64MiB", "max_message": (8 << 20) + 1})
+
+
+def test_certificate_and_key_go_together() -> None:
+    for given in ({"tls_cert": "a"}, {"tls_key": "a"}):
+        with pytest.raises(ValidationError, match="go together"):
+            config.load(given)
+    assert config.load({"tls_cert": "a", "tls_key": "b"}).tls_key == Path("b")
+
+
+def test_an_empty_token_is_not_no_token() -> None:
+    with pytest.raises(ValidationError, match="token"):
+        config.load({"token": ""})
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(ValidationError, match="colour"):
+        config.load({"colour": "red"})
+
+
+def test_the_file_must_be_there_and_be_toml(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no configuration file"):
+        config.load({}, tmp_path / "absent.toml")
+    file = tmp_path / "server.toml"
+    for text in (b"port =", b"\xff\xfe"):
+        file.write_bytes(text)
+        with pytest.raises(ValueError, match=r"server\.toml is not TOML"):
+            config.load({}, file)
+
+
+def test_each_setting_says_what_it_means() -> None:
+    for name, field in Settings.model_fields.items():
+        if name not in {"log_format", "log_level"}:
+            assert field.description, name
