@@ -14,6 +14,7 @@ Who holds the data
     the pool, and not counted one run in each open stream's hand, what its transport buffers
     (:mod:`spark_client.transport`), and what the consumer has in its hand: a run that was read back
     from disk, and the batch it works on.
+    The batches of a run may share one allocation of up to 4 MiB: a consumer that keeps one keeps all.
 
 Ending
     The end, an error, ``close``, leaving a ``with`` block, an exception out of ``next`` (Ctrl-C too)
