@@ -234,7 +234,7 @@ class SegmentWriter:
             if room_bytes is not None and size_bytes > room_bytes:
                 raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
             segment = self._open() if self._open is not None else None
-            if segment is None:
+            if segment is None or segment.suspect:
                 segment = self._new()
             self._open = None  # after trouble its directory may be gone: the next try opens another
             offset = segment.append(messages, size_bytes)
@@ -242,7 +242,7 @@ class SegmentWriter:
             for message in messages:
                 slices.append(SegmentSlice(segment, offset, len(message)))
                 offset += len(message)
-            if segment.size_bytes < self._segment_bytes and not segment.suspect:
+            if segment.size_bytes < self._segment_bytes:
                 self._open = weakref.ref(segment)
             return slices
 

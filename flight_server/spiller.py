@@ -10,9 +10,10 @@ pulled again.
 Disk trouble
     What a failed write should have moved stays in RAM, readable. A write that was refused for lack of
     room is tried again with half as much, down to a single frame, so that the last bytes of a disk are
-    used. Any other failure, or that of a single frame, is *trouble*: it is told in the statistics, by ``why``, and in the error that a producer gets in the end. While
-    somebody waits it is tried again every ``RETRY_SECONDS``, and not before that at any new frame; the
-    first write that succeeds ends the trouble.
+    used. Any other failure, or that of a single frame, is *trouble*: it is told in the statistics, by
+    ``why``, and in the error that a producer gets in the end. While somebody waits it is tried again
+    every ``RETRY_SECONDS``, and not before that at any new frame; the first write that succeeds ends
+    the trouble.
 
 A bug in here must not end the task, because nothing would ever move again: it is logged, counts as
 trouble, and is tried again like that.
@@ -25,6 +26,7 @@ Cancelling
 from __future__ import annotations
 
 import asyncio
+import traceback
 
 import structlog
 
@@ -96,8 +98,9 @@ class Spiller:
             return await self._move(size_bytes)
         except DiskTrouble as trouble:
             self.failed(trouble)
-        except Exception as bug:  # noqa: BLE001  # see the module's text
-            _log.error("spiller_failed", exc_info=bug)
+        except Exception:  # noqa: BLE001  # see the module's text
+            # As text: a log that renders variables would print messages, and keep their reservations.
+            _log.error("spiller_failed", traceback=traceback.format_exc())
             self.trouble = "an internal error; the server's log has it"
         return False
 
