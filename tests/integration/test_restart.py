@@ -27,6 +27,9 @@ from tests.support.faulty_disk import FaultyServer
 from tests.support.server_process import ServerProcess
 
 OLD, NEW = table(1000), table(900, seed=5000)
+# 5 MiB of RAM for frames: BIG is partly on disk long before its seal.
+MEMORY = {"memory_limit": "8MiB", "segment_size": "1MiB"}
+BIG = pa.table({"bytes": [os.urandom(1 << 16) for _ in range(100)]})
 MAX_STEPS = 60
 
 Servers = Callable[..., FaultyServer]
@@ -97,6 +100,7 @@ SCENARIOS = {
         {"d": [OLD]},
         {"d": [NEW]},
     ),
+    "spilled": Scenario(create, lambda client: put(client, BIG, chunk_rows=4, dataset="d"), {}, {"d": [BIG]}),
     "drop": Scenario(put_old, drop, {"d": [OLD]}, {}),
 }
 
@@ -117,7 +121,7 @@ def test_sigkill_at_any_step_leaves_what_was_acknowledged_and_never_half(
     name: str, tmp_path: Path, servers: Servers
 ) -> None:
     scenario, data_dir = SCENARIOS[name], tmp_path / "data"
-    server, step, killed = servers(data_dir), 0, True
+    server, step, killed = servers(data_dir, **MEMORY), 0, True
     while killed:
         assert step < MAX_STEPS, "the change never completes"
         with closing(flight.connect(server.location)) as client:
@@ -132,7 +136,7 @@ def test_sigkill_at_any_step_leaves_what_was_acknowledged_and_never_half(
         code = server.terminate() if acknowledged else server.wait()
         assert code in ((0, -signal.SIGKILL) if acknowledged else (-signal.SIGKILL,))
         killed = code != 0
-        server = servers(data_dir)
+        server = servers(data_dir, **MEMORY)
         with closing(flight.connect(server.location)) as client:
             present = found(client)
             allowed = [scenario.after] if acknowledged else [scenario.before, scenario.after]
@@ -195,23 +199,21 @@ def test_sealing_again_after_a_restart_is_fine_with_the_same_attempts_only(
 
 def test_everything_else_is_gone_after_a_restart_and_its_files_too(tmp_path: Path, servers: Servers) -> None:
     data_dir = tmp_path / "data"
-    # 5 MiB of RAM for frames, so that all of this is partly on disk when the server dies.
-    server = servers(data_dir, memory_limit="8MiB", segment_size="1MiB")
-    big = pa.table({"bytes": [os.urandom(1 << 16) for _ in range(80)]})
+    server = servers(data_dir, **MEMORY)
     with closing(flight.connect(server.location)) as client:
-        put(client, big, chunk_rows=4, dataset="not-durable")
+        put(client, BIG, chunk_rows=4, dataset="not-durable")
         action(client, "create", dataset="not-sealed", durable=True, partitions=2)
-        put(client, big, chunk_rows=4, dataset="not-sealed", partition=1)
+        put(client, BIG, chunk_rows=4, dataset="not-sealed", partition=1)
         action(client, "create", dataset="kept", durable=True)
-        put(client, big, chunk_rows=4, dataset="kept")
+        put(client, BIG, chunk_rows=4, dataset="kept")
         ticket = client.get_flight_info(flight.FlightDescriptor.for_path("not-durable")).endpoints[0].ticket
     (data_dir / "datasets" / "stray").write_text("left by somebody")
     server.kill()
-    server = servers(data_dir, memory_limit="8MiB")
+    server = servers(data_dir, **MEMORY)
     with closing(flight.connect(server.location)) as client:
         assert names(client) == {"kept"}
-        assert get(client, "kept") == big
-        assert_files_are_exactly_those_of({"kept": [big]}, client, data_dir)
+        assert get(client, "kept") == BIG
+        assert_files_are_exactly_those_of({"kept": [BIG]}, client, data_dir)
         put(client, OLD, dataset="not-durable")
         with pytest.raises(pa.ArrowKeyError, match="earlier generation"):
             client.do_get(ticket).read_all()

@@ -1,0 +1,441 @@
+"""The order of writes, what a manifest may say, and what becomes of a seal that is broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server import config
+from flight_server.budget import Budget
+from flight_server.core import Core
+from flight_server.data_dir import DataDir, DataDirInUse
+from flight_server.dataset import Dataset
+from flight_server.decoder import SchemaMessage
+from flight_server.durability import persist
+from flight_server.durable_files import MANIFEST_NAME
+from flight_server.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
+from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload, crc32c
+from flight_server.manifest import FrameRecord, Manifest, PartitionRecord, Torn
+from flight_server.protocol import CreateRequest, Retention
+from flight_server.recovery import recover
+from flight_server.spill import Segment
+from flight_server.store import Store
+
+SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))
+LIMIT_BYTES = 16 << 20
+
+
+@pytest_asyncio.fixture
+async def core(tmp_path: Path) -> AsyncIterator[Core]:
+    settings = config.load({"memory_limit": LIMIT_BYTES, "budget_deadline_seconds": 0.3})
+    core = Core(settings, Budget(LIMIT_BYTES, None), Store(Budget(LIMIT_BYTES, None), data_dir=tmp_path))
+    core.store.budget = core.budget
+    yield core
+    core.store.close()
+
+
+def create(core: Core, **options: Any) -> Dataset:
+    return core.store.create(CreateRequest("d", durable=True, **options), SCHEMA)[0]
+
+
+def publish(core: Core, dataset: Dataset, index: int, messages: list[bytes]) -> None:
+    partition = dataset.begin_stream(index)
+    for message in messages:
+        partition.publish(frame(core, message))
+
+
+def frame(core: Core, message: bytes, dictionaries: DictionaryState = NO_DICTIONARIES) -> Frame:
+    return Frame(
+        rows=1,
+        size_bytes=len(message),
+        crc32c=crc32c(message),
+        payload=Payload(message, core.budget.frames.reserve(len(message))),
+        dictionaries=dictionaries,
+    )
+
+
+def seal(dataset: Dataset, index: int) -> None:
+    dataset.end_stream(dataset.partition(index))
+
+
+def manifests(tmp_path: Path) -> list[Path]:
+    return list(tmp_path.rglob(MANIFEST_NAME))
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def restarted(tmp_path: Path, **options: Any) -> Store:
+    """What the next server finds."""
+    store = Store(Budget(LIMIT_BYTES, None), data_dir=tmp_path, **options)
+    recover(store)
+    return store
+
+
+def bytes_of(dataset: Dataset, index: int) -> list[bytes]:
+    return [each.read_back() for each in dataset.partition(index).frames()]
+
+
+class Recorder:
+    """Notes the calls that change the disk, in their order, by the name of the file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self._names: dict[int, str] = {}
+        self._open = os.open
+        monkeypatch.setattr(os, "open", self.open)
+        for name in ("fsync", "pwritev", "write"):
+            monkeypatch.setattr(os, name, self._by_fd(name, getattr(os, name)))
+        for name in ("rename", "unlink"):
+            monkeypatch.setattr(os, name, self._by_path(name, getattr(os, name)))
+
+    def open(self, path: Any, *arguments: Any, **options: Any) -> int:
+        fd = self._open(path, *arguments, **options)
+        self._names[fd] = Path(path).name.partition("-")[0]
+        return fd
+
+    def _by_fd(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(fd: int, *arguments: Any) -> Any:
+            answer = function(fd, *arguments)
+            self.calls.append((name, self._names.get(fd, "?")))
+            return answer
+
+        return call
+
+    def _by_path(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **options: Any) -> Any:
+            answer = function(path, *arguments, **options)
+            self.calls.append((name, Path(path).name.partition("-")[0]))
+            return answer
+
+        return call
+
+
+async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_its_name(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(core)
+    publish(core, dataset, 0, [b"one", b"two"])
+    recorder = Recorder(monkeypatch)
+    await persist(core, dataset, [0])
+    assert recorder.calls == [
+        ("pwritev", "segment"),
+        ("fsync", "segment"),
+        ("fsync", "d"),
+        ("fsync", "datasets"),
+        ("write", "manifest.new"),
+        ("fsync", "manifest.new"),
+        ("rename", "manifest.new"),
+        ("fsync", "d"),
+        ("fsync", "datasets"),
+    ]
+    seal(dataset, 0)
+    recorder.calls.clear()
+    core.store.drop("d")
+    await core.store.forgotten(dataset)
+    assert recorder.calls == [("unlink", "manifest"), ("fsync", "d"), ("unlink", "segment")]
+
+
+async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_it_for_nothing(
+    core: Core,
+) -> None:
+    dataset = create(core)
+    publish(core, dataset, 0, [b"spilled", b"in ram"])
+    spilled, in_ram = dataset.partition(0).frames()
+    assert dataset.writer is not None
+    spilled.move_to(dataset.writer.append([b"spilled"])[0])
+    slice_before = spilled.slice
+    await persist(core, dataset, [0])
+    assert spilled.slice is slice_before
+    assert core.budget.disk.used_bytes == len(b"spilled" + b"in ram")
+    in_ram.let_go_of_ram()
+    assert in_ram.read_back() == b"in ram"
+
+
+async def test_a_dataset_is_on_disk_with_its_last_partition_and_not_before(
+    core: Core, tmp_path: Path
+) -> None:
+    dataset = create(core, partitions=2)
+    for index in (1, 0):
+        publish(core, dataset, index, [b"frame of %d" % index])
+        assert manifests(tmp_path) == []
+        await persist(core, dataset, [index])
+        seal(dataset, index)
+    assert len(manifests(tmp_path)) == 1
+    found = restarted(tmp_path).find("d")
+    assert found.generation == dataset.generation
+    assert found.sealed
+    assert [bytes_of(found, index) for index in (0, 1)] == [[b"frame of 0"], [b"frame of 1"]]
+
+
+async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(core: Core, tmp_path: Path) -> None:
+    dataset = create(core, partitions=2)
+    for index in (0, 1):
+        publish(core, dataset, index, [b"x"])
+    await asyncio.gather(persist(core, dataset, [0]), persist(core, dataset, [1]))
+    assert len(manifests(tmp_path)) == 1
+
+
+async def test_dictionaries_are_found_again_in_their_order_and_shared(core: Core, tmp_path: Path) -> None:
+    dataset = create(core)
+    partition = dataset.begin_stream(0)
+    messages = [
+        DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), sequence)
+        for sequence, data in enumerate([b"base", b"delta", b"other"])
+    ]
+    first = NO_DICTIONARIES.replaced(7, messages[0], delta=False)
+    second = first.replaced(7, messages[1], delta=True).replaced(9, messages[2], delta=False)
+    for state in (first, second, second):
+        partition.publish(frame(core, b"batch", state))
+    await persist(core, dataset, [0])
+    seal(dataset, 0)
+    found = [each.dictionaries for each in restarted(tmp_path).find("d").partition(0).frames()]
+    assert found[1] is found[2]
+    assert found[0].by_id[7][0] is found[1].by_id[7][0], "a reader is sent only what it lacks"
+    assert [
+        {number: [each.payload.data for each in listed] for number, listed in state.by_id.items()}
+        for state in found[:2]
+    ] == [{7: [b"base"]}, {7: [b"base", b"delta"], 9: [b"other"]}]
+
+
+async def test_frames_that_retention_let_go_before_the_seal_keep_their_numbers(
+    core: Core, tmp_path: Path
+) -> None:
+    dataset = create(core, retention=Retention(readers=1))
+    publish(core, dataset, 0, [b"gone", b"left"])
+    with dataset.partition(0).subscribe() as subscription:
+        subscription.next_nowait()
+        subscription.next_nowait()
+    await persist(core, dataset, [0])
+    seal(dataset, 0)
+    partition = restarted(tmp_path).find("d").partition(0)
+    assert partition.totals == dataset.partition(0).totals
+    assert [each.read_back() for each in partition.frames()] == [b"left"]
+    assert partition.subscribe(1).next_nowait().read_back() == b"left"
+
+
+async def test_a_seal_broken_off_while_the_manifest_is_written_takes_it_back(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(core)
+    publish(core, dataset, 0, [b"x"])
+    at_rename, go_on = threading.Event(), threading.Event()
+    rename = os.rename
+
+    def slow_rename(*arguments: Any) -> None:
+        at_rename.set()
+        go_on.wait(30)
+        rename(*arguments)
+
+    monkeypatch.setattr(os, "rename", slow_rename)
+    task = asyncio.ensure_future(persist(core, dataset, [0]))
+    await asyncio.to_thread(at_rename.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    await core.store.forgotten(dataset)
+    assert manifests(tmp_path) == []
+
+
+async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(core)
+    publish(core, dataset, 0, [b"x"])
+    at_sync, go_on = threading.Event(), threading.Event()
+    sync = Segment.sync
+
+    def slow_sync(self: Segment) -> None:
+        at_sync.set()
+        go_on.wait(30)
+        sync(self)
+
+    monkeypatch.setattr(Segment, "sync", slow_sync)
+    task = asyncio.ensure_future(persist(core, dataset, [0]))
+    await asyncio.to_thread(at_sync.wait, 30)
+    core.store.drop("d")
+    await core.store.forgotten(dataset)
+    go_on.set()
+    with pytest.raises(DatasetDropped):
+        await task
+    assert manifests(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, OutOfBudget), (errno.EIO, Unavailable)])
+async def test_a_disk_that_does_not_sync_is_a_retryable_error_at_the_deadline(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Unavailable]
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    dataset = create(core)
+    publish(core, dataset, 0, [b"x"])
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(kind, match=os.strerror(number)):
+        await persist(core, dataset, [0])
+    assert core.spiller.trouble is not None
+    monkeypatch.undo()
+    core.store.drop("d")
+    await core.store.forgotten(dataset)
+    assert core.budget.disk.used_bytes == 0
+    assert files(tmp_path) == []
+
+
+async def test_an_overwrite_replaces_the_manifest_of_the_generation_before(
+    core: Core, tmp_path: Path
+) -> None:
+    old = create(core)
+    publish(core, old, 0, [b"old"])
+    await persist(core, old, [0])
+    seal(old, 0)
+    new = core.store.prepare(old.request(), SCHEMA)
+    publish(core, new, 0, [b"new"])
+    await persist(core, new, [0])
+    assert len(manifests(tmp_path)) == 2
+    assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"new"], "after a crash here the later one counts"
+
+
+async def test_a_reader_of_a_replaced_dataset_finishes(core: Core, tmp_path: Path) -> None:
+    old = create(core)
+    publish(core, old, 0, [b"old"])
+    await persist(core, old, [0])
+    seal(old, 0)
+    (kept,) = old.partition(0).frames()
+    kept.let_go_of_ram()
+    core.store.install(core.store.prepare(old.request(), SCHEMA))
+    await core.store.forgotten(old)
+    assert manifests(tmp_path) == []
+    assert kept.read_back() == b"old"
+
+
+def test_durable_needs_a_directory_that_lasts(tmp_path: Path) -> None:
+    store = Store(Budget(LIMIT_BYTES, None))
+    store.use(tmp_path, lasting=False)
+    with pytest.raises(InvalidRequest, match="--data-dir"):
+        store.create(CreateRequest("d", durable=True), None)
+    store.close()
+
+
+async def test_retention_in_seconds_goes_on_where_it_was(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(core, retention=Retention(seconds=100))
+    publish(core, dataset, 0, [b"x"])
+    await persist(core, dataset, [0])
+    seal(dataset, 0)
+    now = 1_000_000.0
+    store = restarted(tmp_path, clock=lambda: now)
+    assert not store.find("d").outlived
+    now += 101
+    assert store.find("d").outlived
+
+
+async def test_dictionaries_that_do_not_fit_into_ram_end_the_start_and_lose_nothing(
+    core: Core, tmp_path: Path
+) -> None:
+    dataset = create(core)
+    partition = dataset.begin_stream(0)
+    data = b"x" * (6 << 20)
+    message = DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), 0)
+    partition.publish(frame(core, b"batch", NO_DICTIONARIES.replaced(0, message, delta=False)))
+    await persist(core, dataset, [0])
+    seal(dataset, 0)
+    with pytest.raises(OSError, match="--memory-limit"):
+        recover(Store(Budget(8 << 20, None), data_dir=tmp_path))
+    assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"batch"]
+
+
+def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
+    first = DataDir.claim(tmp_path)
+    with pytest.raises(DataDirInUse, match=f"{tmp_path} is in use by another server .process {os.getpid()}"):
+        DataDir.claim(tmp_path)
+    first.close()
+    first.close()
+    DataDir.claim(tmp_path).close()
+
+
+MANIFEST = Manifest(
+    dataset="d",
+    kind="shuffle",
+    generation="0123456789abcdef",
+    sequence=3,
+    partition_count=4,
+    producers=2,
+    retention="until_dropped",
+    lease_seconds=None,
+    schema=None,
+    accepted={"0": "7", "1": "9"},
+    sealed_at=1.5,
+    segments=[("segment-000001", 100), ("segment-000002", 10)],
+    dictionaries=[],
+    states=[[]],
+    partitions=[PartitionRecord(1, 0, 2, 2, 30, 60, 5), PartitionRecord(3, 1, 1, 2, 7, 12, 6)],
+    frames=[
+        FrameRecord(0, 0, 50, 10, 2**32 - 1, 0),
+        FrameRecord(1, 0, 10, 20, 0, 0),
+        FrameRecord(0, 50, 50, 7, 1, 0),
+    ],
+)
+
+
+def test_a_manifest_says_what_was_written() -> None:
+    decoded = Manifest.decode(MANIFEST.encode())
+    assert decoded == MANIFEST
+    assert [(each.partition, len(frames)) for each, frames in decoded.frames_by_partition()] == [
+        (1, 2),
+        (3, 1),
+    ]
+
+
+@given(st.integers(0, len(MANIFEST.encode()) - 1), st.integers(1, 255))
+def test_a_manifest_with_any_byte_changed_is_torn(place: int, change: int) -> None:
+    data = bytearray(MANIFEST.encode())
+    data[place] ^= change
+    with pytest.raises(Torn):
+        Manifest.decode(bytes(data))
+
+
+@given(st.integers(0, len(MANIFEST.encode()) - 1), st.binary(max_size=40))
+def test_a_manifest_that_is_cut_or_goes_on_is_torn(length: int, more: bytes) -> None:
+    data = MANIFEST.encode()
+    for wrong in (data[:length], data[:length] + more, data + more + b"x"):
+        if wrong != data:
+            with pytest.raises(Torn):
+                Manifest.decode(wrong)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dataset": "../d"},
+        {"kind": "other"},
+        {"generation": "../../x"},
+        {"segments": [("../segment-000001", 100), ("segment-000002", 10)]},
+        {"segments": [("segment-000001", 99), ("segment-000002", 10)]},
+        {"segments": [("segment-000001", 100)]},
+        {"states": []},
+        {"states": [[(0, [0])]]},
+        {"partition_count": 3},
+        {"partitions": [PartitionRecord(1, 0, 2, 2, 30, 60, 5)]},
+        {"partitions": [PartitionRecord(1, 0, 3, 2, 30, 60, 5)]},
+        {"retention": {"hours": 1}},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_refers_to_what_is_not_there_is_torn(change: dict[str, Any]) -> None:
+    with pytest.raises(Torn):
+        Manifest.decode(replace(MANIFEST, **change).encode())
