@@ -25,11 +25,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 
 import structlog
 
+from . import victims
 from .budget import Budget
 from .dataset import Dataset, new_generation
 from .decoder import SchemaMessage
@@ -39,8 +39,6 @@ from .frames import Frame
 from .memory import Reservation
 from .protocol import CreateRequest, Ticket, parse_partition
 from .spill import DiskTrouble, SegmentWriter, dispose_now
-
-SPILL_BATCH_FRAMES = 4096
 
 _log = structlog.get_logger("flight_server.store")
 
@@ -159,8 +157,7 @@ class Store:
         known = self._datasets.get(request.dataset)
         if known is not None and known.failure is None:
             self._check_same(known, request, schema)
-            if schema is not None:
-                known.describe(schema)
+            known.describe(schema)
             known.touch()
             return known, False
         dataset = self.prepare(request, schema)
@@ -314,32 +311,8 @@ class Store:
     # Spilling
 
     def pick_victims(self, size_bytes: int) -> list[tuple[SegmentWriter, list[Frame]]]:
-        """Which frames to move to disk so that ``size_bytes`` of RAM become free, grouped by file.
-
-        What no attached reader needs soon comes first, of the oldest dataset first. Less is returned
-        when there is no more.
-        """
-        groups: list[tuple[SegmentWriter, list[Frame]]] = []
-        chosen: set[int] = set()
-        found_bytes = 0
-        for near in (False, True):
-            for dataset in list(self._alive.values()):
-                if dataset.writer is None:
-                    continue
-                frames: list[Frame] = []
-                for frame in islice(dataset.victims(near=near), SPILL_BATCH_FRAMES):
-                    if id(frame) in chosen:
-                        continue
-                    frames.append(frame)
-                    chosen.add(id(frame))
-                    found_bytes += frame.size_bytes
-                    if found_bytes >= size_bytes:
-                        break
-                if frames:
-                    groups.append((dataset.writer, frames))
-                if found_bytes >= size_bytes:
-                    return groups
-        return groups
+        """Which frames to move to disk so that ``size_bytes`` of RAM become free; see ``victims``."""
+        return victims.pick(list(self._alive.values()), size_bytes)
 
     def let_go(self, *, spilled: bool) -> bool:
         """Let one source dataset go, the longest unused first; see :meth:`Dataset.let_go`."""
@@ -376,8 +349,7 @@ class Store:
             )
             if mine != theirs
         ]
-        if schema is not None and known.schema is not None:
-            known.schema.check_same(schema, known.name)
+        known.check_schema(schema)
         if differing:
             raise AlreadyExists(
                 f"dataset {known.name!r} exists with another {', '.join(differing)}; drop it first, or choose "
