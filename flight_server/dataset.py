@@ -123,18 +123,18 @@ class Dataset:
         """None until a producer has come, if ``create`` did not say it."""
         return self._schema
 
-    def check_schema(self, schema: SchemaMessage) -> None:
-        """A producer with this schema may write.
+    def check_schema(self, schema: SchemaMessage | None) -> None:
+        """A producer with this schema may write; None says nothing.
 
         Raises:
             InvalidRequest: it differs from the dataset's.
         """
-        if self._schema is not None:
+        if self._schema is not None and schema is not None:
             self._schema.check_same(schema, self.name)
 
-    def describe(self, schema: SchemaMessage) -> None:
+    def describe(self, schema: SchemaMessage | None) -> None:
         """A producer's schema, which was checked: the first one becomes the dataset's."""
-        if self._schema is None:
+        if self._schema is None and schema is not None:
             self._schema = schema
             self._described.set()
 
