@@ -41,11 +41,9 @@ def request(rpc: str) -> Any:
     return iter(CALLS[rpc]) if isinstance(CALLS[rpc], list) else CALLS[rpc]
 
 
-@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + " ", TOKEN[:-1]])
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN[:-1]])
 @pytest.mark.parametrize("rpc", CALLS)
 def test_no_rpc_is_served_without_the_token(server: ServerProcess, rpc: str, token: str | None) -> None:
-    if token == TOKEN + " ":
-        pytest.skip("HTTP strips spaces around a header's value")
     with RawFlight(server.location, token=token) as raw, pytest.raises(Refused) as refused:
         raw.ask(rpc, request(rpc))
     assert refused.value.status == "UNAUTHENTICATED"

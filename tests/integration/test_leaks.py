@@ -109,8 +109,7 @@ def _drive(server: Server) -> None:
                 for _ in range(CALLS):
                     act(raw)
                 # What the last calls hold may still be on its way out.
-                more = {kind: ours()[kind] - before[kind] for kind in ours()}
-                grown = {kind: number for kind, number in more.items() if number > CALLS // 4}
+                grown = {kind: number for kind, number in (ours() - before).items() if number > CALLS // 4}
                 assert not grown, f"{act.__name__} left {grown}"
         finally:
             gc.enable()

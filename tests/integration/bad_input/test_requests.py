@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 
@@ -324,3 +326,24 @@ def test_a_request_that_is_not_protobuf_is_refused(raw: RawFlight, rpc: str) -> 
     error = refused(lambda: raw.ask(rpc, b"\x0a\xff\xff"))
     assert error.status == "INVALID_ARGUMENT"
     assert "not the protobuf message of Arrow Flight" in error.message
+
+
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_a_very_long_wrong_value_is_quoted_in_part(raw: RawFlight, letter: str) -> None:
+    ticket = json.dumps({"dataset": "bystander", "partition": letter * 100_000}, ensure_ascii=False)
+    error = refused(lambda: raw.get(ticket.encode()))
+    assert error.status == "INVALID_ARGUMENT"
+    assert "'partition' must be an integer" in error.message
+    assert error.detail["message"].endswith("...")
+    long_name = refused(lambda: raw.action(letter * 100_000))
+    assert long_name.status == "NOT_FOUND"
+
+
+def test_a_difference_among_thousands_of_columns_is_named(raw: RawFlight) -> None:
+    wide = pa.schema([(f"a column with a long name, number {number}", pa.int8()) for number in range(3000)])
+    other = wide.set(2000, pa.field("another", pa.int8()))
+    raw.action("create", {"dataset": "d", "partitions": 2})
+    raw.put(put_messages(path("d", "0"), [], schema=wide))
+    error = refused(lambda: raw.put(put_messages(path("d", "1"), [], schema=other)))
+    assert error.status == "INVALID_ARGUMENT"
+    assert "column 2000 is 'another'" in error.message
