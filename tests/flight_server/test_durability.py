@@ -1,4 +1,4 @@
-"""The order of writes, what a manifest may say, and what becomes of a seal that is broken off."""
+"""The order of writes, and what becomes of a seal that is broken off."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import pytest_asyncio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flight_server import config
 from flight_server.budget import Budget
@@ -27,7 +24,6 @@ from flight_server.durability import persist
 from flight_server.durable_files import MANIFEST_NAME
 from flight_server.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
 from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload, crc32c
-from flight_server.manifest import FrameRecord, Manifest, PartitionRecord, Torn
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.recovery import recover
 from flight_server.spill import Segment
@@ -366,76 +362,3 @@ def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
     first.close()
     first.close()
     DataDir.claim(tmp_path).close()
-
-
-MANIFEST = Manifest(
-    dataset="d",
-    kind="shuffle",
-    generation="0123456789abcdef",
-    sequence=3,
-    partition_count=4,
-    producers=2,
-    retention="until_dropped",
-    lease_seconds=None,
-    schema=None,
-    accepted={"0": "7", "1": "9"},
-    sealed_at=1.5,
-    segments=[("segment-000001", 100), ("segment-000002", 10)],
-    dictionaries=[],
-    states=[[]],
-    partitions=[PartitionRecord(1, 0, 2, 2, 30, 60, 5), PartitionRecord(3, 1, 1, 2, 7, 12, 6)],
-    frames=[
-        FrameRecord(0, 0, 50, 10, 2**32 - 1, 0),
-        FrameRecord(1, 0, 10, 20, 0, 0),
-        FrameRecord(0, 50, 50, 7, 1, 0),
-    ],
-)
-
-
-def test_a_manifest_says_what_was_written() -> None:
-    decoded = Manifest.decode(MANIFEST.encode())
-    assert decoded == MANIFEST
-    assert [(each.partition, len(frames)) for each, frames in decoded.frames_by_partition()] == [
-        (1, 2),
-        (3, 1),
-    ]
-
-
-@given(st.integers(0, len(MANIFEST.encode()) - 1), st.integers(1, 255))
-def test_a_manifest_with_any_byte_changed_is_torn(place: int, change: int) -> None:
-    data = bytearray(MANIFEST.encode())
-    data[place] ^= change
-    with pytest.raises(Torn):
-        Manifest.decode(bytes(data))
-
-
-@given(st.integers(0, len(MANIFEST.encode()) - 1), st.binary(max_size=40))
-def test_a_manifest_that_is_cut_or_goes_on_is_torn(length: int, more: bytes) -> None:
-    data = MANIFEST.encode()
-    for wrong in (data[:length], data[:length] + more, data + more + b"x"):
-        if wrong != data:
-            with pytest.raises(Torn):
-                Manifest.decode(wrong)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"dataset": "../d"},
-        {"kind": "other"},
-        {"generation": "../../x"},
-        {"segments": [("../segment-000001", 100), ("segment-000002", 10)]},
-        {"segments": [("segment-000001", 99), ("segment-000002", 10)]},
-        {"segments": [("segment-000001", 100)]},
-        {"states": []},
-        {"states": [[(0, [0])]]},
-        {"partition_count": 3},
-        {"partitions": [PartitionRecord(1, 0, 2, 2, 30, 60, 5)]},
-        {"partitions": [PartitionRecord(1, 0, 3, 2, 30, 60, 5)]},
-        {"retention": {"hours": 1}},
-    ],
-    ids=str,
-)
-def test_a_manifest_that_refers_to_what_is_not_there_is_torn(change: dict[str, Any]) -> None:
-    with pytest.raises(Torn):
-        Manifest.decode(replace(MANIFEST, **change).encode())
