@@ -25,7 +25,10 @@ def _configure_logs(settings: config.Settings) -> None:
     """Logs go to standard error; standard output has the ready line."""
     renderer: Any = structlog.processors.JSONRenderer()
     if settings.log_format == "text":
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Plain tracebacks: the other ones print local variables, and with them users' data.
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
