@@ -221,7 +221,9 @@ class _Put:
             try:
                 totals = Commit.parse(metadata)
             except InvalidRequest as bad:
-                raise InvalidRequest(f"{self._where()}: {bad.message}", dataset=self._command.dataset) from None
+                raise InvalidRequest(
+                    f"{self._where()}: {bad.message}", dataset=self._command.dataset
+                ) from None
             self._answers.put(dump_json(await self._sink.commit(totals)))
         elif metadata:
             self._answers.put(metadata)
