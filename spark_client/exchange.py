@@ -53,7 +53,7 @@ from spark_client.reads import Source
 from spark_client.shuffles import Shuffles
 from spark_client.spark_types import arrow_schema, check_frame, declared_struct
 from spark_client.stages import GroupStage, MapStage, Stage, run
-from spark_client.tasks import ByColumn, ByKeys, InTurn, Placement, ReadTask, WriteTask
+from spark_client.tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, WriteTask
 
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
@@ -64,6 +64,7 @@ class Exchange:
 
     partitions: int
     keys: tuple[str, ...]
+    budget_bytes: int = WRITE_BUDGET_BYTES
 
     def __str__(self) -> str:
         return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])})"
@@ -141,16 +142,25 @@ class Pipeline:
             GroupStage(fn, declared, keys, self.current.declared.schema, with_keys, iterates), struct
         )
 
-    def exchange(self, partitions: int, *keys: str) -> Pipeline:
+    def exchange(self, partitions: int, *keys: str, budget_bytes: int = WRITE_BUDGET_BYTES) -> Pipeline:
         """Rows to ``partitions`` partitions by the hash of ``keys``, or in turn when there are none.
 
+        Args:
+            partitions: 1 to 100,000.
+            keys: columns; without any, rows go round robin.
+            budget_bytes: what one writing task may gather before it sends; it takes up to twice as much at
+                its peak. Frames are about ``budget_bytes / partitions`` large, at most 2 MiB: many
+                partitions want more.
+
         Raises:
-            InvalidRequest: a number of partitions out of range, a key that is not a column, or one whose type
-                has no hash.
+            InvalidRequest: a number of partitions or a budget out of range, a key that is not a column, or
+                one whose type has no hash.
         """
         where = str(Exchange(partitions, keys)) if all(isinstance(key, str) for key in keys) else "exchange"
         if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidRequest(f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}")
+        if type(budget_bytes) is not int or budget_bytes < 1 << 20:
+            raise InvalidRequest(f"{where}: budget_bytes must be at least 1 MiB, not {budget_bytes!r}")
         found = self._keys(keys, where)
         for key in found:
             collated = self.current.struct[key].dataType.simpleString()
@@ -170,7 +180,7 @@ class Pipeline:
                 partition_ids(nothing, found, partitions)
             except (TypeError, ValueError) as error:
                 raise InvalidRequest(f"{where}: {error}") from error
-        closed = replace(self.current, exchange=Exchange(partitions, found))
+        closed = replace(self.current, exchange=Exchange(partitions, found, budget_bytes))
         declared = replace(self.current.declared, stage=where)
         return replace(
             self,
@@ -242,6 +252,7 @@ class Pipeline:
                 placement,
                 segment.stages,
                 ReadTask(source) if source is not None else None,
+                exchange.budget_bytes,
             )
 
         written, _ = self.shuffles.write(

@@ -97,6 +97,11 @@ def test_a_step_that_cannot_work_is_refused_where_it_is_written(
         step(pipeline)
 
 
+def test_a_writer_with_no_room_to_gather_is_refused(pipeline: Pipeline) -> None:
+    with pytest.raises(InvalidRequest, match="budget_bytes must be at least 1 MiB"):
+        pipeline.exchange(4, budget_bytes=1000)
+
+
 def test_a_key_with_a_collation_is_refused(spark: SparkSession, client: ShuffleClient) -> None:
     df = spark.sql("select 'a' collate UTF8_LCASE as name")
     with pytest.raises(InvalidRequest, match="placed by bytes"):
