@@ -52,16 +52,20 @@ def same(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
 
 
-def where(batches: Iterator[Any]) -> Iterator[Any]:
-    for batch in batches:
-        executors = pa.array([executor()] * len(batch), pa.int64())
-        yield pa.record_batch({"id": batch.column("id"), "executor": executors})
-
-
 def executor() -> int:
     """The process id of the JVM that this task's Python belongs to."""
     daemon = os.getppid()
     return int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def wait_for_both(meeting: Path) -> None:
+    """Return when tasks of both executors have come here; those that wait keep their slots until then."""
+    (meeting / f"executor-{executor()}").touch()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(list(meeting.glob("executor-*"))) < 2:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the tasks all ran in one executor")
+        time.sleep(0.02)
 
 
 def wait_until(path: Path) -> None:
@@ -74,8 +78,14 @@ def wait_until(path: Path) -> None:
 
 
 def test_exchange_groups_and_broadcast_between_two_executors(
-    client: ShuffleClient, spark: SparkSession
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:
+    def where(batches: Iterator[Any]) -> Iterator[Any]:
+        wait_for_both(tmp_path)
+        for batch in batches:
+            executors = pa.array([executor()] * len(batch), pa.int64())
+            yield pa.record_batch({"id": batch.column("id"), "executor": executors})
+
     names = client.broadcast(spark.range(0, 10, 1, 2).selectExpr("id", "concat('n', id) as name"), "names")
 
     def total(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
