@@ -19,12 +19,14 @@ from .config import Settings
 from .dataset import Dataset
 from .errors import OutOfBudget, ReaderTooSlow
 from .frames import Frame
-from .memory import MemoryPool, Reservation
+from .memory import MemoryPool, Request, Reservation
 from .readback import Reader
 from .running import Running
 from .spiller import Spiller
 from .store import Store
 from .waits import Waits
+
+HEAD_PATIENCE_SECONDS = 1.0
 
 
 @dataclass
@@ -68,6 +70,9 @@ class Core:
         self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
         self._readers: dict[Subscription[Frame], Reader] = {}
         self._writes: dict[asyncio.Timeout, float] = {}
+        # Who is next in the queue for ``sends``, and since when; only its identity matters.
+        self._head: Request | None = None
+        self._head_since = 0.0
 
     async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
         """Room among the frames for a message that has arrived. Cancelling gives it back.
@@ -158,10 +163,19 @@ class Core:
             ) from None
 
     def end_stalled_readers(self) -> None:
-        """End the writes that hold the account that others wait for. Called about once a second."""
-        if not self.budget.sends.statistics().waiting:
-            return
+        """End the writes that hold the account while others get nothing of it. Called twice a second.
+
+        A crowd of readers waits for its turns all the time, and a few of it may take nothing for long
+        because their own machine is busy. That hurts nobody while the turns go on; so only when the same
+        reader has been next for ``HEAD_PATIENCE_SECONDS`` are those ended who have stalled.
+        """
         now = asyncio.get_running_loop().time()
+        head = self.budget.sends.head
+        if head is not self._head:
+            self._head, self._head_since = head, now
+        patience_seconds = min(HEAD_PATIENCE_SECONDS, self.settings.stall_seconds)
+        if head is None or now - self._head_since < patience_seconds:
+            return
         for timeout, since in list(self._writes.items()):
             if now - since >= self.settings.stall_seconds and timeout.when() is None:
                 timeout.reschedule(now)

@@ -184,6 +184,12 @@ class MemoryPool:
         with self._lock:
             return sum(request.size_bytes for request in self._queue)
 
+    @property
+    def head(self) -> Request | None:
+        """The request that is served next, if one waits."""
+        with self._lock:
+            return self._queue[0] if self._queue else None
+
     def statistics(self) -> PoolStatistics:
         with self._lock:
             return PoolStatistics(
