@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from tests.benchmarks.fan_out import at_once, put, read_with_pyarrow
+from flight_server.errors import FlightShuffleError
+from tests.benchmarks.fan_out import at_once, put, read_with_client, read_with_pyarrow
 from tests.benchmarks.measure import MIB, conditions, console, cpu_seconds, table
 from tests.support.server_process import ServerProcess
 
@@ -110,7 +111,13 @@ def _crowd(readers: int) -> None:
         started = time.perf_counter()
 
         def read() -> int:
-            got_bytes = read_with_pyarrow(server.location, b"d", DATASET_BYTES)
+            # Through the public client: a thousand of pyarrow's own in one process get in each other's way,
+            # with its own server as well.
+            try:
+                got_bytes = read_with_client(server.location, "d", DATASET_BYTES)
+            except FlightShuffleError as error:
+                console.print(f"a reader failed: {error}")
+                return 0
             seconds.append(time.perf_counter() - started)
             return got_bytes
 
