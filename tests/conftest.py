@@ -29,7 +29,7 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what lengthens a run by hand."""
     parser.addoption(
-        "--soak-seconds", type=float, default=45.0, help="how long the soak keeps up its traffic"
+        "--soak-seconds", type=float, default=60.0, help="how long the soak keeps up its traffic"
     )
 
 
