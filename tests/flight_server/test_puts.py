@@ -103,8 +103,9 @@ async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, mess
             await receive(core, put_messages(path("old"), [BATCH]))
             core.store.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
             task = asyncio.ensure_future(receive(core, messages))
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            for step in range(steps):
+                # Late steps wait for the thread, which a fast loop would otherwise always outrun.
+                await asyncio.sleep(0 if step < 100 else 0.01)
             finished = task.done()
             task.cancel()
             await asyncio.wait([task])
