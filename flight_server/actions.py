@@ -51,7 +51,7 @@ def decode_schema(text: str) -> SchemaMessage:
 
 
 def _source_creation() -> Callable[..., Awaitable[tuple[Dataset, bool]]]:
-    from . import sources  # noqa: PLC0415
+    from . import sources  # noqa: PLC0415  # see its caller
 
     return sources.create
 
