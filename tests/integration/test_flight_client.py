@@ -276,11 +276,10 @@ def test_renewing_an_endpoint_moves_its_expiration(raw: RawFlight, client: fligh
 
 
 def test_exchanging_is_unimplemented_and_says_what_to_use(client: flight.FlightClient) -> None:
-    writer, reader = client.do_exchange(descriptor("d"))
-    with pytest.raises(NotImplementedError, match="write with DoPut and read with DoGet"):
+    # The answer may be there before the client has begun to write, or only when it reads.
+    with pytest.raises(NotImplementedError, match="no DoExchange: write with DoPut and read with DoGet"):
+        _, reader = client.do_exchange(descriptor("d"))
         reader.read_all()
-    with pytest.raises(NotImplementedError, match="DoExchange"):
-        writer.close()
 
 
 def test_a_handshake_without_a_token_is_answered(raw: RawFlight) -> None:

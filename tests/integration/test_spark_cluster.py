@@ -115,10 +115,11 @@ def test_of_speculated_attempts_one_counts(
         context = TaskContext.get()
         assert context is not None
         if context.partitionId() == 0:
-            (tmp_path / f"try-{context.attemptNumber()}").touch()
             for batch in batches:
-                # Both tries have rows on the server before either of them can end.
                 yield from [batch] * 50
+                # Neither try may end before the other has made rows: the first one may start last.
+                (tmp_path / f"try-{context.attemptNumber()}").touch()
+                wait_until(tmp_path / "try-0")
                 wait_until(tmp_path / "try-1")
         else:
             for batch in batches:
