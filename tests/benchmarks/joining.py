@@ -13,8 +13,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.errors import FlightShuffleError
-from tests.benchmarks.fan_out import at_once, put, read_with_client, read_with_pyarrow
+from tests.benchmarks.fan_out import put
 from tests.benchmarks.measure import MIB, conditions, console, cpu_seconds, table
+from tests.benchmarks.readers import at_once, read_with_client, read_with_pyarrow
 from tests.support.server_process import ServerProcess
 
 DATASET_BYTES = 64 * MIB
@@ -95,10 +96,10 @@ def _cpu_of_each_reader() -> None:
     rows = []
     with ServerProcess.start(memory_limit="1GiB") as server:
         put(server.location, "d", FRAME_BYTES, DATASET_BYTES // FRAME_BYTES)
-        read_with_pyarrow(server.location, b"d", DATASET_BYTES)
+        read_with_pyarrow(server.location, "d", DATASET_BYTES)
         for readers in (1, 2, 4, 8, 16, 32, 64):
             before = cpu_seconds(server.pid)
-            at_once(readers, lambda: read_with_pyarrow(server.location, b"d", DATASET_BYTES))
+            at_once(readers, lambda: read_with_pyarrow(server.location, "d", DATASET_BYTES))
             spent = (cpu_seconds(server.pid) - before) / readers
             rows.append([str(readers), f"{spent * 1e3:.0f}"])
     table("Server CPU for each reader of a 64 MiB dataset", ["readers", "ms per reader"], rows)

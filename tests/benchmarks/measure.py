@@ -48,6 +48,12 @@ class Sample:
         return self.client_cpu_seconds / (self.delivered_bytes / GB)
 
 
+def own_cpu_seconds() -> float:
+    """User and system time of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
 @dataclass
 class Subject:
     """Something to measure. ``run`` does the work once and returns the bytes it delivered."""
@@ -55,6 +61,7 @@ class Subject:
     name: str
     run: Callable[[], int]
     server_pid: int | None = None
+    client_cpu_seconds: Callable[[], float] = own_cpu_seconds
     samples: list[Sample] = field(default_factory=list)
 
     def median(self, of: Callable[[Sample], float]) -> float:
@@ -75,11 +82,6 @@ def peak_resident_bytes(pid: int) -> int:
     return 0
 
 
-def own_cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def measure(subjects: Sequence[Subject], rounds: int = ROUNDS) -> None:
     """Fill the subjects' samples, after one round of each that does not count."""
     for subject in subjects:
@@ -88,7 +90,7 @@ def measure(subjects: Sequence[Subject], rounds: int = ROUNDS) -> None:
         turn = number % len(subjects)
         for subject in [*subjects[turn:], *subjects[:turn]]:
             server_before = cpu_seconds(subject.server_pid) if subject.server_pid else 0.0
-            own_before, started = own_cpu_seconds(), time.perf_counter()
+            client_before, started = subject.client_cpu_seconds(), time.perf_counter()
             delivered_bytes = subject.run()
             seconds = time.perf_counter() - started
             subject.samples.append(
@@ -96,7 +98,7 @@ def measure(subjects: Sequence[Subject], rounds: int = ROUNDS) -> None:
                     seconds,
                     delivered_bytes,
                     (cpu_seconds(subject.server_pid) if subject.server_pid else 0.0) - server_before,
-                    own_cpu_seconds() - own_before,
+                    subject.client_cpu_seconds() - client_before,
                 )
             )
 
