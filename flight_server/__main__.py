@@ -15,7 +15,7 @@ import typer
 import uvloop
 from pydantic import ValidationError
 
-from . import allocator, config
+from . import allocator, config, lean  # noqa: F401  # lean: before the server, which imports pyarrow
 from .server import Server
 
 _EXIT_USAGE = 2
