@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from .attempts import Attempt, Attempts
+from .changes import Changes
 from .decoder import SchemaMessage
 from .durable_files import DurableFiles
 from .errors import AlreadyExists, Conflict, FlightShuffleError, NotFound
@@ -88,12 +89,12 @@ class Dataset:
         self.writer = writer
         self.files = files
         self.attempts = Attempts(name)
+        self.changes = Changes()  # of what FlightInfo and PollInfo say
         self.dropped = False
         self.puller: Puller | None = None
-        self._schema = schema
+        self._schema: SchemaMessage | None = None
         self._described = asyncio.Event()
-        if schema is not None:
-            self._described.set()
+        self.describe(schema)
         self._clock = clock
         self._touched = clock()
         self._sealed_at: float | None = None
@@ -137,6 +138,7 @@ class Dataset:
         if self._schema is None and schema is not None:
             self._schema = schema
             self._described.set()
+            self.changes.tell()
 
     async def described(self) -> SchemaMessage:
         """The schema, as soon as it is known. Cancelling is safe.
@@ -166,7 +168,7 @@ class Dataset:
             )
         found = self._partitions.get(index)
         if found is None:
-            found = Partition(self.name, index, self.retention.readers)
+            found = Partition(self.name, index, self.retention.readers, self.changes)
             self._partitions[index] = found
             if self.sealed:
                 found.seal()
@@ -273,6 +275,7 @@ class Dataset:
         """
         attempt.commit(totals)
         self.attempts.committed(attempt)
+        self.changes.tell()
         return self.producers is not None and self.attempts.committed_producers >= self.producers
 
     def accept(self, wanted: dict[int, str] | None) -> bool:
@@ -293,11 +296,9 @@ class Dataset:
         if self.dropped:
             raise Conflict(f"dataset {self.name!r} was dropped", dataset=self.name)
         frames = self.attempts.accept(wanted)
-        if frames is None:
-            return False
-        for index, frame in frames:
+        for index, frame in frames or ():
             self.partition(index).publish(frame)
-        return True
+        return frames is not None
 
     def close(self) -> None:
         """Seal every partition. Twice is fine."""
@@ -306,6 +307,7 @@ class Dataset:
             for partition in self._partitions.values():
                 if partition.state is PartitionState.OPEN:
                     partition.seal()
+            self.changes.tell()  # it may have no partition that anybody has asked for
 
     # Life
 
@@ -333,10 +335,8 @@ class Dataset:
     @property
     def outlived(self) -> bool:
         """The retention in seconds has ended."""
-        seconds = self.retention.seconds
-        return (
-            seconds is not None and self._sealed_at is not None and self._clock() >= self._sealed_at + seconds
-        )
+        seconds, sealed_at = self.retention.seconds, self._sealed_at
+        return seconds is not None and sealed_at is not None and self._clock() >= sealed_at + seconds
 
     def fail(self, cause: FlightShuffleError) -> None:
         """Fail every partition that is open."""

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .broadcast import BroadcastQueue, Gone, Subscription
+from .changes import Changes
 from .errors import Conflict, DatasetDropped, FlightShuffleError, Released
 from .frames import Frame, running_crc32c
 
@@ -86,9 +87,12 @@ class Partition:
         dataset: its dataset's name, for errors.
         index: its place in the dataset.
         retain_readers: see :class:`~flight_server.broadcast.BroadcastQueue`.
+        changes: told of every verb.
     """
 
-    def __init__(self, dataset: str, index: int, retain_readers: int | None = None) -> None:
+    def __init__(
+        self, dataset: str, index: int, retain_readers: int | None = None, changes: Changes | None = None
+    ) -> None:
         self.dataset = dataset
         self.index = index
         self.state = PartitionState.OPEN
@@ -98,6 +102,7 @@ class Partition:
         self._crc32c = 0
         self._cold_below = 0  # every frame before this index is known to have left RAM
         self._retain_readers = retain_readers
+        self._changes = Changes() if changes is None else changes
         self._whole: Totals | None = None
 
     @property
@@ -187,6 +192,7 @@ class Partition:
         if self.state is not PartitionState.DROPPED:
             self.state = PartitionState.FAILED
             self._queue.fail(cause)
+            self._changes.tell()
 
     def drop(self) -> None:
         """Let all frames go; readers get :class:`DatasetDropped`. Twice is fine."""
@@ -258,3 +264,4 @@ class Partition:
                 partition=self.index,
             )
         self.state = after
+        self._changes.tell()

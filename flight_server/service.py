@@ -41,7 +41,6 @@ from .readback import Reader
 
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
-POLL_STEP_SECONDS = 0.05
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 LAST_ANSWERS_SECONDS = 5.0
 LAST_WORDS_SECONDS = 1.0
@@ -148,16 +147,17 @@ class FlightService:
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
         """The PollInfo of one dataset, as soon as something in it has changed, at most POLL_SECONDS later."""
         dataset = self._described(request)
-        seen = _filling(dataset)
         remaining = context.time_remaining()
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
-        with self._core.waits.enter(
-            "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
-        ):
-            waited = 0.0
-            while _filling(dataset) == seen and dataset.filling and not dataset.failure and waited < patience:
-                await asyncio.sleep(POLL_STEP_SECONDS)
-                waited += POLL_STEP_SECONDS
+        if dataset.filling and dataset.failure is None:
+            with (
+                self._core.waits.enter(
+                    "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
+                ),
+                suppress(TimeoutError),
+            ):
+                async with asyncio.timeout(patience):
+                    await dataset.changes.next()
         return await infos.poll_info(self._core, dataset)
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
@@ -323,10 +323,6 @@ class _Answers:
 
 def _put_result(metadata: bytes) -> bytes:
     return wire.field(1, metadata) if metadata else b""
-
-
-def _filling(dataset: Dataset) -> tuple[int, int, bool]:
-    return dataset.rows, dataset.attempts.committed_producers, dataset.sealed
 
 
 def _metadata(context: Context, key: str) -> str | None:
