@@ -35,6 +35,7 @@ class Attempt:
         self.attempt = attempt
         self.state = AttemptState.WRITING
         self.rows = 0
+        self.total_bytes = 0
         self.bytes_by_partition: dict[int, int] = {}
         self._frames: list[tuple[int, Frame]] = []
         self._cold_below = 0
@@ -45,10 +46,6 @@ class Attempt:
     @property
     def frame_count(self) -> int:
         return len(self._frames)
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(self.bytes_by_partition.values())
 
     def publish(self, partition: int, frame: Frame) -> None:
         """Keep a frame for ``partition``.
@@ -65,6 +62,7 @@ class Attempt:
             )
         self._frames.append((partition, frame))
         self.rows += frame.rows
+        self.total_bytes += frame.size_bytes
         self.bytes_by_partition[partition] = self.bytes_by_partition.get(partition, 0) + frame.size_bytes
 
     def commit(self, totals: Commit) -> None:

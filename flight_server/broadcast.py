@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -102,12 +102,16 @@ class BroadcastQueue(Generic[T]):
 
     Args:
         retain_readers: let an item go after this many subscriptions have passed it; None keeps all.
+        let_go: called with each item that goes so; what ``fail`` and ``clear`` let go of, their caller knows.
     """
 
-    def __init__(self, retain_readers: int | None = None) -> None:
+    def __init__(
+        self, retain_readers: int | None = None, let_go: Callable[[T], object] | None = None
+    ) -> None:
         if retain_readers is not None and retain_readers < 1:
             raise ValueError(f"retain_readers must be at least 1, not {retain_readers}")
         self._retain_readers = retain_readers
+        self._let_go = let_go
         self._entries: list[_Entry[T]] = []
         self._gap = 0  # entries at the front of the list that were let go but not yet cut off
         self._first = 0
@@ -250,7 +254,10 @@ class BroadcastQueue(Generic[T]):
             return
         self._entries[index - self._first + self._gap].passes += 1
         while self._gap < len(self._entries) and self._entries[self._gap].passes >= self._retain_readers:
-            self._gone_bytes = self._entries[self._gap].end_bytes
+            going = self._entries[self._gap]
+            self._gone_bytes = going.end_bytes
+            if self._let_go is not None:
+                self._let_go(going.item)
             # Replaced, not popped: popping from the front of a list moves all the rest.
             self._entries[self._gap] = _LET_GO
             self._gap += 1

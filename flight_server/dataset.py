@@ -384,7 +384,7 @@ class Dataset:
         if self.puller is None or any(partition.subscriptions() for partition in self._partitions.values()):
             return False
         sealed = [each for each in self._partitions.values() if each.state is PartitionState.SEALED]
-        if not any(spilled or frame.resident for partition in sealed for frame in partition.frames()):
+        if not any(each.frames_left if spilled else each.resident_bytes for each in sealed):
             return False
         for partition in sealed:
             if partition.frames_left:

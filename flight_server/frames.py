@@ -49,6 +49,15 @@ class Payload:
         self.reservation = reservation
 
 
+class Resident:
+    """What some frames have in RAM, in bytes. Each of them says itself when that ends."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
 class Slice(Protocol):
     """A frame's place on disk; ``read`` blocks and belongs in a thread."""
 
@@ -114,7 +123,7 @@ class Frame:
         crc32c: of the whole FlightData message.
     """
 
-    __slots__ = ("_shared", "crc32c", "dictionaries", "payload", "rows", "size_bytes", "slice")
+    __slots__ = ("_resident", "_shared", "crc32c", "dictionaries", "payload", "rows", "size_bytes", "slice")
 
     def __init__(
         self,
@@ -133,11 +142,24 @@ class Frame:
         self.payload = payload
         self.slice = slice_
         self._shared: weakref.ref[Payload] | None = None
+        self._resident: Resident | None = None
 
     @property
     def resident(self) -> bool:
         """True if the bytes are in RAM on the frame's own account."""
         return self.payload is not None
+
+    def count_in(self, resident: Resident) -> None:
+        """Count the bytes there, if they are in RAM, until they leave it or :meth:`uncount`."""
+        if self.payload is not None:
+            self._resident = resident
+            resident.size_bytes += self.size_bytes
+
+    def uncount(self) -> None:
+        """Whoever counted the frame does not hold it any more. Twice is fine."""
+        if self._resident is not None:
+            self._resident.size_bytes -= self.size_bytes
+            self._resident = None
 
     def move_to(self, slice_: Slice) -> None:
         """The bytes are on disk now: let the RAM go. Readers that send them still hold theirs."""
@@ -150,6 +172,7 @@ class Frame:
         if self.payload is not None:
             self._shared = weakref.ref(self.payload)
             self.payload = None
+            self.uncount()
 
     def at_hand(self) -> Payload | None:
         """The bytes if somebody has them in RAM: the frame, or a reader that has just read them back."""

@@ -38,7 +38,7 @@ from enum import StrEnum
 from .broadcast import BroadcastQueue, Gone, Subscription
 from .changes import Changes
 from .errors import Conflict, DatasetDropped, FlightShuffleError, Released
-from .frames import Frame, running_crc32c
+from .frames import Frame, Resident, running_crc32c
 
 NEAR_FRAMES = 2
 
@@ -97,13 +97,17 @@ class Partition:
         self.index = index
         self.state = PartitionState.OPEN
         self.writing = False  # a producer of a one-producer kind has this partition
-        self._queue: BroadcastQueue[Frame] = BroadcastQueue(retain_readers)
+        self._retain_readers = retain_readers
+        self._begin()
+        self._changes = Changes() if changes is None else changes
+        self._whole: Totals | None = None
+
+    def _begin(self) -> None:
+        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._retain_readers, Frame.uncount)
+        self._resident = Resident()
         self._rows = 0
         self._crc32c = 0
         self._cold_below = 0  # every frame before this index is known to have left RAM
-        self._retain_readers = retain_readers
-        self._changes = Changes() if changes is None else changes
-        self._whole: Totals | None = None
 
     @property
     def totals(self) -> Totals:
@@ -124,6 +128,11 @@ class Partition:
         """How many frames retention has not let go."""
         return len(self._queue) - self._queue.first
 
+    @property
+    def resident_bytes(self) -> int:
+        """Of the frames that are there, those in RAM; what readers have in RAM besides is not counted."""
+        return self._resident.size_bytes
+
     def publish(self, frame: Frame) -> None:
         """Append a frame; readers that wait get it at once. Never waits.
 
@@ -134,6 +143,7 @@ class Partition:
         self._rows += frame.rows
         self._crc32c = running_crc32c(self._crc32c, frame)
         self._queue.publish(frame, frame.size_bytes)
+        frame.count_in(self._resident)
 
     def restore(self, frames: list[Frame], totals: Totals) -> None:
         """Take the frames that are left of a partition of these totals, and seal it.
@@ -175,8 +185,7 @@ class Partition:
             Conflict: the partition is open or was dropped.
         """
         self._step("reopen")
-        self._queue = BroadcastQueue(self._retain_readers)
-        self._rows = self._crc32c = self._cold_below = 0
+        self._begin()
 
     def fail(self, cause: FlightShuffleError) -> None:
         """Let all frames go; each reader gets a fresh copy of ``cause``. Twice is fine.
@@ -185,19 +194,19 @@ class Partition:
             Conflict: the partition is sealed; what is complete cannot fail any more.
         """
         self._step("fail")
-        self._queue.fail(cause)
+        self._let_all_go(cause)
 
     def corrupt(self, cause: FlightShuffleError) -> None:
         """A frame of the partition is lost: nobody can read it whole any more, sealed or not."""
         if self.state is not PartitionState.DROPPED:
             self.state = PartitionState.FAILED
-            self._queue.fail(cause)
+            self._let_all_go(cause)
             self._changes.tell()
 
     def drop(self) -> None:
         """Let all frames go; readers get :class:`DatasetDropped`. Twice is fine."""
         self._step("drop")
-        self._queue.fail(
+        self._let_all_go(
             DatasetDropped(
                 f"dataset {self.dataset!r} was dropped while partition {self.index} was in use; "
                 "write it again",
@@ -205,6 +214,10 @@ class Partition:
                 partition=self.index,
             )
         )
+
+    def _let_all_go(self, cause: FlightShuffleError) -> None:
+        self._queue.fail(cause)
+        self._resident = Resident()  # the one before goes with the frames
 
     def subscribe(self, start: int = 0) -> Subscription[Frame]:
         """A reader's place from frame ``start`` on; its owner closes it.

@@ -91,7 +91,7 @@ def explore(kind: type[Changes]) -> None:
             loop.run_until_complete(scenario(loop))
         finally:
             for task in asyncio.all_tasks(loop):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
             loop.close()
 

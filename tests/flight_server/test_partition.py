@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from random import Random
+
 import pytest
 
-from flight_server.broadcast import EndOfQueue, WouldBlock
+from flight_server.broadcast import EndOfQueue, Gone, Subscription, WouldBlock
 from flight_server.errors import Conflict, DatasetDropped, ProducerFailed, Released
 from flight_server.frames import Frame, Payload, running_crc32c
 from flight_server.memory import MemoryPool
@@ -201,3 +204,85 @@ def test_an_open_partition_has_no_end_yet() -> None:
     reader = Partition("d", 0).subscribe()
     with pytest.raises(WouldBlock):
         reader.next_nowait()
+
+
+class Life:
+    """A partition to which anything may happen, and every frame that was ever in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.partition = Partition("d", 0, retain_readers=self.random.choice([None, 1, 2]))
+        self.frames: list[Frame] = []
+        self.readers: list[Subscription[Frame]] = []
+        self.sending: list[Payload | None] = []
+
+    def step(self) -> None:
+        verbs = [
+            self.publish,
+            self.publish_what_is_on_disk,
+            self.spill,
+            self.read,
+            self.read_back,
+            self.leave,
+        ]
+        rare = [self.seal, self.fail, self.drop, self.corrupt, self.reopen]
+        with suppress(Conflict, DatasetDropped, ProducerFailed, Released):  # as the other tests say
+            self.random.choice(verbs * 8 + rare)()
+
+    def publish(self) -> None:
+        one = frame(len(self.frames))
+        self.partition.publish(one)
+        self.frames.append(one)
+
+    def publish_what_is_on_disk(self) -> None:
+        one = Frame(rows=1, size_bytes=10, crc32c=0, payload=None, slice_=OnDisk())
+        self.partition.publish(one)
+        self.frames.append(one)
+
+    def spill(self) -> None:
+        # Also one that was let go while a thread was writing it.
+        if self.frames:
+            self.random.choice(self.frames).move_to(OnDisk())
+
+    def read(self) -> None:
+        if not self.readers or self.random.random() < 0.2:
+            self.readers.append(self.partition.subscribe(self.random.choice([0, len(self.frames) // 2])))
+        with suppress(EndOfQueue, Gone, WouldBlock):
+            self.sending = [self.random.choice(self.readers).next_nowait().at_hand(), *self.sending[:2]]
+
+    def read_back(self) -> None:
+        for one in self.partition.frames():
+            if not one.resident:
+                self.sending = [Payload(b"0" * 10, MemoryPool(None).reserve(10)), *self.sending[:2]]
+                assert self.sending[0] is not None
+                one.share(self.sending[0])
+
+    def leave(self) -> None:
+        if self.readers:
+            self.readers.pop(self.random.randrange(len(self.readers))).close()
+
+    def seal(self) -> None:
+        self.partition.seal()
+
+    def fail(self) -> None:
+        self.partition.fail(failed())
+
+    def drop(self) -> None:
+        self.partition.drop()
+
+    def corrupt(self) -> None:
+        self.partition.corrupt(failed())
+
+    def reopen(self) -> None:
+        self.partition.reopen()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_bytes_in_ram_are_those_of_a_recount_whatever_has_happened(seed: int) -> None:
+    life = Life(seed)
+    for _ in range(100):
+        life.step()
+        recount = sum(each.size_bytes for each in life.partition.frames() if each.resident)
+        assert life.partition.resident_bytes == recount
+    for reader in life.readers:
+        reader.close()
