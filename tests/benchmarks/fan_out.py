@@ -15,6 +15,7 @@ from functools import partial
 
 from pyarrow import flight
 
+from tests.benchmarks.crowd import Crowd, Where, read_tcp, read_with_client, read_with_pyarrow
 from tests.benchmarks.measure import (
     MIB,
     Subject,
@@ -26,7 +27,6 @@ from tests.benchmarks.measure import (
     table,
 )
 from tests.benchmarks.peers import PeerProcess, batch_of
-from tests.benchmarks.readers import Crowd, Where, read_tcp, read_with_client, read_with_pyarrow
 from tests.support.server_process import ServerProcess
 
 SIZES = (8 << 10, 64 << 10, 1 << 20, 4 << 20)
@@ -81,7 +81,7 @@ def _rows(size_bytes: int, readers: int, where: Where, rounds: int) -> list[list
             "bulk lane": (read_with_client, ours.location, ours.pid),
         }
         subjects = [
-            Subject(name, partial(crowd.read, read, location, "d", total_bytes), pid, crowd.cpu_seconds)
+            Subject(name, partial(crowd.run, read, location, "d", total_bytes), pid, crowd.cpu_seconds)
             for name, (read, location, pid) in ways.items()
         ]
         measure(subjects, rounds)

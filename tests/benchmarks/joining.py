@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.errors import FlightShuffleError
+from tests.benchmarks.crowd import at_once, read_with_client, read_with_pyarrow
 from tests.benchmarks.fan_out import put
 from tests.benchmarks.measure import MIB, conditions, console, cpu_seconds, table
-from tests.benchmarks.readers import at_once, read_with_client, read_with_pyarrow
 from tests.support.server_process import ServerProcess
 
 DATASET_BYTES = 64 * MIB

@@ -1,6 +1,6 @@
-"""Readers as the benchmarks need them: one way to read for each subject, by many at once.
+"""Readers and producers as the benchmarks need them: one way for each subject, by many at once.
 
-A :class:`Crowd` reads in processes of its own, as Spark's tasks do, or in threads of this process. Its
+A :class:`Crowd` works in processes of its own, as Spark's tasks do, or in threads of this process. Its
 processes are started once and wait for their turn, so that starting an interpreter is not measured.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import threading
+import uuid
 from collections.abc import Callable
+from itertools import repeat
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Literal, Self
@@ -18,10 +20,13 @@ from pyarrow import flight
 
 from spark_client import ShuffleClient
 from tests.benchmarks.measure import MIB, cpu_seconds, own_cpu_seconds
+from tests.benchmarks.peers import batch_of
+
+PUT_FRAME_BYTES = MIB
 
 Where = Literal["processes", "threads"]
-Read = Callable[[str, str, int], int]
-"""Location, dataset and the number of bytes that must come; returns them."""
+Work = Callable[[str, str, int], int]
+"""Location, dataset, and how many bytes are to be moved; returns how many were."""
 
 
 def read_with_pyarrow(location: str, ticket: str, wanted_bytes: int) -> int:
@@ -52,6 +57,26 @@ def read_tcp(location: str, _: str, wanted_bytes: int) -> int:
     return got_bytes
 
 
+def put_with_pyarrow(location: str, dataset: str, wanted_bytes: int) -> int:
+    """One producer with pyarrow's client, into a dataset of its own."""
+    batch = batch_of(PUT_FRAME_BYTES)
+    with flight.connect(location) as client:
+        path = f"{dataset}/{uuid.uuid4().hex}"
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path(path), batch.schema)
+        for _ in range(wanted_bytes // PUT_FRAME_BYTES):
+            writer.write_batch(batch)
+        writer.close()
+    return wanted_bytes
+
+
+def put_with_client(location: str, dataset: str, wanted_bytes: int) -> int:
+    """One producer through the public client, into a dataset of its own."""
+    batch = batch_of(PUT_FRAME_BYTES)
+    with ShuffleClient(location) as client:
+        client.put(f"{dataset}/{uuid.uuid4().hex}", repeat(batch, wanted_bytes // PUT_FRAME_BYTES))
+    return wanted_bytes
+
+
 def at_once(readers: int, read: Callable[[], int]) -> int:
     """The bytes that ``readers`` threads delivered together; the first error of any of them is raised."""
     delivered: list[int] = []
@@ -74,26 +99,26 @@ def at_once(readers: int, read: Callable[[], int]) -> int:
 
 
 class Crowd:
-    """``readers`` of the same kind, that begin together."""
+    """``members`` of the same kind, that begin together."""
 
-    def __init__(self, readers: int, where: Where) -> None:
-        self._readers = readers
+    def __init__(self, members: int, where: Where = "processes") -> None:
+        self._members = members
         self._processes: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
         if where == "processes":
             context = multiprocessing.get_context("spawn")
-            for _ in range(readers):
+            for _ in range(members):
                 here, there = context.Pipe()
-                process = context.Process(target=_read_when_told, args=(there,), daemon=True)
+                process = context.Process(target=_work_when_told, args=(there,), daemon=True)
                 process.start()
                 there.close()
                 self._processes.append((process, here))
 
-    def read(self, read: Read, location: str, dataset: str, wanted_bytes: int) -> int:
-        """The bytes that all of them delivered."""
+    def run(self, work: Work, location: str, dataset: str, wanted_bytes: int) -> int:
+        """The bytes that all of them moved, ``wanted_bytes`` each."""
         if not self._processes:
-            return at_once(self._readers, lambda: read(location, dataset, wanted_bytes))
+            return at_once(self._members, lambda: work(location, dataset, wanted_bytes))
         for _, pipe in self._processes:
-            pipe.send((read, location, dataset, wanted_bytes))
+            pipe.send((work, location, dataset, wanted_bytes))
         answers = [pipe.recv() for _, pipe in self._processes]
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -101,7 +126,7 @@ class Crowd:
         return sum(answers)
 
     def cpu_seconds(self) -> float:
-        """What the readers have used so far."""
+        """What its members have used so far."""
         if not self._processes:
             return own_cpu_seconds()
         return sum(cpu_seconds(process.pid or 0) for process, _ in self._processes)
@@ -117,13 +142,13 @@ class Crowd:
             process.join()
 
 
-def _read_when_told(pipe: Connection) -> None:
+def _work_when_told(pipe: Connection) -> None:
     while True:
         try:
-            read, location, dataset, wanted_bytes = pipe.recv()
+            work, location, dataset, wanted_bytes = pipe.recv()
         except EOFError:
             return
         try:
-            pipe.send(read(location, dataset, wanted_bytes))
+            pipe.send(work(location, dataset, wanted_bytes))
         except Exception as error:  # noqa: BLE001  # raised again in the process that measures
             pipe.send(RuntimeError(repr(error)))
