@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from .broadcast import EndOfQueue, Subscription, WouldBlock
+from .broadcast import EndOfQueue, Gone, Subscription, WouldBlock
 from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
@@ -89,7 +89,7 @@ async def read(
     """See the module's text. Close the generator to leave; cancelling it is safe at each step.
 
     Raises:
-        Released: retention has let frame ``start`` go.
+        Released: retention has let frame ``start`` go, or a later one before this reader came for it.
         InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
         FlightShuffleError: the partition failed or was dropped.
     """
@@ -128,6 +128,8 @@ async def read(
                         peer=reader.peer,
                     ):
                         await subscription.wait()
+        except Gone as gone:
+            raise partition.released(gone) from None
         except CorruptFrame as corrupt:
             cause = CorruptFrame(
                 f"dataset {dataset.name!r} partition {reader.partition}: {corrupt.message}",

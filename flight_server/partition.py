@@ -229,14 +229,18 @@ class Partition:
         try:
             return self._queue.subscribe(start)
         except Gone as gone:
-            raise Released(
-                f"dataset {self.dataset!r} partition {self.index}: frame {gone.wanted} was let go after "
-                "as many readers as its retention declares; write the dataset again, or create it with "
-                "a retention for more readers",
-                dataset=self.dataset,
-                partition=self.index,
-                first=gone.first,
-            ) from None
+            raise self.released(gone) from None
+
+    def released(self, gone: Gone) -> Released:
+        """What a reader is told whose next frame retention has let go."""
+        return Released(
+            f"dataset {self.dataset!r} partition {self.index}: frame {gone.wanted} was let go after "
+            "as many readers as its retention declares; write the dataset again, or create it with "
+            "a retention for more readers",
+            dataset=self.dataset,
+            partition=self.index,
+            first=gone.first,
+        )
 
     def subscriptions(self) -> list[Subscription[Frame]]:
         return self._queue.subscriptions()

@@ -331,20 +331,6 @@ async def test_only_one_task_may_wait_on_a_subscription() -> None:
         await first
 
 
-def test_what_retention_lets_go_is_told_once_and_what_is_cleared_is_not() -> None:
-    told: list[int] = []
-    queue: BroadcastQueue[int] = BroadcastQueue(1, told.append)
-    for number in range(4):
-        queue.publish(number, 1)
-    reader, other = queue.subscribe(), queue.subscribe()
-    for _ in range(3):
-        reader.next_nowait()
-        other.next_nowait()
-    assert told == [0, 1]
-    queue.clear()
-    assert told == [0, 1]
-
-
 def test_a_queue_cannot_retain_for_nobody() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         BroadcastQueue(retain_readers=0)

@@ -1,0 +1,151 @@
+"""A reader that stays behind while as many others as the retention declares have read everything.
+
+What it has not taken yet is gone. It must be told so, on each lane and by each client: never a gap, and
+never an end that looks clean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from flight_server.errors import Released
+from flight_server.protocol import Ticket
+from spark_client.lanes import LaneChoice
+from spark_client.streams import PartitionStream
+from spark_client.transport import Server
+from tests.support.bulk import Cut, RawGet, get
+from tests.support.merging import QUICK
+from tests.support.polling import eventually
+from tests.support.raw_flight import RawFlight, field, refusal
+from tests.support.server_process import ServerProcess
+
+FRAMES = 64
+FRAME_ROWS = (1 << 20) // 8  # 1 MiB: all of them are far more than sockets and windows take in advance
+NAME = "d"
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ServerProcess]:
+    with ServerProcess.start(memory_limit="512MiB") as started:
+        yield started
+    assert started.events("internal_error") == []
+
+
+@pytest.fixture
+def server(process: ServerProcess) -> Iterator[Server]:
+    """A server with a whole dataset that goes as soon as one reader has passed it."""
+    made = Server(process.location, timeouts=QUICK)
+    made.action("create", {"dataset": NAME, "retention": {"readers": 1}})
+    writer = made.open_put(flight.FlightDescriptor.for_path(NAME), batch(0).schema)[0]
+    for number in range(FRAMES):
+        writer.write_batch(batch(number))
+    writer.close()
+    yield made
+    made.action("drop", {"dataset": NAME})
+    eventually(lambda: made.action("statistics", {})["memory"]["used_bytes"], 0)
+    made.close()
+
+
+def batch(number: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": np.full(FRAME_ROWS, number)})
+
+
+def overtake(process: ServerProcess) -> None:
+    """Another reader goes on where the slow one stands, to the end, and everything is let go."""
+    start = 0
+    while True:
+        answer = get(f"{process.http}/v1/datasets/{NAME}/partitions/0?from={start}")
+        if answer.status == 200:
+            return
+        # The slow one has passed these itself; it may still fill buffers on its way.
+        assert answer.json()["first"] > start
+        start = answer.json()["first"]
+
+
+def take_all(take: Callable[[], pa.RecordBatch | None], taken: list[pa.RecordBatch]) -> None:
+    while (following := take()) is not None:
+        taken.append(following)
+
+
+def check_released(code: str, detail: dict[str, object]) -> None:
+    assert code == "released"
+    assert (detail["dataset"], detail["partition"], detail["first"]) == (NAME, 0, FRAMES)
+
+
+def test_pyarrow_s_client_is_told_after_the_frames_that_it_could_get(
+    process: ServerProcess, server: Server
+) -> None:
+    with flight.connect(process.location) as client:
+        reader = client.do_get(flight.Ticket(NAME.encode()))
+        taken = [reader.read_chunk().data]
+        overtake(process)
+        with pytest.raises(KeyError, match=r"dataset 'd' partition 0: frame \d+ was let go"):
+            take_all(lambda: reader.read_chunk().data, taken)
+    assert len(taken) < FRAMES
+    assert taken == [batch(number) for number in range(len(taken))]
+
+
+def test_the_error_is_typed_and_says_what_is_left(process: ServerProcess, server: Server) -> None:
+    with RawFlight(process.location) as raw:
+        call = raw.call("DoGet", field(1, NAME.encode()))
+        messages = iter(call)
+        next(messages)  # the schema
+        next(messages)
+        overtake(process)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(messages)
+    refused = refusal(caught.value)
+    assert refused.status == "NOT_FOUND"
+    check_released(refused.detail["error"], refused.detail)
+
+
+def test_the_bulk_lane_is_cut_and_says_why_to_whoever_reads_on(
+    process: ServerProcess, server: Server
+) -> None:
+    url = f"{process.http}/v1/datasets/{NAME}/partitions/0"
+    with RawGet(url, receive_buffer_bytes=64 << 10) as slow:
+        assert slow.head()[0] == 200
+        chunks = slow.chunks()
+        next(chunks)
+        overtake(process)
+        with pytest.raises(Cut):
+            list(chunks)
+        assert slow.trailers == {}
+    again = get(f"{url}?from={slow.chunk_count}")
+    assert again.status == 404
+    check_released(again.json()["error"], again.json())
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk", "auto"])
+def test_our_client_raises_what_the_server_says(
+    process: ServerProcess, server: Server, lane: LaneChoice
+) -> None:
+    assert process.http is not None
+    locations = [process.location, process.http]
+    slow = PartitionStream(server, Ticket(NAME, 0), locations=locations, lane=lane)
+    first = slow.read()
+    assert first is not None
+    taken = [first]
+    overtake(process)
+    with pytest.raises(Released, match="was let go") as caught:
+        take_all(slow.read, taken)
+    slow.close()
+    check_released(caught.value.code, caught.value.detail)
+    assert len(taken) < FRAMES
+    assert taken == [batch(number) for number in range(len(taken))]
+
+
+def test_a_reader_that_lacks_only_the_end_gets_it(process: ServerProcess, server: Server) -> None:
+    overtake(process)
+    ticket = json.dumps({"dataset": NAME, "from": FRAMES}).encode()
+    with RawFlight(process.location) as raw:
+        call = raw.call("DoGet", field(1, ticket))
+        assert len(list(call)) == 1
+        assert dict(call.trailing_metadata())["x-flight-shuffle-frames"] == str(FRAMES)
