@@ -14,9 +14,14 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 import pytest
 import pytest_asyncio
 import uvloop
+from hypothesis import HealthCheck, settings
 
 from tests.support import java, leftovers
 from tests.support.server_process import ServerProcess
+
+# A slow machine is no defect: no example has a deadline, and none is too slow to be made.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 _failed = pytest.StashKey[bool]()
 

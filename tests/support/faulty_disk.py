@@ -34,8 +34,8 @@ import uvloop
 from flight_server import config
 from flight_server.server import Server
 
-START_DEADLINE_SECONDS = 30.0
-STOP_DEADLINE_SECONDS = 30.0
+START_DEADLINE_SECONDS = 60.0
+STOP_DEADLINE_SECONDS = 60.0
 
 _CHANGES = ("open", "write", "pwritev", "fsync", "ftruncate", "rename", "unlink", "mkdir", "rmdir")
 _BY_FD = frozenset({"write", "pwritev", "fsync", "ftruncate", "pread"})

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.01
 # Python's own and meant to live as long as the process: multiprocessing starts it once.
 _PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
