@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,12 @@ def names(client: flight.FlightClient) -> set[str]:
 
 
 def files(data_dir: Path) -> list[Path]:
-    """Every file and directory of datasets."""
-    return sorted((data_dir / "datasets").rglob("*"))
+    """Every file and directory of datasets; one may go meanwhile, which ``rglob`` does not allow."""
+    return sorted(
+        Path(parent, name)
+        for parent, directories, plain in os.walk(data_dir / "datasets")
+        for name in (*directories, *plain)
+    )
 
 
 def segment_bytes(data_dir: Path) -> int:
