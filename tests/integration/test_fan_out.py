@@ -138,9 +138,13 @@ def test_statistics_and_why_show_each_reader_s_place(raw: RawFlight, server: Ser
         eventually(lambda: [each["position"] for each in subscriptions(raw)], [3])
         (shown,) = subscriptions(raw)
         assert shown["lag_bytes"] == 0
-        (waiting,) = [each for each in raw.action("why", {"dataset": "d"})["waits"] if each["partition"] == 0]
-        assert waiting["waiting_for"] == "producer"
-        assert waiting["peer"] == shown["peer"]
+
+        def waiting() -> list[tuple[str, str]]:
+            waits = raw.action("why", {"dataset": "d"})["waits"]
+            return [(each["waiting_for"], each["peer"]) for each in waits if each["partition"] == 0]
+
+        # Until gRPC says that the last frame is written, the server waits for this reader.
+        eventually(waiting, [("producer", shown["peer"])])
 
 
 def test_dropping_a_dataset_ends_its_readers_and_its_producer_with_the_reason(

@@ -199,25 +199,30 @@ def test_trailers_carry_the_totals_and_headers_the_generation(
 def test_polling_reports_progress_and_is_complete_when_sealed(
     raw: RawFlight, client: flight.FlightClient
 ) -> None:
-    act(client, "create", dataset="d", kind="shuffle", producers=2)
+    act(client, "create", dataset="d", kind="shuffle", producers=4)
 
     def attempt(producer: int) -> None:
         writer, _ = client.do_put(descriptor("d", producer=producer, attempt="a"), BATCH.schema)
         with writer:
             writer.write_metadata(b'{"commit":{"rows":0,"frames":0}}')
 
-    attempt(0)
-    half = poll(raw, deadline_seconds=1.0)
+    attempt(0)  # the first one also says the schema, which is a change of its own
+    with ThreadPoolExecutor(1) as thread:
+        polling = thread.submit(poll, raw)
+        eventually(lambda: len(act(client, "why", dataset="d")["waits"]), 1)
+        attempt(1)
+        half = polling.result()
     assert half["progress"] == 0.5
     assert half["descriptor"] == path("d")
-    attempt(1)
+    attempt(2)
+    attempt(3)
     whole = poll(raw)
     assert (whole["progress"], whole["descriptor"]) == (1.0, None)
     assert flight.FlightInfo.deserialize(whole["info"]).total_records == 0
 
 
-def poll(raw: RawFlight, deadline_seconds: float = 30.0) -> dict[str, Any]:
-    (answer,) = raw.ask("PollFlightInfo", path("d"), deadline_seconds=deadline_seconds)
+def poll(raw: RawFlight) -> dict[str, Any]:
+    (answer,) = raw.ask("PollFlightInfo", path("d"))
     fields = fields_of(answer)
     (progress,) = struct.unpack("<d", answer[answer.index(varint(3 << 3 | 1)[:1], len(fields[1])) + 1 :][:8])
     return {"info": fields[1], "descriptor": fields.get(2), "progress": progress}
@@ -301,11 +306,11 @@ def test_an_overwrite_takes_the_name_when_it_is_sealed_and_readers_of_the_old_on
     assert reading.read_chunk().data == BATCH
     new = pa.record_batch({"n": [9]})
     first, frame = put_messages(descriptor("d", mode="overwrite").serialize(), [new])
+    frames = act(client, "statistics")["frames_in"]
     with OpenPut(raw) as open_put:
         open_put.send(first)
         open_put.send(frame)
-        frames = act(client, "statistics")["frames_in"]
-        eventually(lambda: act(client, "statistics")["frames_in"] >= frames, expected=True)
+        eventually(lambda: act(client, "statistics")["frames_in"], frames + 1)
         assert read(client, b"d") == [1, 2, 3] * 2  # the old one, until the new one is whole
     assert read(client, b"d") == [9]
     assert reading.read_chunk().data == BATCH
@@ -353,10 +358,10 @@ def test_an_overwrite_may_say_which_generation_it_replaces(client: flight.Flight
 def test_the_last_of_two_overwrites_has_the_name(raw: RawFlight, client: flight.FlightClient) -> None:
     put(client, "d", BATCH)
     first, frame = put_messages(descriptor("d", mode="overwrite").serialize(), [pa.record_batch({"n": [7]})])
+    puts = act(client, "statistics")["puts"]
     with OpenPut(raw) as slow:
         slow.send(first)
-        frames = act(client, "statistics")["puts"]
-        eventually(lambda: act(client, "statistics")["puts"] >= frames, expected=True)
+        eventually(lambda: act(client, "statistics")["puts"], puts + 1)
         put(client, "d", pa.record_batch({"n": [8]}), mode="overwrite")
         assert read(client, b"d") == [8]
         slow.send(frame)
