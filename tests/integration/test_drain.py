@@ -20,7 +20,7 @@ from tests.support.durable import OPTIONS, action, get, names, put, put_attempt,
 from tests.support.server_process import ServerProcess
 
 DATA = table()
-LONG_SECONDS, SHORT_SECONDS = 60.0, 0.5
+LONG_SECONDS, SHORT_SECONDS = 60.0, 1.0
 
 Servers = Callable[..., ServerProcess]
 WAYS: dict[str, Callable[[ServerProcess, flight.FlightClient], object]] = {
@@ -34,9 +34,9 @@ def drain(request: pytest.FixtureRequest) -> Callable[[ServerProcess, flight.Fli
     return WAYS[request.param]
 
 
-def begin_put(client: flight.FlightClient, dataset: str) -> Any:
+def begin_put(client: flight.FlightClient, dataset: str, **options: object) -> Any:
     """A put that has written one batch, which readers have seen, and goes on."""
-    action(client, "create", dataset=dataset)
+    action(client, "create", dataset=dataset, **options)
     writer, _ = client.do_put(flight.FlightDescriptor.for_path(dataset), DATA.schema, OPTIONS)
     writer.write_batch(DATA.to_batches()[0])
     assert client.do_get(flight.Ticket(dataset.encode()), OPTIONS).read_chunk().data.num_rows
@@ -134,11 +134,7 @@ def test_durable_data_is_on_disk_when_the_process_has_ended(
 ) -> None:
     server = flight_server_process(http_port=-1, data_dir=tmp_path, drain_grace_seconds=LONG_SECONDS)
     with closing(flight.connect(server.location)) as client:
-        action(client, "create", dataset="sealed_in_the_grace", durable=True)
-        writer, _ = client.do_put(
-            flight.FlightDescriptor.for_path("sealed_in_the_grace"), DATA.schema, OPTIONS
-        )
-        writer.write_table(DATA)
+        writer = begin_put(client, "sealed_in_the_grace", durable=True)
         watching = wait_until_draining(server)
         next(watching)
         server.signal(signal.SIGTERM)
