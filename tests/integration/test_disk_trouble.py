@@ -29,6 +29,8 @@ from tests.support.server_process import ServerProcess
 
 DEADLINE_SECONDS = 20.0
 POLL_SECONDS = 0.02
+# Of the server, where a producer is to be refused: longer than a disk that works ever needs for a write.
+PATIENCE_SECONDS = 2.0
 # 5 MiB of them for frames: SMALL fits into RAM, and BIG does not.
 MEMORY: dict[str, Any] = {"memory_limit": "8MiB", "segment_size": "1MiB"}
 SMALL = pa.table({"bytes": [os.urandom(1 << 16) for _ in range(16)]})
@@ -76,7 +78,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS", "EDQUOT"])
 def test_a_disk_that_takes_nothing_refuses_producers_and_loses_nothing(servers: Servers, error: str) -> None:
-    server = servers(budget_deadline_seconds=0.5)
+    server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
     with closing(flight.connect(server.location)) as client:
         write(client, SMALL, "in-ram")
         write(client, BIG, "on-disk")
@@ -116,7 +118,7 @@ def waits_for(client: flight.FlightClient, what: str) -> bool:
 
 def test_a_disk_limit_is_used_up_to_the_last_frame(servers: Servers) -> None:
     # Less than one batch of the spiller: whole batches would never fit.
-    server = servers(budget_deadline_seconds=0.5, disk_limit="2MiB")
+    server = servers(budget_deadline_seconds=PATIENCE_SECONDS, disk_limit="2MiB")
     with closing(flight.connect(server.location)) as client:
         refusal = refused(lambda: write(client, BIG, "too-much"))
         assert refusal["error"] == "out_of_budget"
@@ -170,7 +172,7 @@ def test_frames_that_were_spilled_are_copied_when_their_fsync_failed(
 def test_a_seal_that_the_disk_never_took_is_refused_and_nothing_of_it_is_left(
     servers: Servers, tmp_path: Path
 ) -> None:
-    server = servers(budget_deadline_seconds=0.5)
+    server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
     with closing(flight.connect(server.location)) as client:
         action(client, "create", dataset="d", durable=True)
         server.fail(fsync="EIO")
@@ -186,7 +188,7 @@ def test_a_seal_that_the_disk_never_took_is_refused_and_nothing_of_it_is_left(
 
 
 def test_an_overwrite_that_fails_leaves_the_old_generation(servers: Servers) -> None:
-    server = servers(budget_deadline_seconds=0.5)
+    server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
     with closing(flight.connect(server.location)) as client:
         action(client, "create", dataset="d", durable=True)
         write(client, SMALL, "d")
@@ -199,7 +201,7 @@ def test_an_overwrite_that_fails_leaves_the_old_generation(servers: Servers) -> 
 
 
 def test_a_shuffle_can_be_sealed_again_when_the_disk_has_recovered(servers: Servers) -> None:
-    server = servers(budget_deadline_seconds=0.5)
+    server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
     with closing(flight.connect(server.location)) as client:
         action(client, "create", dataset="d", kind="shuffle", partitions=2, durable=True)
         put_attempt(client, "d", {1: SMALL}, chunk_rows=4)
@@ -288,7 +290,7 @@ def test_a_small_file_system_is_used_to_its_end_and_survived(
         disk_limit="1GiB",
         memory_limit="8MiB",
         segment_size="1MiB",
-        budget_deadline_seconds=0.5,
+        budget_deadline_seconds=PATIENCE_SECONDS,
         http_port=-1,
     )
 
