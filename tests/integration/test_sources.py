@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import flight
 
+from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
 DEADLINE_SECONDS = 60.0
@@ -128,9 +129,12 @@ def test_a_storm_of_cancelled_readers_neither_stops_nor_repeats_the_pull(
     client = connect(flight_server_process(source_roots=files))
     client.create("d", format="parquet", path=str(files))
     ticket = client.info("d").endpoints[0].ticket
-    for _ in range(40):
+    stormed = 0
+    # Those that leave before the server has begun to read for them start no pull: more of them, until one has.
+    while stormed < 40 or client.action("statistics")["pulls"] == 0:
         reader = client.flight.do_get(ticket, flight.FlightCallOptions(timeout=DEADLINE_SECONDS))
         reader.cancel()
+        stormed += 1
     client.until("sealed", lambda: _state(client, "d") == "sealed")
     assert same_rows(client.read(ticket), table_of(0))
     assert client.action("statistics")["pulls"] == 1
@@ -211,8 +215,12 @@ def test_a_relay_of_a_stream_passes_on_what_is_there_before_its_end(
     relay.create("live", flight=server.location, dataset="live")
     reader = relay.flight.do_get(flight.Ticket(b"live"), flight.FlightCallOptions(timeout=DEADLINE_SECONDS))
     assert reader.read_chunk().data.num_rows == 2
-    (wait,) = [each for each in relay.action("why")["waits"] if each["peer"].startswith("grpc://")]
-    assert wait["waiting_for"] == "source"
+
+    def upstream_waits() -> list[str]:
+        waits = relay.action("why")["waits"]
+        return [each["waiting_for"] for each in waits if each["peer"].startswith("grpc://")]
+
+    relay.until("it waits for the upstream", lambda: upstream_waits() == ["source"])
     writer.write_batch(pa.record_batch([[3]], schema))
     assert reader.read_chunk().data.to_pydict() == {"n": [3]}
     assert relay.action("statistics")["datasets"]["live"]["partitions"]["0"]["rows"] == 3
@@ -230,21 +238,23 @@ def test_a_relay_whose_upstream_is_killed_fails_and_works_again_later(
     writer, _ = upstream.flight.do_put(flight.FlightDescriptor.for_path("d"), schema)
     writer.write_batch(pa.record_batch([[1]], schema))
     upstream.until("described", lambda: "d" in upstream.action("statistics")["datasets"])
-    generation = relay.create("d", flight=server.location, dataset="d")
-    reader = relay.flight.do_get(flight.Ticket(b"d"), flight.FlightCallOptions(timeout=DEADLINE_SECONDS))
-    assert reader.read_chunk().data.num_rows == 1
-    server.kill()
-    with pytest.raises(flight.FlightUnavailableError, match="the upstream says UNAVAILABLE"):
-        reader.read_chunk()
-    with pytest.raises(flight.FlightUnavailableError):  # still away: tried again, and failed again
-        relay.read(flight.Ticket(b"d"))
-    assert relay.action("statistics")["pulls"] == 2
-    port = server.location.rpartition(":")[2]
-    again = connect(flight_server_process(port=int(port)))
-    put(again, "d", [7, 8])
-    # The generation that was relayed died with its server: never its first rows and then others.
-    relay.until("renewed", lambda: _generation_after_a_read(relay) != generation)
-    assert relay.read(flight.Ticket(b"d"))["n"].to_pylist() == [7, 8]
+    # An address that stays, because a port that was let go may be anybody's.
+    with Proxy.to(server.location) as address:
+        generation = relay.create("d", flight=address.location, dataset="d")
+        reader = relay.flight.do_get(flight.Ticket(b"d"), flight.FlightCallOptions(timeout=DEADLINE_SECONDS))
+        assert reader.read_chunk().data.num_rows == 1
+        server.kill()
+        with pytest.raises(flight.FlightUnavailableError, match="the upstream says UNAVAILABLE"):
+            reader.read_chunk()
+        with pytest.raises(flight.FlightUnavailableError):  # still away: tried again, and failed again
+            relay.read(flight.Ticket(b"d"))
+        assert relay.action("statistics")["pulls"] == 2
+        again = connect(started := flight_server_process())
+        put(again, "d", [7, 8])
+        address.redirect(started.location)
+        # The generation that was relayed died with its server: never its first rows and then others.
+        relay.until("renewed", lambda: _generation_after_a_read(relay) != generation)
+        assert relay.read(flight.Ticket(b"d"))["n"].to_pylist() == [7, 8]
 
 
 def test_a_relay_says_that_the_upstream_dataset_was_replaced_and_follows_with_a_new_generation(

@@ -45,8 +45,11 @@ class Proxy:
     @classmethod
     def to(cls, location: str) -> Self:
         """A proxy to ``grpc://host:port`` or ``http://host:port``."""
-        host, _, port = location.partition("://")[2].partition("/")[0].rpartition(":")
-        return cls(host, int(port))
+        return cls(*_host_and_port(location))
+
+    def redirect(self, location: str) -> None:
+        """Send new connections there from now on."""
+        self._target = _host_and_port(location)
 
     @property
     def location(self) -> str:
@@ -152,6 +155,11 @@ class Proxy:
             # One side is gone; the other one must see it.
             for sock in (source, target):
                 _reset(sock)
+
+
+def _host_and_port(location: str) -> tuple[str, int]:
+    host, _, port = location.partition("://")[2].partition("/")[0].rpartition(":")
+    return host, int(port)
 
 
 def _reset(sock: socket.socket) -> None:
