@@ -24,6 +24,7 @@ from .readback import Reader
 from .running import Running
 from .spiller import Spiller
 from .store import Store
+from .turns import Turns
 from .waits import Waits
 
 HEAD_PATIENCE_SECONDS = 1.0
@@ -59,6 +60,7 @@ class Core:
         self.budget = budget
         self.store = store
         self.waits = Waits()
+        self.turns = Turns()
         self.spiller = Spiller(store)
         self.running = Running()
         self.counters = Counters()

@@ -21,7 +21,18 @@ MAX_LINES = 400
 # The server's modules, lowest layer first. A module imports only from layers below its own. Packages stand
 # here under their own name, and their modules belong to the same layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("allocator", "background", "changes", "data_dir", "errors", "lean", "machine", "memory", "waits"),
+    (
+        "allocator",
+        "background",
+        "changes",
+        "data_dir",
+        "errors",
+        "lean",
+        "machine",
+        "memory",
+        "turns",
+        "waits",
+    ),
     ("auth", "broadcast", "running", "strict_json", "wire"),
     ("protocol",),
     ("budget", "decoder", "frames", "spill"),

@@ -1,0 +1,98 @@
+"""Each pass of the loop lets one turn's bytes through, first come, first served; others get in between."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+from flight_server import gets
+from flight_server.protocol import CreateRequest
+from flight_server.readback import Reader
+from flight_server.turns import MESSAGE_COST_BYTES, TURN_BYTES, Turns
+from tests.support.cores import running_core
+from tests.support.frames import frame
+
+FRAMES = 5
+
+
+class Takers:
+    """Tasks that take a turn each, in order; ``through`` has those that have got theirs."""
+
+    def __init__(self, turns: Turns, sizes: list[int]) -> None:
+        self.through: list[int] = []
+        loop = asyncio.get_running_loop()
+        self.tasks = [loop.create_task(self._take(turns, *each)) for each in enumerate(sizes)]
+
+    async def _take(self, turns: Turns, number: int, size_bytes: int) -> None:
+        await turns.take(size_bytes)
+        self.through.append(number)
+
+    async def passes(self) -> list[int]:
+        """How many are through after each pass of the loop in which somebody has come through."""
+        counts: list[int] = []
+        async with asyncio.timeout(20):
+            while not all(task.done() for task in self.tasks):
+                await asyncio.sleep(0)
+                if self.through and counts[-1:] != [len(self.through)]:
+                    counts.append(len(self.through))
+        return counts
+
+
+async def test_each_pass_lets_as_many_through_as_a_turn_has_bytes_for() -> None:
+    takers = Takers(Turns(), [TURN_BYTES // 2] * 6)
+    assert await takers.passes() == [2, 4, 6]
+    assert takers.through == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_message_larger_than_a_turn_goes_when_it_is_next_and_alone() -> None:
+    takers = Takers(Turns(), [3 * TURN_BYTES, 1, 3 * TURN_BYTES, 1])
+    assert await takers.passes() == [1, 3, 4]
+    assert takers.through == [0, 1, 2, 3]
+
+
+async def test_a_small_message_costs_what_handling_it_costs() -> None:
+    at_once = TURN_BYTES // MESSAGE_COST_BYTES
+    assert await Takers(Turns(), [1] * 2 * at_once).passes() == [at_once, 2 * at_once]
+
+
+async def test_who_comes_later_does_not_overtake_those_who_wait() -> None:
+    turns = Turns()
+    takers = Takers(turns, [TURN_BYTES] * 4)
+    await asyncio.sleep(0)
+    later = Takers(turns, [1])
+    await later.passes()
+    assert takers.through == [0, 1, 2, 3]
+
+
+async def test_one_who_has_left_takes_nobodys_turn() -> None:
+    takers = Takers(Turns(), [TURN_BYTES] * 4)
+    await asyncio.sleep(0)
+    takers.tasks[1].cancel()
+    takers.tasks[2].cancel()
+    await takers.passes()
+    assert takers.through == [0, 3]
+
+
+async def test_a_reader_whose_peer_takes_everything_lets_the_others_in_between(tmp_path: Path) -> None:
+    async with running_core(tmp_path) as core:
+        dataset = core.store.create(CreateRequest("d"), None)[0]
+        partition = dataset.begin_stream(0)
+        for _ in range(FRAMES):
+            partition.publish(frame(TURN_BYTES, pool=core.budget.frames))
+        dataset.end_stream(partition)
+        taken = dict.fromkeys(("a", "b", "c"), 0)
+        leads: list[int] = []
+
+        async def read(peer: str) -> None:
+            # Nothing else in here waits: all frames are in RAM, and nobody writes them anywhere.
+            async with aclosing(gets.read(core, dataset, Reader("d", 0, peer), 0)) as runs:
+                async for _ in runs:
+                    taken[peer] += 1
+                    leads.append(max(taken.values()) - min(taken.values()))
+
+        async with asyncio.TaskGroup() as group:
+            for peer in taken:
+                group.create_task(read(peer))
+        assert set(taken.values()) == {FRAMES}
+        assert max(leads) <= 2
