@@ -18,6 +18,10 @@ HTTP/2 settings, on purpose
     times the number of producing streams. gRPC's own probing of the bandwidth-delay product is off,
     because it lets the window of each stream grow to several times that, whatever memory there is. The
     price is a ceiling of one window per round trip for one stream: 4 MiB at 10 ms is 400 MB/s.
+
+    A call that has come and that the loop has not accepted yet waits, in the order of arrival, for as long
+    as its client wants. gRPC's own limit is 30 s, after which it cancels all that have waited for longer:
+    its client sees a bare CANCELLED and the server sees nothing. ``turns`` says what keeps this wait short.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ from .recovery import recover
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService
 from .store import Store
 
+ACCEPT_PATIENCE_SECONDS = 24 * 3600
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
 MAX_HOLES_BYTES = 32 << 20
@@ -197,6 +202,7 @@ class Server:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.server_max_unrequested_time_in_server", ACCEPT_PATIENCE_SECONDS),
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", self._stream_window_bytes()),
         ]
