@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +14,10 @@ from typing import Annotated, Any
 import structlog
 import typer
 import uvloop
-from pydantic import ValidationError
+from pydantic import ByteSize, ValidationError
 
 from . import allocator, config, lean  # noqa: F401  # lean: before the server, which imports pyarrow
+from .data_dir import DataDirUnusable
 from .server import Server
 
 _EXIT_USAGE = 2
@@ -72,38 +74,53 @@ async def _serve(settings: config.Settings) -> None:
     await server.run()
 
 
+_METAVARS = (("Path", "PATH"), ("ByteSize", "SIZE"), ("float", "SECONDS"))
+
+
+def _option(name: str) -> Any:
+    """The option of a setting, explained as ``config`` does it."""
+    field = config.Settings.model_fields[name]
+    text, default = field.description or "", field.default
+    if isinstance(default, bool):
+        text += f"; default: {'on' if default else 'off'}"
+    elif isinstance(default, ByteSize):
+        text += f"; default: {default.human_readable()}"
+    elif isinstance(default, int | float | str):
+        text += f"; default: {default:g}" if isinstance(default, float) else f"; default: {default}"
+    metavars = (word for kind, word in _METAVARS if kind in str(field.annotation))
+    return typer.Option(help=text, metavar=next(metavars, None))
+
+
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = None,
-    port: Annotated[int | None, typer.Option(help="gRPC port; 0 takes any free one.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="HTTP port; 0 any free one, -1 none.")] = None,
-    advertise_host: Annotated[str | None, typer.Option(help="Host name that clients are told.")] = None,
-    memory_limit: Annotated[str | None, typer.Option(help="All bytes held, such as 8GiB.")] = None,
-    disk_limit: Annotated[str | None, typer.Option(help="All bytes in segments, such as 100GiB.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Spilled and durable frames.")] = None,
-    segment_size: Annotated[str | None, typer.Option(help="Size of a segment file.")] = None,
-    max_message: Annotated[str | None, typer.Option(help="Largest Flight message.")] = None,
-    full_validation: Annotated[
-        bool | None, typer.Option(help="Check every offset and text of a batch.")
+    host: Annotated[str | None, _option("host")] = None,
+    port: Annotated[int | None, _option("port")] = None,
+    http_port: Annotated[int | None, _option("http_port")] = None,
+    advertise_host: Annotated[str | None, _option("advertise_host")] = None,
+    memory_limit: Annotated[str | None, _option("memory_limit")] = None,
+    disk_limit: Annotated[str | None, _option("disk_limit")] = None,
+    data_dir: Annotated[str | None, _option("data_dir")] = None,
+    segment_size: Annotated[str | None, _option("segment_size")] = None,
+    max_message: Annotated[str | None, _option("max_message")] = None,
+    full_validation: Annotated[bool | None, _option("full_validation")] = None,
+    lease_seconds: Annotated[float | None, _option("lease_seconds")] = None,
+    budget_deadline_seconds: Annotated[float | None, _option("budget_deadline_seconds")] = None,
+    stall_seconds: Annotated[float | None, _option("stall_seconds")] = None,
+    schema_seconds: Annotated[float | None, _option("schema_seconds")] = None,
+    keepalive_seconds: Annotated[float | None, _option("keepalive_seconds")] = None,
+    drain_grace_seconds: Annotated[float | None, _option("drain_grace_seconds")] = None,
+    source_roots: Annotated[list[str] | None, _option("source_roots")] = None,
+    source_s3: Annotated[bool | None, _option("source_s3")] = None,
+    source_flight: Annotated[bool | None, _option("source_flight")] = None,
+    source_failure_seconds: Annotated[float | None, _option("source_failure_seconds")] = None,
+    token: Annotated[str | None, _option("token")] = None,
+    tls_cert: Annotated[str | None, _option("tls_cert")] = None,
+    tls_key: Annotated[str | None, _option("tls_key")] = None,
+    log_format: Annotated[str | None, _option("log_format")] = None,
+    log_level: Annotated[str | None, _option("log_level")] = None,
+    exit_with_parent: Annotated[bool | None, _option("exit_with_parent")] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with settings", metavar="PATH")
     ] = None,
-    lease_seconds: Annotated[float | None, typer.Option(help="Lease where a dataset says none.")] = None,
-    budget_deadline_seconds: Annotated[
-        float | None, typer.Option(help="Patience of a producer held back.")
-    ] = None,
-    stall_seconds: Annotated[float | None, typer.Option(help="Patience with a stalled reader.")] = None,
-    schema_seconds: Annotated[float | None, typer.Option(help="Patience of a reader without schema.")] = None,
-    keepalive_seconds: Annotated[float | None, typer.Option(help="Interval of HTTP/2 pings.")] = None,
-    drain_grace_seconds: Annotated[float | None, typer.Option(help="Grace for streams at the end.")] = None,
-    source_roots: Annotated[list[Path] | None, typer.Option(help="Directory that sources may read.")] = None,
-    source_s3: Annotated[bool | None, typer.Option(help="Sources may read s3:// URLs.")] = None,
-    source_flight: Annotated[bool | None, typer.Option(help="Sources may pull from Flight servers.")] = None,
-    source_failure_seconds: Annotated[float | None, typer.Option(help="Memory for failed pulls.")] = None,
-    token: Annotated[str | None, typer.Option(help="Bearer token; better in FLIGHT_SERVER_TOKEN.")] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM private key.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    exit_with_parent: Annotated[bool | None, typer.Option(help="End when standard input ends.")] = None,
-    config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,
 ) -> None:
     """Serve Arrow Flight until SIGTERM. Flags go over FLIGHT_SERVER_* over --config over defaults."""
     given = {
@@ -111,21 +128,46 @@ def serve(
     }
     try:
         settings = config.load(given, config_file)
+        _check_tls(settings)
     except ValidationError as error:
-        for problem in error.errors():
-            where = ".".join(str(part) for part in problem["loc"]) or "settings"
-            typer.echo(f"flight-server: {where}: {problem['msg']}", err=True)
-        raise typer.Exit(_EXIT_USAGE) from None
-    except (FileNotFoundError, ValueError) as error:
-        typer.echo(f"flight-server: {error}", err=True)
-        raise typer.Exit(_EXIT_USAGE) from None
+        raise _ended(_EXIT_USAGE, *config.explained(error)) from None
+    except (OSError, ValueError) as error:
+        raise _ended(_EXIT_USAGE, str(error)) from None
     _configure_logs(settings)
     allocator.tune(int(settings.memory_limit))
     try:
         uvloop.run(_serve(settings))
+    except DataDirUnusable as error:
+        raise _ended(_EXIT_USAGE, f"--data-dir: {error}") from None
     except OSError as error:
-        typer.echo(f"flight-server: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise _ended(1, f"{error.filename}: {error.strerror}" if error.filename else str(error)) from None
+
+
+def _check_tls(settings: config.Settings) -> None:
+    """Find out now what gRPC would say in other words, and only in its log."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    for flag, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"{flag}: {path} cannot be read: {error.strerror}") from None
+    try:
+        # Without a password: OpenSSL would ask the terminal for one, and gRPC takes no such key.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            settings.tls_cert, settings.tls_key, password=""
+        )
+    except (ssl.SSLError, ValueError):
+        raise ValueError(
+            f"--tls-cert and --tls-key: {settings.tls_cert} and {settings.tls_key} are no PEM certificate "
+            "chain with its unencrypted key"
+        ) from None
+
+
+def _ended(code: int, *sentences: str) -> typer.Exit:
+    for sentence in sentences:
+        typer.echo(f"flight-server: {' '.join(sentence.split())}", err=True)
+    return typer.Exit(code)
 
 
 def main() -> None:

@@ -1,21 +1,27 @@
 """Settings: one typed model. Flags over environment over TOML over defaults.
 
 The environment variable of a setting is its name in capitals behind ``FLIGHT_SERVER_``; the TOML key
-is the name itself; the flag is the name with dashes. Sizes are integers of bytes or texts such as
-``64MiB``; times are seconds. This is the only module that reads the environment.
+is the name itself; the flag is the name with dashes. This is the only module that reads the environment.
+
+Sizes are integers of bytes, or a number and a unit and nothing else: ``64MiB``, ``1.5 GB``. What pydantic
+takes for a size besides (text behind the unit, bits, true and false) is refused: a limit that was
+misunderstood is found out too late. Times are seconds.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, model_validator
+from pydantic import BeforeValidator, ByteSize, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -25,11 +31,38 @@ from .protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
 
 DEFAULT_MEMORY_SHARE = 0.5
 
+_SIZE = re.compile(
+    r"\s*(?P<number>[0-9]{1,18}(\.[0-9]{1,9})?)\s*((?P<prefix>[kmgtp]?)(?P<binary>i?)b)?\s*", re.IGNORECASE
+)
+
+
+def _size(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or (found["binary"] and not found["prefix"]):
+        shown = repr(value if len(str(value)) < 40 else f"{str(value)[:40]}…")
+        raise ValueError(f"{shown} is no size: give bytes, or a number and a unit, such as 64MiB or 1.5GB")
+    power = " kmgtp".index((found["prefix"] or " ").lower())
+    return int(Decimal(found["number"]) * (1024 if found["binary"] else 1000) ** power)
+
+
+def _named(value: object) -> object:
+    if value == "":
+        raise ValueError("an empty text is no path")  # Path would take it for the working directory
+    return value
+
+
+Size = Annotated[ByteSize, BeforeValidator(_size)]
+NamedPath = Annotated[Path, BeforeValidator(_named)]
+
 
 class Settings(BaseSettings):
     """What a server is started with."""
 
-    model_config = SettingsConfigDict(env_prefix="FLIGHT_SERVER_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="FLIGHT_SERVER_", extra="forbid", frozen=True, allow_inf_nan=False
+    )
 
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="gRPC port; 0 takes any free one")
@@ -40,23 +73,24 @@ class Settings(BaseSettings):
         None, description="the host name that clients are told; default: as asked"
     )
 
-    memory_limit: ByteSize = Field(
+    memory_limit: Size = Field(
         default_factory=lambda: ByteSize(int(machine.memory_bytes() * DEFAULT_MEMORY_SHARE)),
         ge=MIN_MEMORY_LIMIT_BYTES,
-        description="all bytes held; default: half of the container's or machine's memory",
+        description="all bytes held, such as 8GiB; default: half of the container's or machine's memory",
     )
-    disk_limit: ByteSize | None = Field(
+    disk_limit: Size | None = Field(
         None,
         ge=1,
         description="all bytes in segments; default: 4/5 of what is free in the data directory's file system "
         "at the start, and the recovered datasets",
     )
-    data_dir: Path | None = Field(
+    data_dir: NamedPath | None = Field(
         None, description="spilled and durable frames; default: a temporary directory"
     )
-    segment_size: ByteSize = Field(ByteSize(32 << 20), ge=1 << 16, description="size of a segment file")
-    max_message: ByteSize | None = Field(
+    segment_size: Size = Field(ByteSize(32 << 20), ge=1 << 16, description="size of a segment file")
+    max_message: Size | None = Field(
         None,
+        ge=1,
         description="largest Flight message; default: 256MiB, or 1/8 of the memory limit if that is less",
     )
     full_validation: bool = Field(
@@ -84,17 +118,25 @@ class Settings(BaseSettings):
         20.0, ge=0, description="how long running streams may go on at the end"
     )
 
-    source_roots: list[Path] = Field(default_factory=list, description="directories that sources may read")
+    source_roots: list[NamedPath] = Field(
+        default_factory=list, description="directory that sources may read; may be given several times"
+    )
     source_s3: bool = Field(False, description="sources may read s3:// URLs")
     source_flight: bool = Field(True, description="sources may pull from other Flight servers")
     source_failure_seconds: float = Field(5.0, ge=0, description="how long a failed pull is remembered")
 
-    token: str | None = Field(None, min_length=1, description="bearer token that every call must carry")
-    tls_cert: Path | None = Field(None, description="PEM certificate chain; with --tls-key")
-    tls_key: Path | None = Field(None, description="PEM private key; with --tls-cert")
+    token: str | None = Field(
+        None,
+        min_length=1,
+        description="bearer token that every call must carry; better in FLIGHT_SERVER_TOKEN",
+    )
+    tls_cert: NamedPath | None = Field(None, description="PEM certificate chain; with --tls-key")
+    tls_key: NamedPath | None = Field(None, description="PEM private key; with --tls-cert")
 
-    log_format: Literal["text", "json"] = "text"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = Field("text", description="text or json")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error"
+    )
     exit_with_parent: bool = Field(False, description="end when standard input ends")
 
     @model_validator(mode="after")
@@ -124,10 +166,12 @@ def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
     """The settings of flags (those that were given), environment, file and defaults.
 
     Raises:
-        pydantic.ValidationError: a value is wrong or a key unknown.
-        FileNotFoundError: ``toml`` was named and is not there.
-        ValueError: it is not TOML.
+        pydantic.ValidationError: a value is wrong or a key unknown; see :func:`explained`.
+        OSError: ``toml`` was named and is not there, or cannot be read.
+        ValueError: it is not TOML, or the environment's text for a list is not JSON.
     """
+    if toml is not None and toml.is_dir():
+        raise IsADirectoryError(f"the configuration file {toml} is a directory")
     if toml is not None and not toml.is_file():
         raise FileNotFoundError(f"there is no configuration file {toml}")
 
@@ -136,5 +180,25 @@ def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
 
     try:
         return FromFile(**flags)
+    except OSError as error:
+        raise OSError(f"the configuration file {toml} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the configuration file {toml} is not TOML: {error}") from None
+    except SettingsError:
+        # The only setting whose text pydantic-settings parses itself.
+        raise ValueError("FLIGHT_SERVER_SOURCE_ROOTS is no JSON list, such as '[\"/data\"]'") from None
+
+
+def explained(error: ValidationError) -> list[str]:
+    """One sentence for each problem, which names the option and never repeats a secret."""
+    sentences = []
+    for problem in error.errors(include_url=False, include_input=False):
+        name = str(problem["loc"][0]) if problem["loc"] else None
+        message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        if problem["type"] == "extra_forbidden":
+            sentences.append(f"there is no setting {name!r}: see --help, and write underscores for dashes")
+        elif name is None:
+            sentences.append(message)
+        else:
+            sentences.append(f"--{name.replace('_', '-')}: {message}")
+    return sentences

@@ -10,7 +10,6 @@ people to read. Directories on network file systems work where flock works.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import resource
@@ -28,6 +27,10 @@ class DataDirInUse(OSError):
     """Another server has the directory."""
 
 
+class DataDirUnusable(OSError):
+    """It cannot be made, or files in it cannot."""
+
+
 class DataDir:
     """See the module's text."""
 
@@ -42,16 +45,21 @@ class DataDir:
 
         Raises:
             DataDirInUse: another server has it.
-            OSError: it cannot be made or written to.
+            DataDirUnusable: it is not a directory, cannot be made, or cannot be written to.
         """
-        path.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise DataDirUnusable(f"the data directory {path} is not a directory") from None
+        except OSError as error:
+            raise DataDirUnusable(
+                f"the data directory {path} cannot be made or written to: {error.strerror}"
+            ) from None
         try:
             if not _locked(fd):
                 owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
-                raise DataDirInUse(
-                    errno.EBUSY, f"the data directory {path} is in use by another server (process {owner})"
-                )
+                raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except BaseException:

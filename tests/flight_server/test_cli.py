@@ -119,12 +119,30 @@ def test_a_second_server_does_not_share_the_port_of_the_first(flight_server_proc
     [
         (["--port", "70000"], ["port", "65535"]),
         (["--port", "-1"], ["port", "0"]),
-        (["--memory-limit", "lots"], ["memory_limit"]),
-        (["--memory-limit", "1KiB"], ["memory_limit", str(8 << 20)]),
+        (["--memory-limit", "lots"], ["--memory-limit: 'lots' is no size", "64MiB"]),
+        (["--memory-limit", "1KiB"], ["--memory-limit", str(8 << 20)]),
+        (["--memory-limit", "64MiBx"], ["--memory-limit: '64MiBx' is no size"]),
+        (["--disk-limit", "10 MB foo"], ["--disk-limit: '10 MB foo' is no size"]),
+        (["--segment-size", "-5MiB"], ["--segment-size: '-5MiB' is no size"]),
+        (["--max-message", "0"], ["--max-message", "greater than or equal to 1"]),
         (["--memory-limit", "64MiB", "--max-message", "32MiB"], ["1/8 of --memory-limit"]),
-        (["--lease-seconds", "0"], ["lease_seconds", "greater than 0"]),
-        (["--log-format", "xml"], ["log_format", "text", "json"]),
+        (["--lease-seconds", "0"], ["--lease-seconds", "greater than 0"]),
+        (["--lease-seconds", "-1"], ["--lease-seconds", "greater than 0"]),
+        (["--keepalive-seconds", "inf"], ["--keepalive-seconds", "finite"]),
+        (["--log-format", "xml"], ["--log-format", "text", "json"]),
+        (["--token", ""], ["--token", "at least 1 character"]),
+        (["--data-dir", ""], ["--data-dir", "an empty text is no path"]),
+        (["--source-roots", ""], ["--source-roots", "an empty text is no path"]),
         (["--tls-cert", "cert.pem"], ["--tls-cert and --tls-key go together"]),
+        (
+            ["--tls-cert", "/nowhere/a.pem", "--tls-key", "/nowhere/b.pem"],
+            ["--tls-cert: /nowhere/a.pem cannot be read: No such file or directory"],
+        ),
+        (
+            ["--tls-cert", __file__, "--tls-key", __file__],
+            ["--tls-cert and --tls-key", "no PEM certificate chain with its unencrypted key"],
+        ),
+        (["--config", "/proc"], ["the configuration file /proc is a directory"]),
         (["--config", "/nowhere/server.toml"], ["no configuration file", "/nowhere/server.toml"]),
     ],
 )
@@ -148,8 +166,14 @@ def test_a_bad_command_line_shows_the_usage(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('memory_limit = "64MiB"\nmemorylimit = 3', "memorylimit"),
-        ("memory_limit = [1]", "memory_limit"),
+        ('memory_limit = "64MiB"\nmemorylimit = 3', "there is no setting 'memorylimit'"),
+        ("[server]\nport = 1", "there is no setting 'server'"),
+        ("memory_limit = [1]", "--memory-limit: [1] is no size"),
+        ('memory_limit = "64MiBx"', "--memory-limit: '64MiBx' is no size"),
+        ("memory_limit = -1", "--memory-limit: -1 is no size"),
+        ("memory_limit = true", "--memory-limit: True is no size"),
+        ("memory_limit = 1e9", "--memory-limit: 1000000000.0 is no size"),
+        ("lease_seconds = nan", "--lease-seconds: must be a finite number"),
         ("memory_limit =", "server.toml is not TOML"),
         ("\0", "server.toml is not TOML"),
     ],
@@ -163,11 +187,48 @@ def test_a_bad_configuration_file_is_one_clear_line(tmp_path: Path, text: str, w
     assert words in line
 
 
-def test_a_bad_value_in_the_environment_is_one_clear_line() -> None:
-    ended = run(FLIGHT_SERVER_MEMORY_LIMIT="lots")
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("FLIGHT_SERVER_MEMORY_LIMIT", "64MiBx", "--memory-limit: '64MiBx' is no size"),
+        ("FLIGHT_SERVER_PORT", "tcp://10.0.0.7:8815", "--port: must be a valid integer"),
+        ("FLIGHT_SERVER_SOURCE_ROOTS", "/data", "FLIGHT_SERVER_SOURCE_ROOTS is no JSON list"),
+    ],
+)
+def test_a_bad_value_in_the_environment_is_one_clear_line(name: str, value: str, words: str) -> None:
+    ended = run(**{name: value})
     assert ended.exit_code == 2
     (line,) = ended.stderr.strip().splitlines()
-    assert "memory_limit" in line
+    assert words in line
+
+
+def test_a_token_that_is_refused_is_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('token = ["hush"]')
+    ended = run("--config", str(file))
+    assert ended.exit_code == 2
+    assert "--token" in ended.stderr
+    assert "hush" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("directory", "words"),
+    [
+        ("file", "file is not a directory"),
+        ("file/below", "file/below cannot be made or written to: Not a directory"),
+        ("taken", "taken cannot be made or written to: Is a directory"),
+    ],
+)
+def test_a_data_directory_that_cannot_be_one_is_one_clear_line(
+    tmp_path: Path, directory: str, words: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "lock").mkdir(parents=True)
+    ended = serve_in_vain("--data-dir", str(tmp_path / directory), "--port", "0", "--http-port", "-1")
+    assert ended.returncode == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert line.startswith("flight-server: --data-dir: the data directory ")
+    assert words in line
 
 
 def test_flags_count_over_environment_over_file_over_defaults(
@@ -208,5 +269,9 @@ def test_it_ends_when_the_standard_input_of_its_parent_does() -> None:
 def test_help_names_every_setting() -> None:
     ended = run("--help", COLUMNS="300", TERMINAL_WIDTH="300")
     assert ended.exit_code == 0
-    for name in Settings.model_fields:
-        assert f"--{name.replace('_', '-')}" in ended.stdout
+    text = " ".join(ended.stdout.replace("│", " ").split())
+    for name, field in Settings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert (field.description or "-") in text
+    for said in ("default: 8815", "default: 32.0MiB", "default: 86400", "default: on", "default: text"):
+        assert said in text
