@@ -2,7 +2,9 @@
 
 Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from
 ``start`` on, each once and in order; None comes only when their number and rows equal the totals that
-the server has sent. They are all of one generation.
+the server has sent. They are all of one generation. The server's checksum is left alone: it is CRC-32C over
+FlightData messages, which neither HTTP's bodies nor pyarrow's client have, and nothing that executors have
+computes CRC-32C at the speed of a stream.
 
 Resuming
     A connection that breaks, and an error that the server calls temporary, is tried again at the next
