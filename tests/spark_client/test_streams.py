@@ -360,14 +360,18 @@ def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:
     streams[0].send_run(0, 1, 3)
     with merge(streams, timeouts=QUICK) as merged:
         next(merged)
+        gc.collect()  # what others have left is not the child's to destroy
         pid = os.fork()
         if pid == 0:
             signal.alarm(30)  # a child that hangs must not stay
-            with contextlib.suppress(ForkedProcess):
-                next(merged)
-                os._exit(1)
-            merged.close()
-            os._exit(7)
+            try:
+                with contextlib.suppress(ForkedProcess):
+                    next(merged)
+                    os._exit(1)
+                merged.close()
+                os._exit(7)
+            finally:
+                os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 

@@ -19,7 +19,7 @@ from spark_client.streams import AsyncMergedStream, MergedStream
 from spark_client.transport import Timeouts
 
 SCHEMA = pa.schema([("stream", pa.int64()), ("n", pa.int64())])
-QUICK = Timeouts(slot_seconds=0.01, close_seconds=5)
+QUICK = Timeouts(slot_seconds=0.01, close_seconds=30)
 ROWS = 1000
 BATCH_BYTES = ROWS * 16
 Message = Any

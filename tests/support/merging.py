@@ -15,15 +15,17 @@ from spark_client.transport import Server, Timeouts
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])
 FRAMES, ROWS = 20, 500
+# Quick to try again, and patient with a machine that is slow.
 QUICK = Timeouts(
-    connect_seconds=5,
-    call_seconds=10,
-    first_message_seconds=10,
-    stall_seconds=20,
+    connect_seconds=20,
+    call_seconds=30,
+    first_message_seconds=30,
+    stall_seconds=30,
+    why_seconds=30,
     backoff_seconds=0.01,
     backoff_limit_seconds=0.05,
     slot_seconds=0.01,
-    close_seconds=5,
+    close_seconds=30,
 )
 
 

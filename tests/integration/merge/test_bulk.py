@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket
 from spark_client.lanes import BrokenStream
 from spark_client.streams import PartitionStream, StreamStalled, merge, partition_streams
-from spark_client.transport import Server, Timeouts
+from spark_client.transport import Server
 from tests.support.merging import (
     EVERYTHING,
     FRAMES,
@@ -165,30 +166,32 @@ def test_a_producer_that_breaks_off_is_an_error_and_never_a_short_result(
 
 def test_a_stall_says_what_the_server_waits_for(process: ServerProcess, name: str) -> None:
     assert process.http is not None
-    server = Server(process.location, timeouts=Timeouts(stall_seconds=0.3, close_seconds=5))
+    server = Server(process.location, timeouts=replace(QUICK, stall_seconds=0.3))
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
-    with merge([bulk(server, process.http, Ticket(name, 0))], timeouts=QUICK) as merged:
-        next(merged)
-        with pytest.raises(StreamStalled, match="producer"):
-            next(merged)
+    # Whether the first batch comes before the stall depends on the machine; that it stalls does not.
+    with (
+        merge([bulk(server, process.http, Ticket(name, 0))], timeouts=QUICK) as merged,
+        pytest.raises(StreamStalled, match="producer"),
+    ):
+        list(merged)
     server.close()
 
 
 def test_a_schema_that_nobody_says_is_an_error_in_time_and_closing_does_not_wait_for_it(
-    process: ServerProcess, name: str
+    process: ServerProcess, server: Server, name: str
 ) -> None:
     assert process.http is not None
-    server = Server(process.location, timeouts=Timeouts(first_message_seconds=0.5, connect_seconds=0.5))
     create(server, name)
+    impatient = Server(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
     with (
-        merge([bulk(server, process.http, Ticket(name, 0))], timeouts=QUICK) as merged,
+        merge([bulk(impatient, process.http, Ticket(name, 0))], timeouts=QUICK) as merged,
         pytest.raises(StreamStalled),
     ):
         next(merged)
     with merge([bulk(server, process.http, Ticket(name, 0))], timeouts=QUICK):
         pass
-    server.close()
+    impatient.close()
 
 
 def test_the_token_is_asked_for_on_both_lanes(name: str) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket
 from spark_client.lanes import BrokenStream
 from spark_client.streams import PartitionStream, StreamStalled, merge, merge_async, partition_streams
-from spark_client.transport import ForkedProcess, Server, Timeouts
+from spark_client.transport import ForkedProcess, Server
 from tests.support.merging import (
     EVERYTHING,
     FRAMES,
@@ -84,20 +85,19 @@ def test_merge_reads_while_it_is_being_written(server: Server, name: str) -> Non
 
 
 def test_a_stall_names_stream_server_and_what_the_server_waits_for(process: ServerProcess, name: str) -> None:
-    server = Server(process.location, timeouts=Timeouts(stall_seconds=0.3, close_seconds=5))
+    server = Server(process.location, timeouts=replace(QUICK, stall_seconds=0.3))
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
-    with merge(streams_of(server, name), timeouts=QUICK) as merged:
-        next(merged)
-        with pytest.raises(StreamStalled) as raised:
-            next(merged)
+    # Whether the first batch comes before the stall depends on the machine; that it stalls does not.
+    with merge(streams_of(server, name), timeouts=QUICK) as merged, pytest.raises(StreamStalled) as raised:
+        list(merged)
     for word in ("partition 0", name, process.location, "producer"):
         assert word in raised.value.message
     server.close()
 
 
 def test_a_dataset_that_nobody_describes_is_an_error_in_time(process: ServerProcess, name: str) -> None:
-    server = Server(process.location, timeouts=Timeouts(first_message_seconds=0.5, close_seconds=5))
+    server = Server(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
     create(server, name)
     stream = PartitionStream(server, Ticket(name, 0), lane="grpc")
     with merge([stream], timeouts=QUICK) as merged, pytest.raises(StreamStalled, match="no schema came"):
@@ -112,7 +112,8 @@ def test_closing_ends_a_stream_that_waits_for_its_schema(server: Server, name: s
 
 
 def test_a_peer_that_accepts_and_never_answers_is_an_error_in_time(proxy: Proxy, name: str) -> None:
-    server = Server(proxy.location, timeouts=Timeouts(connect_seconds=0.5, first_message_seconds=1, tries=1))
+    quick = replace(QUICK, connect_seconds=0.5, first_message_seconds=1, tries=1)
+    server = Server(proxy.location, timeouts=quick)
     proxy.hold()
     with (
         merge([PartitionStream(server, Ticket(name, 0), lane="grpc")], timeouts=QUICK) as merged,
@@ -211,6 +212,7 @@ def test_a_forked_child_of_a_process_that_used_grpc_gets_an_error_and_does_not_h
     server: Server, name: str
 ) -> None:
     put(server, name, frames=1)
+    gc.collect()  # what others have left is not the child's to destroy
     pid = os.fork()
     if pid == 0:
         signal.alarm(30)  # a child that hangs must not stay
@@ -221,5 +223,6 @@ def test_a_forked_child_of_a_process_that_used_grpc_gets_an_error_and_does_not_h
             del server
             gc.collect()
             os._exit(7)
-        os._exit(1)
+        finally:
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7

@@ -11,6 +11,7 @@ from spark_client.streams import PartitionStream, merge
 from spark_client.transport import Server
 from tests.support.merging import (
     EVERYTHING,
+    FRAMES,
     QUICK,
     ROWS,
     batch_of,
@@ -41,15 +42,17 @@ def test_a_connection_that_breaks_anywhere_is_resumed_without_a_row_lost_or_twic
 def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
     server: Server, proxy: Proxy, through: Server, name: str
 ) -> None:
-    put(server, name)
+    writer = open_put(server, name)
     stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
-    numbers = []
-    while (batch := stream.read()) is not None:
-        numbers += batch["n"].to_pylist()
+    for frame in range(FRAMES):
+        # Written when it is read, so that no frame has come before the cut.
+        writer.write_batch(batch_of(0, frame))
+        assert stream.read() == batch_of(0, frame)
+        assert stream.resumes >= frame
         proxy.cut()
+    writer.close()
+    assert stream.read() is None
     stream.close()
-    assert numbers == EVERYTHING
-    assert stream.resumes >= 1
 
 
 def test_every_byte_of_a_small_read_can_be_the_last_one_of_its_connection(
