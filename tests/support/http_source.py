@@ -41,13 +41,18 @@ class HttpSource:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                source.connections += 1
-                source._sockets.append(self.connection)
                 while source._serve_one(self.rfile, self.connection):
                     pass
 
+        class Listener(socketserver.ThreadingTCPServer):
+            def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+                # Here, and not in the connection's thread: `close` must know of it before that has begun.
+                source.connections += 1
+                source._sockets.append(request)
+                super().process_request(request, client_address)
+
         self._sockets: list[socket.socket] = []
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler, bind_and_activate=True)
+        self._server = Listener(("127.0.0.1", 0), Handler, bind_and_activate=True)
         self._server.daemon_threads = False
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="http source")
