@@ -245,7 +245,7 @@ def test_keys_are_found_by_odd_names(client: ShuffleClient, spark: SparkSession)
 
 
 def test_leases_are_renewed_while_the_client_lives(server: ServerProcess, spark: SparkSession) -> None:
-    with ShuffleClient(server.location, lease_seconds=0.6) as client:
+    with ShuffleClient(server.location, lease_seconds=5) as client:
         out = client.pipeline(spark.range(10)).exchange(2, "id").toDF()
         (dataset,) = client.datasets("exchange/")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,11 +104,19 @@ def test_a_task_that_fails_while_its_result_is_read_is_run_again(
     assert (tmp_path / "failed").exists()
 
 
+def _is_first(marker: Path) -> bool:
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def test_a_stage_that_is_run_again_counts_once(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path, local_dir: Path
 ) -> None:
     """The files of the stage before are lost while tasks run, so that Spark runs both stages again."""
-    marker, runs = tmp_path / "deleted", tmp_path / "runs"
+    deleted, runs = tmp_path / "deleted", tmp_path / "runs"
     runs.mkdir()
 
     def lose_shuffle_files(batches: Iterator[Any]) -> Iterator[Any]:
@@ -117,10 +126,14 @@ def test_a_stage_that_is_run_again_counts_once(
         assert context is not None
         (runs / f"{context.partitionId()}-{context.taskAttemptId()}").touch()
         yield from batches
-        if context.partitionId() == 0 and not marker.exists():
+        # Whichever has its rows first; the other slot is held until the files are gone, so that the tasks
+        # which have not begun by then find nothing.
+        if _is_first(tmp_path / "deleting"):
             for path in local_dir.rglob("shuffle_*.data"):
-                path.unlink()
-            marker.touch()
+                path.unlink(missing_ok=True)
+            deleted.touch()
+        while not deleted.exists():
+            time.sleep(0.01)
 
     df = spark.range(0, 4000, 1, 4).repartition(6, "id")
     out = client.pipeline(df).mapInArrow(lose_shuffle_files, "id long").exchange(3, "id").toDF()
@@ -186,7 +199,7 @@ def test_back_pressure_fails_the_task_with_the_servers_sentence(spark: SparkSess
     from pyspark.errors import PythonException
 
     server = ServerProcess.start(
-        http_port=0, memory_limit="32MiB", disk_limit="1MiB", budget_deadline_seconds=0.2, data_dir=tmp_path
+        http_port=0, memory_limit="32MiB", disk_limit="1MiB", budget_deadline_seconds=1, data_dir=tmp_path
     )
     try:
         with ShuffleClient(server.location) as client:

@@ -17,12 +17,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -132,7 +132,7 @@ def _wait_for_workers(page: str, wanted: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     alive = -1
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"{page.rstrip('/')}/json/", timeout=5) as answer:
+        with suppress(TimeoutError), urllib.request.urlopen(f"{page.rstrip('/')}/json/", timeout=5) as answer:
             alive = int(json.load(answer)["aliveworkers"])
         if alive == wanted:
             return
