@@ -104,8 +104,9 @@ async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, mess
             core.store.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
             task = asyncio.ensure_future(receive(core, messages))
             for step in range(steps):
-                # Late steps wait for the thread, which a fast loop would otherwise always outrun.
-                await asyncio.sleep(0 if step < 100 else 0.01)
+                # Late steps wait for the thread, which a fast loop would otherwise always outrun; ever longer,
+                # because how long it takes is the machine's choice.
+                await asyncio.sleep(0 if step < 100 else 0.001 * 1.1 ** (step - 100))
             finished = task.done()
             task.cancel()
             await asyncio.wait([task])

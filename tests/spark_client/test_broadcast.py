@@ -68,7 +68,7 @@ def test_dictionaries_that_differ_from_batch_to_batch_nested_types_and_no_rows(c
 def _read(base: Path, shared: bytes, barrier: Any, found: Any) -> None:
     host_files.default_bases = lambda: (base,)
     before = _anonymous_bytes()
-    barrier.wait(60)
+    barrier.wait(100)
     table = pickle.loads(shared).table()
     # Touch every page: what is mapped from the file stays the file's.
     total = sum(chunk.to_numpy().sum() for chunk in table.column("x").chunks)
@@ -81,7 +81,7 @@ def _read(base: Path, shared: bytes, barrier: Any, found: Any) -> None:
             _anonymous_bytes() - before,
         )
     )
-    barrier.wait(60)
+    barrier.wait(100)
 
 
 def _anonymous_bytes() -> int:
@@ -101,7 +101,7 @@ def test_processes_that_race_share_one_file_and_grow_by_no_copy(client: ShuffleC
     ]
     for process in processes:
         process.start()
-    answers = [found.get(timeout=90) for _ in processes]
+    answers = [found.get(timeout=100) for _ in processes]
     for process in processes:
         process.join(30)
         assert process.exitcode == 0

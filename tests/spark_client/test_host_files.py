@@ -74,10 +74,10 @@ def _race(bases: tuple[Path, ...], log: Path, barrier: Any, inodes: Any) -> None
             file.write("made\n")
         path.write_text("x" * 100_000)
 
-    barrier.wait(timeout=30)
-    file = HostFiles(bases).open_or_make("k", 10, write, deadline_seconds=30)
+    barrier.wait(timeout=100)
+    file = HostFiles(bases).open_or_make("k", 10, write, deadline_seconds=60)
     inodes.put((file.path.stat().st_ino, file.path.read_text() == "x" * 100_000))
-    barrier.wait(timeout=30)
+    barrier.wait(timeout=100)
     file.close()
 
 
@@ -89,7 +89,7 @@ def test_of_many_processes_that_race_one_makes_the_file_and_all_share_it(
     processes = [SPAWN.Process(target=_race, args=(bases, log, barrier, inodes)) for _ in range(count)]
     for process in processes:
         process.start()
-    found = {inodes.get(timeout=60) for _ in processes}
+    found = {inodes.get(timeout=100) for _ in processes}
     for process in processes:
         process.join(timeout=30)
         assert process.exitcode == 0
