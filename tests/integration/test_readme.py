@@ -58,7 +58,6 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_the_spark_example_prints_what_it_computes(java_home: str, tmp_path: Path) -> None:
     code = blocks()["spark"]
     assert len([line for line in code.splitlines() if line.strip()]) == 12

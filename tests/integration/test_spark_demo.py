@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_demo_compares_both_answers_and_says_what_was_moved(java_home: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.demo"],
