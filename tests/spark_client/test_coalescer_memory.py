@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -106,6 +107,7 @@ def test_one_column_of_a_received_message_does_not_keep_the_message(arrow_pool: 
 
 def test_batches_that_fit_are_kept_without_a_copy() -> None:
     coalescer = Coalescer(numbered(1, 1)[0].schema, 1, target_frame_bytes=KIB * KIB)
+    gc.collect()  # what other tests have left would go at a time of its own
     before = pa.total_allocated_bytes()
     for index in range(10):
         assert not list(coalescer.add(numbered(1_000, 1, first=index)[0]))
