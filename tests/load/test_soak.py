@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from pyarrow import flight
 
 from tests.load.soak import Soak
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 MIB = 1 << 20
@@ -22,6 +25,9 @@ MEMORY_LIMIT_BYTES = 32 * MIB
 # The process itself, the libraries' own buffers and holes in the heap; the pool's limit comes on top.
 CONSTANT_BYTES = 224 * MIB
 SETTLING_SECONDS = 30.0
+# Pools start a thread when all of theirs are busy, and keep it: four for files, one to dispose of them, and
+# asyncio's own. How many there are after the warm-up is chance.
+POOL_THREADS = 4 + 1 + min(32, (os.cpu_count() or 1) + 4)
 
 
 def statistics(server: ServerProcess) -> dict[str, Any]:
@@ -42,7 +48,8 @@ def threads(server: ServerProcess) -> int:
 def drop_everything(server: ServerProcess) -> None:
     with flight.connect(server.location) as client:
         for name in statistics(server)["datasets"]:
-            list(client.do_action(("drop", json.dumps({"dataset": name}).encode())))
+            with suppress(KeyError):  # its lease has ended since
+                list(client.do_action(("drop", json.dumps({"dataset": name}).encode())))
 
 
 @pytest.mark.load
@@ -80,8 +87,8 @@ async def test_random_traffic_leaves_nothing_behind(
     assert after["disk"]["used_bytes"] == 0
     assert after["waits"] == 0
     assert [path for path in (tmp_path / "datasets").rglob("*") if path.is_file()] == []
-    assert open_files(server) <= files_before + 4
-    assert threads(server) <= threads_before + 4
+    eventually(lambda: open_files(server) <= files_before + 4, expected=True)
+    assert threads(server) <= threads_before + POOL_THREADS
     assert server.rss_bytes() <= MEMORY_LIMIT_BYTES + CONSTANT_BYTES
     assert server.events("internal_error") == []
 
