@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 def eventually(look: Callable[[], T], expected: T, deadline_seconds: float = DEADLINE_SECONDS) -> None:
