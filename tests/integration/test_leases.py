@@ -138,7 +138,8 @@ def test_a_producer_behind_a_dead_network_fails_its_partition(flight_server_proc
 def test_a_dataset_whose_lease_has_ended_is_dropped_with_all_that_it_held(
     flight_server_process: Servers,
 ) -> None:
-    server = flight_server_process(http_port=-1, lease_seconds=0.5)
+    # Longer than writing a small dataset takes on any machine.
+    server = flight_server_process(http_port=-1, lease_seconds=3)
     with closing(flight.connect(server.location)) as client:
         put(client, table(), dataset="d")
         eventually(lambda: names(client) == set(), "the dataset is dropped")
