@@ -34,7 +34,7 @@ import uvloop
 from flight_server import config
 from flight_server.server import Server
 
-START_DEADLINE_SECONDS = 60.0
+START_DEADLINE_SECONDS = 120.0
 STOP_DEADLINE_SECONDS = 60.0
 
 _CHANGES = ("open", "write", "pwritev", "fsync", "ftruncate", "rename", "unlink", "mkdir", "rmdir")

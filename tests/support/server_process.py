@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
-START_DEADLINE_SECONDS = 60.0
+START_DEADLINE_SECONDS = 120.0
 STOP_DEADLINE_SECONDS = 60.0
 
 Option = str | int | float | bool | Path | None
