@@ -191,6 +191,7 @@ class Core:
             NotFound: there is no such dataset.
         """
         datasets = [self.store.find(only)] if only is not None else list(self.store)
+        lags = self._lags()
         return {
             "memory": _pool(self.budget.memory),
             "disk": {**_pool(self.budget.disk), "trouble": self.spiller.trouble},
@@ -199,20 +200,23 @@ class Core:
             "draining": self.store.draining,
             "waits": len(self.waits),
             **asdict(self.counters),
-            "datasets": {dataset.name: self._dataset(dataset) for dataset in datasets},
+            "datasets": {dataset.name: self._dataset(dataset, lags) for dataset in datasets},
         }
 
-    def _dataset(self, dataset: Dataset) -> dict[str, Any]:
-        lags: dict[int, list[dict[str, Any]]] = {}
+    def _lags(self) -> dict[tuple[str, int], list[dict[str, Any]]]:
+        """The subscriptions, by dataset and partition."""
+        lags: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for subscription, reader in self._readers.items():
-            if reader.dataset == dataset.name:
-                lags.setdefault(reader.partition, []).append(
-                    {
-                        "peer": reader.peer,
-                        "position": subscription.position,
-                        "lag_bytes": subscription.lag_bytes,
-                    }
-                )
+            lags.setdefault((reader.dataset, reader.partition), []).append(
+                {
+                    "peer": reader.peer,
+                    "position": subscription.position,
+                    "lag_bytes": subscription.lag_bytes,
+                }
+            )
+        return lags
+
+    def _dataset(self, dataset: Dataset, lags: dict[tuple[str, int], list[dict[str, Any]]]) -> dict[str, Any]:
         partitions = {}
         for partition in dataset.partitions():
             totals = partition.totals
@@ -221,8 +225,8 @@ class Core:
                 "rows": totals.rows,
                 "frames": totals.frames,
                 "bytes": totals.bytes,
-                "resident_bytes": sum(frame.size_bytes for frame in partition.frames() if frame.resident),
-                "subscriptions": lags.get(partition.index, []),
+                "resident_bytes": partition.resident_bytes,
+                "subscriptions": lags.get((dataset.name, partition.index), []),
             }
         left = dataset.lease_left_seconds
         return {

@@ -9,9 +9,12 @@ import pytest
 
 from flight_server.core import Core
 from flight_server.errors import ReaderTooSlow
+from flight_server.frames import Frame, Payload, crc32c
 from flight_server.memory import Reservation
+from flight_server.partition import Partition
+from flight_server.protocol import CreateRequest, Retention
 from flight_server.readback import Reader
-from tests.support.cores import running_core
+from tests.support.cores import read_messages, running_core
 
 READER = Reader("d", 0, "test")
 STALL_SECONDS = 0.05
@@ -72,3 +75,45 @@ async def test_a_stalled_reader_is_ended_when_the_same_one_stays_next(tmp_path: 
             await write
         request.cancel()
         held.free()
+
+
+async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_core(tmp_path, memory_limit=8 << 20) as core:
+        datasets = [
+            core.store.create(CreateRequest(name, partitions=2, retention=retention), None)[0]
+            for name, retention in (("a", Retention()), ("b", Retention(readers=1)))
+        ]
+        for number in range(24):  # 6 MiB in each, of which not everything fits
+            for dataset in datasets:
+                room = await core.admit(256 << 10, dataset=dataset.name, partition=None, peer="test")
+                data = bytes([number]) * (256 << 10)
+                payload = Payload(data, room)
+                frame = Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload)
+                dataset.partition(number % 2).publish(frame)
+            del room, payload, frame
+        for dataset in datasets:
+            await read_messages(core, dataset, index=1, at_most=8)
+        reading = core.reading(datasets[0].partition(1).subscribe(), Reader("a", 1, "test"))
+        recount = {
+            (dataset.name, partition.index): sum(
+                frame.size_bytes for frame in partition.frames() if frame.resident
+            )
+            for dataset in datasets
+            for partition in dataset.partitions()
+        }
+        monkeypatch.setattr(Partition, "frames", None)
+        with reading:
+            shown = core.statistics()["datasets"]
+        assert core.spiller.spilled_frames > 0
+        assert {
+            (name, int(index)): partition["resident_bytes"]
+            for name, dataset in shown.items()
+            for index, partition in dataset["partitions"].items()
+        } == recount
+        assert 0 < sum(recount.values()) < 12 << 20
+        (subscription,) = shown["a"]["partitions"]["1"]["subscriptions"]
+        assert subscription == {"peer": "test", "position": 0, "lag_bytes": 12 * (256 << 10)}
+        assert shown["b"]["partitions"]["1"]["subscriptions"] == []
+        monkeypatch.undo()
