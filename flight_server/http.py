@@ -47,6 +47,7 @@ import structlog
 from aiohttp import web
 
 from . import bulk, metrics
+from .addresses import bind
 from .auth import authorize
 from .core import Core
 from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
@@ -124,23 +125,18 @@ class HttpServer:
             await runner.cleanup()
 
     def _listener(self, host: str, port: int) -> socket.socket:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = bind(host, port, option="--http-port")
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Connections inherit these; aiohttp turns keepalive itself on.
             seconds = int(self._core.settings.keepalive_seconds)
             interval = max(1, seconds // KEEPALIVE_PROBES)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds))
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-            listener.bind(address)
             listener.listen(BACKLOG)
-        except OSError as error:
+        except OSError:
             listener.close()
-            raise OSError(f"cannot listen on {host}:{port} for HTTP: {error.strerror}") from None
+            raise
         return listener
 
     # Errors and authorization

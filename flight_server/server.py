@@ -41,6 +41,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from . import allocator, config
+from .addresses import AddressRefused, bind, bracketed
 from .budget import Budget
 from .core import Core
 from .data_dir import DataDir, raise_open_files_limit
@@ -98,13 +99,13 @@ class Server:
         self._grpc = grpc.aio.server(options=self._options())
         self._grpc.add_generic_rpc_handlers((FlightService(self.core).handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        port = self._listen(f"{_bracketed(settings.host)}:{settings.port}")
+        port = self._listen()
         scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
-        self.core.location = f"{scheme}://{_bracketed(self._advertised_host())}:{port}"
+        self.core.location = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
         if settings.http_port >= 0:
             port = await self._http.start(settings.host, settings.http_port, self._tls())
             scheme = "https" if settings.tls_cert is not None else "http"
-            self.core.http_location = f"{scheme}://{_bracketed(self._advertised_host())}:{port}"
+            self.core.http_location = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
         await self._grpc.start()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self.core.spiller.run()), loop.create_task(self._keep_house())]
@@ -167,9 +168,11 @@ class Server:
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
-    def _listen(self, address: str) -> int:
+    def _listen(self) -> int:
         assert self._grpc is not None
         settings = self.settings
+        bind(settings.host, settings.port, option="--port").close()
+        address = f"{bracketed(settings.host)}:{settings.port}"
         try:
             if settings.tls_cert is not None and settings.tls_key is not None:
                 credentials = grpc.ssl_server_credentials(
@@ -177,8 +180,8 @@ class Server:
                 )
                 return int(self._grpc.add_secure_port(address, credentials))
             return int(self._grpc.add_insecure_port(address))
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from None
+        except RuntimeError:
+            raise AddressRefused(f"gRPC cannot listen on {address} (--port); its log says why") from None
 
     def _tls(self) -> ssl.SSLContext | None:
         settings = self.settings
@@ -239,7 +242,3 @@ class Server:
             while await reader.read(4096):
                 pass
         self.core.drain_requested.set()
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -22,6 +22,7 @@ MAX_LINES = 400
 # here under their own name, and their modules belong to the same layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
+        "addresses",
         "allocator",
         "background",
         "changes",

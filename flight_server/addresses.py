@@ -1,0 +1,53 @@
+"""Addresses to listen on: what is wrong with one, in a sentence that says what to do.
+
+gRPC says only that it could not bind, and why not in its log; so its address is bound once before, and
+let go. Whoever takes it in between is found by gRPC itself, with poorer words.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+
+class AddressRefused(OSError):
+    """Nothing can listen there."""
+
+
+def bracketed(host: str) -> str:
+    """The host as it stands before a colon and a port."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def bind(host: str, port: int, *, option: str) -> socket.socket:
+    """A TCP socket that is bound there and does not listen yet. Blocks while the host's name is looked up.
+
+    Args:
+        option: that set the port, for the error.
+
+    Raises:
+        AddressRefused: it cannot be had.
+    """
+    where = f"{bracketed(host)}:{port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise AddressRefused(f"--host: {host!r} is no address of this machine: {error.strerror}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            sentence = (
+                f"{where} is in use by another process: end that one, or give another {option} (0 for any)"
+            )
+        elif error.errno == errno.EADDRNOTAVAIL:
+            sentence = f"--host: {host!r} is no address of this machine"
+        else:
+            sentence = f"cannot listen on {where} ({option}): {error.strerror}"
+        raise AddressRefused(sentence) from None
+    return bound
