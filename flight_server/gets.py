@@ -9,10 +9,6 @@ Runs
     they have ``run_bytes``. So small frames can go out in one write, and no frame is kept back for the
     sake of another one.
 
-Turns
-    Before a run is yielded it waits for its turn of the loop (see ``turns``), so that neither many readers
-    nor one that takes everything at once keep the loop from whatever else it has to do.
-
 Who holds what
     A run holds its frames' bytes and the room for their copy. When the consumer comes for the next run
     this one is emptied, so the consumer must have handed the bytes to its transport by then, and must
@@ -119,7 +115,6 @@ async def read(
                     run.append(await cursor.fetch())
                 if run:
                     back.read_ahead()
-                    await core.turns.take(sum(outgoing.frame.size_bytes for outgoing in run), len(run))
                     yield run
                     run.clear()
                 elif cursor.ended:

@@ -15,6 +15,11 @@ Cancelling
     grpc.aio cancels the handler's task when the client cancels or its connection breaks, at whichever
     await it is. Every handler leaves by ``finally`` and context managers. A CancelledError is never
     raised by ourselves: it would leave the client without a status until its deadline.
+
+A crowd of readers
+    gRPC copies and often sends a message while the loop hands it over, and accepts calls one at a time,
+    each in several passes of the loop. So frames go out in turns (see ``turns``): a pass stays short
+    whatever the number of readers, and a new call is not kept waiting by those that run.
 """
 
 from __future__ import annotations
@@ -193,6 +198,7 @@ class FlightService:
         for outgoing in run:
             for dictionary in outgoing.dictionaries:
                 await deliver(write, dictionary.payload.data, reader)
+            await self._core.turns.take(outgoing.frame.size_bytes)
             await deliver(write, outgoing.payload.data, reader)
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:

@@ -9,12 +9,16 @@ Why
     millisecond and more for 1 MiB. gRPC's asyncio server needs several passes to accept one call. If each
     pass wrote once for every reader that can take something, a newcomer would wait for several frames of
     everybody, and of a crowd that comes at once the last would begin when the first have ended. With
-    turns a pass is short whatever the number of readers; so calls, producers, actions and those who read
-    on their own all get in between.
+    turns a pass is short whatever the number of readers; so calls, producers and actions get in between.
+
+Who takes turns
+    The frames of the gRPC lane. The HTTP lane accepts any number of connections in one pass; without turns
+    the slowest of 400 readers in one Python process took 1.9 times the median, with turns all took a fifth
+    longer.
 
 What counts
-    The bytes of the frames, and for each message at least ``MESSAGE_COST_BYTES``: about what handling it
-    costs in bytes copied. A wait is not listed among the server's waits, as it ends by itself: after n
+    The bytes of a frame, but at least ``MESSAGE_COST_BYTES``: about what handling a message costs, in
+    bytes copied. A wait is not listed among the server's waits, as it ends by itself: after n
     passes for the last of n.
 
 Cancelling
@@ -38,9 +42,9 @@ class Turns:
         self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
         self._renewing = False
 
-    async def take(self, size_bytes: int, messages: int = 1) -> None:
-        """Return when this pass of the loop may write so many bytes in so many messages."""
-        cost_bytes = max(size_bytes, messages * MESSAGE_COST_BYTES)
+    async def take(self, size_bytes: int) -> None:
+        """Return when this pass of the loop may write a message of so many bytes."""
+        cost_bytes = max(size_bytes, MESSAGE_COST_BYTES)
         if self._left_bytes > 0 and not self._queue:
             self._spend(cost_bytes)
             return

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from pathlib import Path
 
-from flight_server import gets
+import pyarrow as pa
+
+from flight_server import wire
+from flight_server.decoder import SchemaMessage
 from flight_server.protocol import CreateRequest
-from flight_server.readback import Reader
+from flight_server.service import FlightService
 from flight_server.turns import MESSAGE_COST_BYTES, TURN_BYTES, Turns
 from tests.support.cores import running_core
 from tests.support.frames import frame
 
 FRAMES = 5
+SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))
 
 
 class Takers:
@@ -74,25 +77,40 @@ async def test_one_who_has_left_takes_nobodys_turn() -> None:
     assert takers.through == [0, 3]
 
 
-async def test_a_reader_whose_peer_takes_everything_lets_the_others_in_between(tmp_path: Path) -> None:
+class Call:
+    """A call to ``do_get`` whose client takes everything at once: no write ever waits."""
+
+    def __init__(self, peer: str, taken: dict[str, int], leads: list[int]) -> None:
+        self._peer = peer
+        self._taken = taken
+        self._leads = leads
+
+    def peer(self) -> str:
+        return self._peer
+
+    async def send_initial_metadata(self, _: object) -> None:
+        pass
+
+    async def write(self, _: bytes) -> None:
+        self._taken[self._peer] += 1
+        self._leads.append(max(self._taken.values()) - min(self._taken.values()))
+
+    def set_trailing_metadata(self, _: object) -> None:
+        pass
+
+
+async def test_a_reader_whose_client_takes_everything_lets_the_others_in_between(tmp_path: Path) -> None:
     async with running_core(tmp_path) as core:
-        dataset = core.store.create(CreateRequest("d"), None)[0]
+        dataset = core.store.create(CreateRequest("d"), SCHEMA)[0]
         partition = dataset.begin_stream(0)
         for _ in range(FRAMES):
             partition.publish(frame(TURN_BYTES, pool=core.budget.frames))
         dataset.end_stream(partition)
+        service = FlightService(core)
         taken = dict.fromkeys(("a", "b", "c"), 0)
         leads: list[int] = []
-
-        async def read(peer: str) -> None:
-            # Nothing else in here waits: all frames are in RAM, and nobody writes them anywhere.
-            async with aclosing(gets.read(core, dataset, Reader("d", 0, peer), 0)) as runs:
-                async for _ in runs:
-                    taken[peer] += 1
-                    leads.append(max(taken.values()) - min(taken.values()))
-
         async with asyncio.TaskGroup() as group:
             for peer in taken:
-                group.create_task(read(peer))
-        assert set(taken.values()) == {FRAMES}
-        assert max(leads) <= 2
+                group.create_task(service.do_get(wire.field(1, b"d"), Call(peer, taken, leads)))
+        assert set(taken.values()) == {FRAMES + 1}  # and the schema
+        assert max(leads) <= 3
