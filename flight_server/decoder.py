@@ -280,7 +280,9 @@ class FrameDecoder:
             raise BadFrame(f"the schema message is not valid: {_first_line(error)}") from None
         if self._feed.parts:
             raise BadFrame("the schema message is longer than it says")
-        return SchemaMessage(self._reader.schema, bytes(parts.header))
+        # Flight's writers send the header as it is, IPC streams padded to 8 bytes: the same schema is one text.
+        header = bytes(parts.header)
+        return SchemaMessage(self._reader.schema, header + b"\0" * (-len(header) % 8))
 
     def _take_dictionary(self, inspected: Inspected, metadata: bytes) -> Accepted:
         number, delta = wire.dictionary_id(inspected.parts.header)

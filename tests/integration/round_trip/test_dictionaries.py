@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pyarrow as pa
@@ -64,3 +65,18 @@ def test_several_producers_have_dictionaries_of_their_own(
         wanted = [batch for batches in written for batch in batches[partition::2]]
         for start in range(len(wanted) + 1):
             same(read(client, name, partition, start)[1], wanted[start:])
+
+
+@pytest.mark.parametrize("flags", range(1, 5))
+def test_a_dataset_created_with_a_schema_takes_producers_whose_schema_message_is_not_padded(
+    client: flight.FlightClient, name: str, flags: int
+) -> None:
+    # Some schemas' messages, with one and with four flags, have no multiple of eight bytes in Flight.
+    columns = {"w": words("a", "b"), **{"x" * (flags + i): pa.array([True, None]) for i in range(flags)}}
+    batch = pa.record_batch(columns)
+    schema = base64.b64encode(batch.schema.serialize()).decode()
+    act(client, "create", dataset=name, kind="shuffle", schema=schema)
+    command = json.dumps({"dataset": name, "producer": 0, "attempt": "1"}).encode()
+    put(client, flight.FlightDescriptor.for_command(command), [batch], places=[0])
+    act(client, "seal", dataset=name)
+    same(read(client, name)[1], [batch])
