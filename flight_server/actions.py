@@ -15,7 +15,7 @@ from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
 from .errors import InvalidRequest, NotFound
-from .infos import expiration, timestamp_scalar
+from .infos import expiration, put_locations, timestamp_scalar
 from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket
 from .sinks import seal
 from .strict_json import dump_json, parse_json
@@ -50,6 +50,11 @@ def decode_schema(text: str) -> SchemaMessage:
     return SchemaMessage.of(schema)
 
 
+def _no_arguments(body: bytes, action: str) -> None:
+    if parse_json(body, action):
+        raise InvalidRequest(f"{action} takes no arguments")
+
+
 def _source_creation() -> Callable[..., Awaitable[tuple[Dataset, bool]]]:
     from . import sources  # noqa: PLC0415  # see its caller
 
@@ -69,7 +74,14 @@ async def _create(core: Core, body: bytes) -> bytes:
         dataset, created = await create(core, request, schema)
     else:
         dataset, created = core.store.create(request, schema)
-    return dump_json({"dataset": dataset.name, "generation": dataset.generation, "created": created})
+    return dump_json(
+        {
+            "dataset": dataset.name,
+            "generation": dataset.generation,
+            "created": created,
+            "put_locations": put_locations(core),
+        }
+    )
 
 
 async def _seal(core: Core, body: bytes) -> bytes:
@@ -113,9 +125,14 @@ async def _why(core: Core, body: bytes) -> bytes:
     return dump_json({"waits": core.waits.listed(request.dataset), "disk_trouble": core.spiller.trouble})
 
 
+async def _locations(core: Core, body: bytes) -> bytes:
+    _no_arguments(body, "locations")
+    known = [location for location in (core.location, core.http_location) if location is not None]
+    return dump_json({"locations": known, "put_locations": put_locations(core)})
+
+
 async def _drain(core: Core, body: bytes) -> bytes:
-    if parse_json(body, "drain"):
-        raise InvalidRequest("drain takes no arguments")
+    _no_arguments(body, "drain")
     core.store.draining = True
     core.drain_requested.set()
     return dump_json({"draining": True, "grace_seconds": core.settings.drain_grace_seconds})
@@ -155,6 +172,7 @@ _HANDLERS: dict[str, Callable[[Core, bytes], Awaitable[bytes]]] = {
     "renew": _renew,
     "statistics": _statistics,
     "why": _why,
+    "locations": _locations,
     "drain": _drain,
     "CancelFlightInfo": _cancel_flight_info,
     "RenewFlightEndpoint": _renew_flight_endpoint,

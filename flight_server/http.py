@@ -3,6 +3,7 @@
     GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (see ``bulk``)
     GET  /v1/datasets/{dataset}?generation=…                          all its partitions (see ``bulk``)
     HEAD of both                                                      generation, sealed, totals
+    POST /v1/put                                                      takes a put        (see ``intake``)
     GET  /v1/datasets?prefix=…                                        what there is, JSON
     GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names
     GET  /metrics                                                     Prometheus
@@ -46,12 +47,13 @@ from urllib.parse import unquote
 import structlog
 from aiohttp import web
 
-from . import bulk, metrics
+from . import bulk, intake, metrics
 from .addresses import bind
 from .auth import authorize
 from .core import Core
 from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
 from .protocol import Ticket, check_dataset_name, parse_partition
+from .put_framing import PUT_PATH
 from .strict_json import dump_json
 
 BACKLOG = 1024
@@ -77,6 +79,8 @@ _PAGE_MAY = (
 _DATASETS = "/v1/datasets/"
 _RESOURCE = re.compile(r"(?P<dataset>.+?)(/partitions/(?P<partition>[^/]*))?")
 
+_INTAKE = "flight_server.intake"
+
 _log = structlog.get_logger("flight_server.http")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -89,6 +93,7 @@ class HttpServer:
         self._core = core
         self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
         self._metrics = metrics.registry(core)
+        self._scratch = memoryview(bytearray(intake.READ_BYTES))
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
@@ -100,6 +105,7 @@ class HttpServer:
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/v1/datasets", self._list)
         app.router.add_get(_DATASETS + "{rest:.+}", self._read)
+        app.router.add_post(PUT_PATH, self._put)
         app.router.add_get("/v1/statistics", self._statistics)
         app.router.add_get("/v1/why", self._why)
         app.router.add_get("/metrics", self._scrape)
@@ -149,10 +155,13 @@ class HttpServer:
                     authorize(self._core.settings.token, request.headers.get("authorization"))
                 return await handler(request)
         except FlightShuffleError as error:
-            return _refusal(error)
+            return _answer(request, error)
         except web.HTTPMethodNotAllowed as error:
             return _refusal(
-                InvalidRequest("only GET and HEAD are served here: write with Arrow Flight"), error
+                InvalidRequest(
+                    f"only GET and HEAD are served here: write with Arrow Flight, or POST to {PUT_PATH}"
+                ),
+                error,
             )
         except web.HTTPException as error:
             return _refusal(NotFound(f"there is nothing at {request.path}; see /v1/datasets"), error)
@@ -161,11 +170,12 @@ class HttpServer:
         except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
             error_id = secrets.token_hex(6)
             _log.error("internal_error", error_id=error_id, path=request.path, exc_info=bug)
-            return _refusal(
+            return _answer(
+                request,
                 InternalError(
                     f"internal error {error_id}: the server's log has the cause under this id",
                     error_id=error_id,
-                )
+                ),
             )
 
     # Data
@@ -192,6 +202,12 @@ class HttpServer:
             return bulk.ArrowStream(wanted.headers())
         store.check_open()
         return await wanted.answer(request)
+
+    async def _put(self, request: web.Request) -> web.StreamResponse:
+        self._core.store.check_open()
+        taken = intake.Intake(self._core, request, self._scratch, _peer(request))
+        request[_INTAKE] = taken
+        return await taken.receive()
 
     # What there is
 
@@ -277,6 +293,12 @@ def _json(body: dict[str, Any], status: int = 200) -> web.Response:
         content_type="application/json",
         headers={"Cache-Control": "no-store"},
     )
+
+
+def _answer(request: web.Request, error: FlightShuffleError) -> web.StreamResponse:
+    """The error as this connection speaks: HTTP, or what it was upgraded to."""
+    taken: intake.Intake | None = request.get(_INTAKE)
+    return _refusal(error) if taken is None else taken.refuse(error)
 
 
 def _refusal(error: FlightShuffleError, http: web.HTTPException | None = None) -> web.Response:

@@ -24,6 +24,7 @@ from .core import Core
 from .dataset import Dataset
 from .partition import PartitionState
 from .protocol import REUSE_CONNECTION, Ticket, bulk_path
+from .put_framing import PUT_PATH
 from .strict_json import dump_json
 
 EMPTY_SCHEMA = pa.schema([])
@@ -40,6 +41,11 @@ def bulk_location(core: Core, dataset: Dataset, index: int) -> str | None:
     if core.http_location is None:
         return None
     return core.http_location + bulk_path(dataset.name, index, dataset.generation)
+
+
+def put_locations(core: Core) -> list[str]:
+    """Where puts are taken on the bulk lane, for any dataset; empty if the server has no such lane."""
+    return [] if core.http_location is None else [core.http_location + PUT_PATH]
 
 
 def expiration(dataset: Dataset) -> float | None:

@@ -91,12 +91,8 @@ def parse_partition(text: str) -> int:
 
 def bulk_path(dataset: str, partition: int, generation: str | None = None, from_: int = 0) -> str:
     """Path and query of a partition on the bulk lane. Names need no escaping by their alphabet."""
-    query = "&".join(
-        [
-            *([f"generation={generation}"] if generation is not None else []),
-            *([f"from={from_}"] if from_ else []),
-        ]
-    )
+    wanted = {"generation": generation, "from": from_ or None}
+    query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
     return f"/v1/datasets/{dataset}/partitions/{partition}" + (f"?{query}" if query else "")
 
 
@@ -393,6 +389,7 @@ ACTIONS: dict[str, str] = {
     "renew": "Renew a dataset's lease: {dataset, generation}",
     "statistics": "Memory, disk, datasets, partitions and subscriptions: {dataset}",
     "why": "Every stream that waits: for what, for how long, for which peer: {dataset}",
+    "locations": "Where this server is reached, and where it takes puts on the bulk lane: {}",
     "drain": "Take nothing new, let running streams end, then stop the server: {}",
     "CancelFlightInfo": "Arrow's own: drop the dataset that the FlightInfo describes",
     "RenewFlightEndpoint": "Arrow's own: renew the lease of the dataset that the endpoint belongs to",

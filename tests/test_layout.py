@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "lean",
         "machine",
         "memory",
+        "put_framing",
         "turns",
         "waits",
     ),
@@ -45,8 +46,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core", "relay", "source_files"),
     ("durability", "gets", "infos", "metrics", "pulls"),
     ("bulk", "sinks", "sources"),
-    ("http", "puts"),
-    ("actions",),
+    ("actions", "puts"),
+    ("intake",),
+    ("http",),
     ("service",),
     ("server",),
     ("__main__",),
@@ -54,7 +56,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LAYER_OF = {module: number for number, layer in enumerate(LAYERS) for module in layer}
 
 # Shared with the client, or so central that they must be testable with nothing installed.
-PURE = frozenset({"broadcast", "errors", "memory", "protocol", "strict_json", "waits"})
+PURE = frozenset({"broadcast", "errors", "memory", "protocol", "strict_json", "waits", "wire"})
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
 # What the client may know of the server.
 SHARED = frozenset(
@@ -63,7 +65,9 @@ SHARED = frozenset(
         "flight_server.errors",
         "flight_server.memory",
         "flight_server.protocol",
+        "flight_server.put_framing",
         "flight_server.strict_json",
+        "flight_server.wire",
     }
 )
 GRPC = frozenset({"grpc", "grpc_health", "grpc_status"})
