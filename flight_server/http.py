@@ -79,7 +79,6 @@ _PAGE_MAY = (
 _DATASETS = "/v1/datasets/"
 _RESOURCE = re.compile(r"(?P<dataset>.+?)(/partitions/(?P<partition>[^/]*))?")
 
-_INTAKE = "flight_server.intake"
 
 _log = structlog.get_logger("flight_server.http")
 
@@ -205,9 +204,7 @@ class HttpServer:
 
     async def _put(self, request: web.Request) -> web.StreamResponse:
         self._core.store.check_open()
-        taken = intake.Intake(self._core, request, self._scratch, _peer(request))
-        request[_INTAKE] = taken
-        return await taken.receive()
+        return await intake.Intake(self._core, request, self._scratch, _peer(request)).receive()
 
     # What there is
 
@@ -297,8 +294,8 @@ def _json(body: dict[str, Any], status: int = 200) -> web.Response:
 
 def _answer(request: web.Request, error: FlightShuffleError) -> web.StreamResponse:
     """The error as this connection speaks: HTTP, or what it was upgraded to."""
-    taken: intake.Intake | None = request.get(_INTAKE)
-    return _refusal(error) if taken is None else taken.refuse(error)
+    speaks = None if request.transport is None else request.transport.get_protocol()
+    return speaks.refuse(error) if isinstance(speaks, intake.Intake) else _refusal(error)
 
 
 def _refusal(error: FlightShuffleError, http: web.HTTPException | None = None) -> web.Response:

@@ -99,7 +99,7 @@ class RawPut:
 
     @property
     def peer(self) -> str:
-        """This connection as the server's ``why`` names it."""
+        """The connection as the server's ``why`` names it."""
         host, port = self.socket.getsockname()[:2]
         return f"ipv4:{host}:{port}"
 
