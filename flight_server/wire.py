@@ -134,6 +134,11 @@ def field(number: int, value: bytes | bytearray | memoryview) -> bytes:
     return b"".join((_encode_varint(number << 3 | _BYTES), _encode_varint(len(value)), value))
 
 
+def field_head(number: int, size_bytes: int) -> bytes:
+    """What stands before the bytes of a length-delimited field, for those that are sent from where they lie."""
+    return _encode_varint(number << 3 | _BYTES) + _encode_varint(size_bytes)
+
+
 def varint_field(number: int, value: int) -> bytes:
     """One non-negative number."""
     return _encode_varint(number << 3 | _VARINT) + _encode_varint(value)
@@ -222,6 +227,19 @@ def message_kind(header: memoryview) -> MessageKind:
     try:
         slot = _slot(header, _root(header), 1)
         return MessageKind(header[slot]) if slot else MessageKind.NONE
+    except (struct.error, ValueError, IndexError):
+        raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
+
+
+def body_bytes(header: memoryview) -> int:
+    """The size of the body that belongs to a header, padding included. ``Message``: 3 bodyLength.
+
+    Raises:
+        BadFrame: not an IPC message header.
+    """
+    try:
+        slot = _slot(header, _root(header), 3)
+        return int(struct.unpack_from("<q", header, slot)[0]) if slot else 0
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
 

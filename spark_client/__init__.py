@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast
     from spark_client.client import DatasetInfo, ShuffleClient
     from spark_client.exchange import Pipeline
-    from spark_client.transport import Reading, Timeouts
+    from spark_client.transport import Reading, Timeouts, Writing
 
 _HOMES = {
     "Broadcast": "spark_client.broadcast",
@@ -21,9 +21,10 @@ _HOMES = {
     "ShuffleClient": "spark_client.client",
     "Reading": "spark_client.transport",
     "Timeouts": "spark_client.transport",
+    "Writing": "spark_client.transport",
 }
 
-__all__ = ["Broadcast", "DatasetInfo", "Pipeline", "Reading", "ShuffleClient", "Timeouts"]
+__all__ = ["Broadcast", "DatasetInfo", "Pipeline", "Reading", "ShuffleClient", "Timeouts", "Writing"]
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ from flight_server.protocol import DatasetRequest, PutCommand, check_dataset_nam
 from spark_client import embedded
 from spark_client.puts import PutStream, as_reader, put_async
 from spark_client.streams import AsyncMergedStream, merge, merge_async, partition_streams
-from spark_client.transport import Reading, Server, Timeouts
+from spark_client.transport import Reading, Server, Timeouts, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,6 +64,7 @@ class ShuffleClient:
         tls_root_certs: PEM certificates to trust; None for the system's.
         timeouts: how long waits may last.
         reading: lane, memory budget and scratch directory of what is read, here and in Spark's tasks.
+        writing: lane of what is written, here and in Spark's tasks.
         lease_seconds: how long what the client owns outlives a driver that died.
     """
 
@@ -75,10 +76,16 @@ class ShuffleClient:
         tls_root_certs: bytes | None = None,
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
+        writing: Writing | None = None,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._server = Server(
-            location, token=token, tls_root_certs=tls_root_certs, timeouts=timeouts, reading=reading
+            location,
+            token=token,
+            tls_root_certs=tls_root_certs,
+            timeouts=timeouts,
+            reading=reading,
+            writing=writing,
         )
         self._lease_seconds = lease_seconds
         self._embedded: embedded.Embedded | None = None
@@ -93,6 +100,7 @@ class ShuffleClient:
         lease_seconds: float = LEASE_SECONDS,
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
+        writing: Writing | None = None,
         **server_options: Any,
     ) -> Self:
         """A client with a server of its own on loopback, which ends with ``close`` or with this process.
@@ -102,6 +110,7 @@ class ShuffleClient:
             lease_seconds: as for the client.
             timeouts: as for the client.
             reading: as for the client.
+            writing: as for the client.
 
         Raises:
             Unavailable: the server did not start; the message says why.
@@ -109,7 +118,12 @@ class ShuffleClient:
         process = embedded.start(**server_options)
         token = server_options.get("token")
         client = cls(
-            process.location, token=token, lease_seconds=lease_seconds, timeouts=timeouts, reading=reading
+            process.location,
+            token=token,
+            lease_seconds=lease_seconds,
+            timeouts=timeouts,
+            reading=reading,
+            writing=writing,
         )
         client._embedded = process
         return client

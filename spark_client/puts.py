@@ -1,27 +1,35 @@
-"""One DoPut stream: batches out, the server's answer in, and its own words when it refuses.
+"""One put: batches out, the server's answer in, and its own words when it refuses.
 
-Guarantee: :meth:`PutStream.finish` returns only after the server has accepted everything; every error carries
-the server's sentence if it sent one. A stream that is left without ``finish`` (an exception, a killed
-process) is not committed, and what a ``shuffle`` producer sent on it is never visible.
+Guarantee: :meth:`PutStream.commit` returns only after the server has accepted everything; every error carries
+the server's sentence if it sent one. A stream that is left without ``commit`` (an exception, a killed
+process) is not committed, and what a ``shuffle`` producer sent on it is never visible. A stream that has
+raised an error has ended.
 
-pyarrow's writer reports a refusal as a lost connection at some later write and knows the reason only when it
-is closed; so each failure closes the stream first and asks again.
+Lanes: see :mod:`spark_client.lanes.writing`. What is stored does not depend on them.
+
+When batches travel
+    A batch for a shuffle is seen by nobody before the seal, so that small ones may wait in ``write`` for
+    those after them (at most 64 KiB, until the commit at the latest). Any other batch is on its way when
+    ``write`` returns.
+
+Cancelling
+    :meth:`PutStream.cancel` may be called from any thread. On the bulk lane a ``write`` or ``commit`` that
+    waits for the server then ends at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-from pyarrow import flight
 
 from flight_server.errors import FlightShuffleError, InvalidRequest
 from flight_server.protocol import Commit, PutCommand, partition_metadata
 from flight_server.strict_json import parse_json
+from spark_client.lanes.writing import open_writing
 from spark_client.transport import Server
 
 FRAME_BYTES = 4 * 1024 * 1024
@@ -32,12 +40,21 @@ class PutStream:
     """A stream to one dataset, of a command with producer and attempt.
 
     Also a context manager that ends it without a commit when left early.
+
+    Args:
+        server: who takes it, and which lanes may be used.
+        command: what is put, and by whom.
+        schema: of every batch.
+        places: where the server takes puts on the bulk lane; None to let it be asked.
+
+    Raises:
+        FlightShuffleError: what the server refused, or why it cannot be reached.
     """
 
-    def __init__(self, server: Server, command: PutCommand, schema: pa.Schema) -> None:
-        descriptor = flight.FlightDescriptor.for_command(command.encode())
-        self._writer, self._reader, self._call = server.open_put(descriptor, schema)
-        self._closed = False
+    def __init__(
+        self, server: Server, command: PutCommand, schema: pa.Schema, places: Sequence[str] | None = None
+    ) -> None:
+        self._writing = open_writing(server, command, schema, places)
         self.rows = 0
         self.frames = 0
 
@@ -47,12 +64,9 @@ class PutStream:
         Raises:
             FlightShuffleError: what the server refused, or why it cannot be reached.
         """
+        metadata = b"" if partition is None else partition_metadata(partition)
         for frame in frames(batch):
-            with self._errors():
-                if partition is None:
-                    self._writer.write_batch(frame)
-                else:
-                    self._writer.write_with_metadata(frame, pa.py_buffer(partition_metadata(partition)))
+            self._writing.write(frame, metadata, hold=partition is not None)
             self.rows += frame.num_rows
             self.frames += 1
 
@@ -62,16 +76,8 @@ class PutStream:
         Raises:
             FlightShuffleError: nothing was committed, and why.
         """
-        with self._errors():
-            self._writer.write_metadata(pa.py_buffer(Commit(self.rows, self.frames).encode()))
-            self._writer.done_writing()
-            answers = []
-            while (metadata := self._reader.read()) is not None:
-                answers.append(parse_json(metadata.to_pybytes(), "the answer to a commit"))
-        self._closed = True
-        with self._call.errors():
-            self._writer.close()
-        answer = answers[-1] if answers else {}
+        answers = self._writing.finish(Commit(self.rows, self.frames).encode())
+        answer = parse_json(answers[-1], "the answer to a commit") if answers else {}
         if answer.get("committed") is not True or answer.get("rows") != self.rows:
             raise FlightShuffleError(
                 f"the server did not confirm the commit of {self.rows} rows; it answered {answer}",
@@ -79,15 +85,13 @@ class PutStream:
             )
         return answer
 
+    def cancel(self) -> None:
+        """End a call of another thread that waits, where the lane can; the stream has then ended."""
+        self._writing.cancel()
+
     def abandon(self) -> None:
         """End the stream without a commit. Twice is fine, also after ``commit``."""
-        if not self._closed:
-            self._closed = True
-            try:
-                with self._call.errors():
-                    self._writer.close()
-            except FlightShuffleError:
-                pass  # why it is abandoned is known already
+        self._writing.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -96,24 +100,6 @@ class PutStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abandon()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            with self._call.errors():
-                yield
-        except FlightShuffleError as error:
-            raise self._reason(error) from error
-
-    def _reason(self, error: FlightShuffleError) -> FlightShuffleError:
-        if not self._closed:
-            self._closed = True
-            try:
-                with self._call.errors():
-                    self._writer.close()
-            except FlightShuffleError as reason:
-                return reason
-        return error
 
 
 def frames(batch: Any) -> Iterator[Any]:
@@ -162,8 +148,8 @@ def as_reader(data: Any) -> pa.RecordBatchReader:
 async def put_async(server: Server, command: PutCommand, data: Any) -> int:
     """Put ``data``, which may also be an async iterable of RecordBatches; the number of rows.
 
-    pyarrow's calls run in threads, one at a time. Cancelling waits for the one under way, then ends the
-    stream without its commit.
+    Calls that wait run in threads, one at a time. Cancelling ends the one under way where the lane can, waits
+    for it, and ends the stream without its commit.
 
     Raises:
         InvalidRequest: an async iterable that gave no RecordBatch; otherwise as :class:`PutStream`.
@@ -182,10 +168,10 @@ async def put_async(server: Server, command: PutCommand, data: Any) -> int:
     stream = await _finished(PutStream, server, command, schema)
     try:
         if first is not None:
-            await _finished(stream.write, first)
+            await _finished(stream.write, first, cancel=stream.cancel)
         async for batch in batches:
-            await _finished(stream.write, batch)
-        await _finished(stream.commit)
+            await _finished(stream.write, batch, cancel=stream.cancel)
+        await _finished(stream.commit, cancel=stream.cancel)
     finally:
         await _finished(stream.abandon)
     return int(stream.rows)
@@ -196,11 +182,14 @@ async def _in_threads(reader: Any) -> AsyncIterator[Any]:
         yield batch
 
 
-async def _finished(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The call's result; when cancelled meanwhile, only after it has returned."""
+async def _finished(
+    call: Callable[..., Any], *arguments: Any, cancel: Callable[[], None] = lambda: None
+) -> Any:
+    """The call's result; when this is cancelled meanwhile, the call is too, and has returned before this does."""
     running = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
+        cancel()
         await asyncio.wait([running])
         raise

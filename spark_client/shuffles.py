@@ -14,6 +14,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from flight_server.errors import FlightShuffleError, InvalidRequest, NotFound
 from flight_server.protocol import CreateRequest, DatasetRequest, Kind, SealRequest
+from spark_client.lanes.writing import places_of
 from spark_client.leases import LeaseKeeper
 from spark_client.progress import watch
 from spark_client.reads import Source
@@ -89,8 +91,10 @@ class Shuffles:
         """
         generation = self.create(dataset, schema, partitions)
         try:
+            # So that no task has to ask.
+            job = replace(task(generation), places=places_of(self.server))
             with watch(self.server, dataset, label):
-                reports = rows.mapInArrow(task(generation).run, REPORT_DDL).collect()
+                reports = rows.mapInArrow(job.run, REPORT_DDL).collect()
             totals = self.seal(dataset, generation, accepted(reports))
             return Source.find(self.server, dataset, generation), totals
         except BaseException:

@@ -112,7 +112,10 @@ class ReadTask:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Writes what comes in, or what ``source`` reads, after the stages; yields one report."""
+    """Writes what comes in, or what ``source`` reads, after the stages; yields one report.
+
+    ``places`` is where the server takes puts on the bulk lane; a task that does not know asks.
+    """
 
     server: Server
     dataset: str
@@ -123,6 +126,7 @@ class WriteTask:
     stages: tuple[Stage, ...] = ()
     source: ReadTask | None = None
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
+    places: tuple[str, ...] | None = None
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
         """One row: producer, attempt and totals of what was committed."""
@@ -139,7 +143,7 @@ class WriteTask:
         """Send everything as one attempt and commit it; the server's answer, with ``frames`` added."""
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
         coalescer = Coalescer(self.declared.schema, self.partitions, budget_bytes=self.budget_bytes)
-        with PutStream(self.server, command, self.declared.schema) as stream:
+        with PutStream(self.server, command, self.declared.schema, self.places) as stream:
             first_row = 0
             for given in batches:
                 batch, ids = self.placement.place(given, producer, first_row)

@@ -72,6 +72,7 @@ __all__ = [
     "TimedOut",
     "Timeouts",
     "Unreachable",
+    "Writing",
     "shared_server",
     "translate",
 ]
@@ -97,6 +98,18 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Writing:
+    """How datasets are written.
+
+    Args:
+        lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` takes the bulk lane where the
+            server names one and goes over to gRPC when it cannot be reached.
+    """
+
+    lane: Literal["auto", "grpc", "bulk"] = "auto"
+
+
+@dataclass(frozen=True)
 class Timeouts:
     """How long each wait may last; nothing waits for ever unless it is told so here.
 
@@ -113,7 +126,7 @@ class Timeouts:
     first_message_seconds: float = 60.0
     """From opening a stream to its schema."""
     stall_seconds: float = 300.0
-    """Between two messages of a stream, while the consumer waits."""
+    """Between two messages of a stream, while the consumer waits; and while the server takes nothing of a put."""
     stream_seconds: float = 6 * 3600.0
     """One gRPC call that streams; at its end the stream goes on in a new call."""
     why_seconds: float = 2.0
@@ -151,6 +164,7 @@ class Server:
         token: sent as ``authorization: Bearer …`` with every call.
         tls_root_certs: PEM; None for the system's.
         reading: lane and memory of the streams that are read from it.
+        writing: lane of what is put there.
         max_connections: TCP connections to this address, opened as they are needed.
         window_bytes: see the module.
     """
@@ -163,6 +177,7 @@ class Server:
         tls_root_certs: bytes | None = None,
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
+        writing: Writing | None = None,
         max_connections: int = 4,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -171,6 +186,7 @@ class Server:
         self.tls_root_certs = tls_root_certs
         self.timeouts = timeouts or Timeouts()
         self.reading = reading or Reading()
+        self.writing = writing or Writing()
         self._max_connections = max_connections
         self._window_bytes = window_bytes
         self._connections = _Connections()
@@ -185,6 +201,7 @@ class Server:
             self.tls_root_certs,
             self.timeouts,
             self.reading,
+            self.writing,
             self._max_connections,
             self._window_bytes,
         )
@@ -349,12 +366,13 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
     tls_root_certs: bytes | None = None,
     timeouts: Timeouts | None = None,
     reading: Reading | None = None,
+    writing: Writing | None = None,
     max_connections: int = 4,
     window_bytes: int = WINDOW_BYTES,
 ) -> Server:
     """The :class:`Server` that this process has for these arguments, made when there is none."""
-    timeouts, reading = timeouts or Timeouts(), reading or Reading()
-    key = (location, token, tls_root_certs, timeouts, reading, max_connections, window_bytes)
+    timeouts, reading, writing = timeouts or Timeouts(), reading or Reading(), writing or Writing()
+    key = (location, token, tls_root_certs, timeouts, reading, writing, max_connections, window_bytes)
     server = _servers.get(key)
     if server is None:
         server = Server(
@@ -363,6 +381,7 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
             tls_root_certs=tls_root_certs,
             timeouts=timeouts,
             reading=reading,
+            writing=writing,
             max_connections=max_connections,
             window_bytes=window_bytes,
         )

@@ -56,7 +56,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LAYER_OF = {module: number for number, layer in enumerate(LAYERS) for module in layer}
 
 # Shared with the client, or so central that they must be testable with nothing installed.
-PURE = frozenset({"broadcast", "errors", "memory", "protocol", "strict_json", "waits", "wire"})
+PURE = frozenset({"broadcast", "errors", "memory", "protocol", "put_framing", "strict_json", "waits", "wire"})
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
 # What the client may know of the server.
 SHARED = frozenset(

@@ -1,17 +1,22 @@
-"""The ways in which a partition's frames travel. A lane makes one attempt; whole or an error.
+"""The ways in which frames travel, from the server and to it. A lane makes one attempt; whole or an error.
 
 Guarantee: :meth:`Reading.read_run` answers None only after the server has said that the partition was sent
-to its end, and has said how much that was. Every other end is an error.
+to its end, and has said how much that was; :meth:`Writing.finish` returns only after the server has said that
+it has taken all that was written. Every other end is an error.
 
-``grpc`` reads with DoGet, ``bulk`` with an HTTP GET. Both give the same frames and the same totals;
+Reading: ``grpc`` is DoGet, ``bulk`` an HTTP GET. Both give the same frames and the same totals;
 :mod:`spark_client.lanes.partition` chooses, counts, and tries again.
+
+Writing: ``grpc`` is DoPut, ``bulk`` an HTTP connection that is upgraded. Both send the same messages;
+:mod:`spark_client.lanes.writing` chooses. Nothing is tried again: an attempt that broke off is never
+visible, and whoever makes attempts makes another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -83,3 +88,33 @@ class Reading(Protocol):
 def generation_of(reading: Reading) -> str | None:
     """The generation that the server reads from, if it said so."""
     return reading.headers.get(GENERATION_HEADER)
+
+
+class Writing(Protocol):
+    """One put, from when it was opened. Any error ends it, and nothing of it is kept then.
+
+    Of one thread at a time; only ``cancel`` may come from another.
+    """
+
+    def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
+        """Send a batch with its app_metadata; with ``hold`` it may go with a later one, or with the end.
+
+        Raises:
+            FlightShuffleError: the server's error, or that the connection broke.
+        """
+
+    def finish(self, metadata: bytes) -> list[bytes]:
+        """Send the last message, which has no batch; the answers, once the server has accepted the put.
+
+        Raises:
+            FlightShuffleError: as :meth:`write`.
+        """
+
+    def cancel(self) -> None:
+        """End a ``write`` or ``finish`` that waits, where the lane can, from any thread; twice is fine.
+
+        Takes no lock and does not wait.
+        """
+
+    def abandon(self) -> None:
+        """End it without its last message, if it has not ended. Twice is fine."""

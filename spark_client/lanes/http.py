@@ -129,8 +129,10 @@ class Connection:
         self.sock: socket.socket | None = None
         self.file: io.BufferedReader | None = None
 
-    def request(self, target: str, headers: dict[str, str]) -> tuple[int, dict[str, str]]:
-        """Send a GET; status and headers, in small letters, of the answer."""
+    def request(
+        self, target: str, headers: dict[str, str], method: str = "GET"
+    ) -> tuple[int, dict[str, str]]:
+        """Send a request without a body; status and headers, in small letters, of the answer."""
         if self.sock is None:
             self.sock = self._open()
             self.file = cast("io.BufferedReader", self.sock.makefile("rb", buffering=_READ_BUFFER_BYTES))
@@ -139,7 +141,7 @@ class Connection:
         self.wait_at_most(self._timeouts.first_message_seconds)
         host, port = self._where
         named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        lines = [f"GET {target} HTTP/1.1", f"Host: {named}", "Accept-Encoding: identity"]
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {named}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
         assert self.file is not None
@@ -148,6 +150,19 @@ class Connection:
         if not parts[0].startswith("HTTP/1.") or len(parts) < 2 or not parts[1].isdecimal():
             raise NoBulkLane(f"{named} does not speak HTTP/1.1: it answered {status_line[:80]!r}")
         return int(parts[1]), _headers(self.file)
+
+    def taken_over(self) -> tuple[socket.socket, bytes]:
+        """After an upgrade: the socket, which no longer blocks, and what has come behind the answer's head.
+
+        Nothing may be read from ``file`` any more.
+        """
+        assert self.sock is not None
+        assert self.file is not None
+        self.sock.settimeout(0)
+        try:
+            return self.sock, self.file.peek()
+        except ssl.SSLWantReadError:
+            return self.sock, b""
 
     def _open(self) -> socket.socket:
         sock = socket.create_connection(self._where, self._timeouts.connect_seconds)

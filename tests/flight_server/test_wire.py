@@ -94,6 +94,15 @@ def test_the_last_of_a_repeated_field_counts() -> None:
     assert wire.bytes_field(twice, 1, "Action") == b""
 
 
+def test_a_head_and_the_bytes_after_it_are_a_field() -> None:
+    assert wire.field_head(1000, 300) + bytes(300) == wire.field(1000, bytes(300))
+
+
+def test_the_size_of_a_body_is_read_from_its_header() -> None:
+    for message in (SCHEMA, DICTIONARY, FRAME):
+        assert wire.body_bytes(memoryview(message.header)) == len(message.body)
+
+
 def test_a_field_of_another_type_is_refused() -> None:
     number = raw_flight.varint(1 << 3) + b"\x05"
     with pytest.raises(InvalidRequest, match="Ticket is not the protobuf message"):
@@ -110,7 +119,12 @@ def test_the_kind_of_an_ipc_message_is_read_from_its_header() -> None:
 @given(st.binary(max_size=80))
 def test_a_header_that_is_none_is_a_bad_frame_and_nothing_worse(header: bytes) -> None:
     view = memoryview(header)
-    for read in (wire.message_kind, wire.dictionary_id, lambda each: wire.decompressed_bytes(each, view)):
+    for read in (
+        wire.message_kind,
+        wire.body_bytes,
+        wire.dictionary_id,
+        lambda each: wire.decompressed_bytes(each, view),
+    ):
         with suppress(BadFrame):
             read(view)
 
@@ -121,6 +135,7 @@ def test_a_damaged_header_is_a_bad_frame_and_nothing_worse(place: int, value: in
     header[place % len(header)] = value
     for read in (
         wire.message_kind,
+        wire.body_bytes,
         wire.dictionary_id,
         lambda each: wire.decompressed_bytes(each, memoryview(b"")),
     ):

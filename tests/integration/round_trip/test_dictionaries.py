@@ -71,7 +71,7 @@ def test_several_producers_have_dictionaries_of_their_own(
 def test_a_dataset_created_with_a_schema_takes_producers_whose_schema_message_is_not_padded(
     client: flight.FlightClient, name: str, flags: int
 ) -> None:
-    # Some schemas' messages, with one and with four flags, have no multiple of eight bytes in Flight.
+    # The flatbuffers of these have no multiple of eight bytes, and Flight sends them as they are.
     columns = {"w": words("a", "b"), **{"x" * (flags + i): pa.array([True, None]) for i in range(flags)}}
     batch = pa.record_batch(columns)
     schema = base64.b64encode(batch.schema.serialize()).decode()

@@ -1,0 +1,201 @@
+"""Writing on the bulk lane: a connection of its own, upgraded from HTTP, at about the speed of the socket.
+
+Guarantee: as every lane's. Only the server's word after the last message ends a put well; whatever else ends
+the connection is an error, the server's own where it has said one.
+
+Before the upgrade
+    Nothing of the put is sent before the server has agreed to it. So an address where nobody speaks this
+    lane costs only the question, and the put can take another one. What the server itself refuses there (a
+    token, its drain) is its error.
+
+Sending
+    Messages go out from where the batch's bytes lie, see :mod:`spark_client.lanes.messages`. What may be
+    held is gathered to ``RUN_BYTES``; everything else has been handed to the kernel when ``write`` returns.
+    A server that has no room takes nothing: ``write`` waits, for ``stall_seconds`` at most, and says in
+    its error what the server says that it waits for.
+
+Ending
+    ``abandon`` resets the connection, so that a server that is reading nothing just then is told at once, too.
+    A process that is killed leaves that to the kernel.
+
+Fork
+    A put belongs to the process that opened it. Its children get an error, and leave the connection alone.
+
+Connections
+    One for each open put; they are not counted among those of the streams that are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.errors import FlightShuffleError, Forbidden, InvalidRequest, Unauthenticated, from_json
+from flight_server.protocol import PutCommand
+from flight_server.put_framing import END_OF_PUT, UPGRADE
+from spark_client.lanes import BrokenStream
+from spark_client.lanes.duplex import Duplex
+from spark_client.lanes.http import Body, HttpPool, NoBulkLane
+from spark_client.lanes.messages import RUN_BYTES, MessageWriter, Part, metadata_message
+from spark_client.lanes.partition import StreamStalled
+from spark_client.queues import Closed
+from spark_client.transport import ForkedProcess, Server, TimedOut, Unreachable
+
+_NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
+"""What an older server answers, or one that a proxy did not pass the upgrade to, whatever their words."""
+_RESET = struct.pack("ii", 1, 0)
+
+
+class BulkWriting:
+    """See :class:`~spark_client.lanes.Writing`. Making it connects, and sends the schema.
+
+    Raises:
+        NoBulkLane: nobody at this address speaks the lane.
+        Unreachable, TimedOut: nobody answers there.
+        FlightShuffleError: what the server says.
+    """
+
+    def __init__(
+        self, pool: HttpPool, location: str, server: Server, command: PutCommand, schema: pa.Schema
+    ) -> None:
+        self._server = server
+        self._dataset = command.dataset
+        self._where = pool.location
+        self._pid = os.getpid()
+        self._ended = False
+        self._cancelled = False
+        self._messages = MessageWriter(schema)
+        self._connection = pool.new()
+        try:
+            self._upgrade(location)
+            with self._errors():
+                self._duplex = Duplex(self._connection, server.timeouts.stall_seconds)
+                descriptor = flight.FlightDescriptor.for_command(command.encode()).serialize()
+                self._duplex.send(self._messages.opening(descriptor))
+        except BaseException:
+            self.abandon()
+            raise
+
+    def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
+        with self._errors():
+            self._messages.add(batch, metadata)
+            if not hold or self._messages.waiting_bytes >= RUN_BYTES:
+                self._duplex.send(self._messages.take())
+
+    def finish(self, metadata: bytes) -> list[bytes]:
+        with self._errors():
+            last: list[Part] = [metadata_message(metadata), END_OF_PUT]
+            self._duplex.send(self._messages.take() + last)
+            answers = self._duplex.finish()
+        self._ended = True
+        self._connection.close()
+        return answers
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._pid == os.getpid():
+            self._connection.interrupt()
+
+    def abandon(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        sock = self._connection.sock
+        # What a child does to the connection, beyond closing its own descriptor, it would do to the parent's.
+        if sock is not None and self._pid == os.getpid():
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self._connection.interrupt()
+        self._connection.close()
+
+    def __del__(self) -> None:
+        # The constructor may have failed, on a schema that cannot be encoded.
+        if hasattr(self, "_connection"):
+            self.abandon()
+
+    # Inside.
+
+    def _upgrade(self, location: str) -> None:
+        headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}
+        if self._server.token is not None:
+            headers["Authorization"] = f"Bearer {self._server.token}"
+        try:
+            status, answered = self._connection.request(_target(location), headers, "POST")
+            if status != 101:
+                raise self._refusal(status, answered)
+        except TimeoutError as error:
+            raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
+        except OSError as error:
+            raise Unreachable(
+                f"the connection failed: {error} ({self._where})", server=self._where
+            ) from error
+        if answered.get("upgrade", "").lower() != UPGRADE:
+            raise NoBulkLane(f"{self._where} has upgraded to something else", server=self._where)
+
+    def _refusal(self, status: int, headers: dict[str, str]) -> FlightShuffleError:
+        """The server's error, or that it is none of ours."""
+        said = f"{self._where} answered status {status}"
+        if status not in _NOT_THE_LANES:
+            assert self._connection.file is not None
+            try:
+                return from_json(Body(self._connection.file, headers).read())
+            except ValueError:
+                pass
+            kinds: dict[int, type[FlightShuffleError]] = {401: Unauthenticated, 403: Forbidden}
+            if status in kinds:
+                return kinds[status](said, server=self._where)
+        return NoBulkLane(said, server=self._where)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What is raised inside ends the put, and leaves as an error of the tree."""
+        if self._pid != os.getpid():
+            raise ForkedProcess(
+                f"the put to dataset {self._dataset!r} was opened by a process that this one was forked from: "
+                "open one here"
+            )
+        if self._ended or self._cancelled:
+            raise Closed(f"the put to dataset {self._dataset!r} has ended")
+        try:
+            yield
+        except BaseException as error:
+            try:
+                # The server knows why it takes nothing only while the put is there.
+                translated = self._translated(error)
+            finally:
+                self.abandon()
+            if translated is error:
+                raise
+            raise translated from error
+
+    def _translated(self, error: BaseException) -> BaseException:
+        detail = {"dataset": self._dataset, "server": self._where}
+        name = f"the put to dataset {self._dataset!r}"
+        if self._cancelled and isinstance(error, OSError | FlightShuffleError):
+            return Closed(f"{name} was cancelled")
+        if isinstance(error, TimeoutError):
+            return StreamStalled(
+                f"{name} got no further for {self._server.timeouts.stall_seconds:g} s, at {self._where}; the server "
+                f"says it waits for: {self._server.why(self._dataset)}",
+                **detail,
+            )
+        if isinstance(error, OSError):
+            return BrokenStream(f"{name} broke off: {error} ({self._where})", **detail)
+        if isinstance(error, pa.ArrowInvalid | pa.ArrowTypeError | pa.ArrowNotImplementedError):
+            return InvalidRequest(f"{name} cannot take the batch: {error}", **detail)
+        return error
+
+
+def _target(location: str) -> str:
+    """Path and query of the location."""
+    parts = urlsplit(location)
+    return parts.path + (f"?{parts.query}" if parts.query else "")

@@ -1,0 +1,199 @@
+"""The connection of a put after its upgrade: written to while it is listened to, without a thread.
+
+Guarantee: what the server says wins over what the connection does. Its error is raised as soon as it has come,
+also while the server takes nothing, and also when the connection broke before it was read.
+
+Waiting
+    The socket does not block. Whoever has to wait, because the server takes nothing or has not answered yet,
+    waits for both directions at once, and no longer than ``stall_seconds`` without a byte in either of them.
+    A signal ends the wait as Python's handlers decide, so that Ctrl-C and a killed task need nothing more.
+    Before each send a look at what has come costs one system call and no wait.
+
+Interrupting
+    ``Connection.interrupt``, from any thread, ends the connection, and so every wait.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from flight_server.errors import FlightShuffleError, from_json
+from flight_server.put_framing import ACCEPTED, ANSWER_HEAD, REFUSED, RESULT
+from spark_client.lanes.http import Connection
+from spark_client.lanes.messages import Part
+
+MAX_ANSWER_BYTES = 64 << 20
+"""Of all answers to one put: a commit's names the size of each of up to 100,000 partitions."""
+PARTS_AT_ONCE = 256
+_RECEIVE_BYTES = 16 << 10
+TLS_BLOCK_BYTES = 64 << 10
+
+
+class Answers:
+    """What the server has said, taken apart. ``results`` are its PutResults."""
+
+    def __init__(self) -> None:
+        self.results: list[bytes] = []
+        self.error: FlightShuffleError | None = None
+        self.accepted = False
+        self._data = bytearray()
+        self._came_bytes = 0
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take what has come.
+
+        Raises:
+            ConnectionError: it is none of the answers that there are, or there are too many of them.
+        """
+        self._came_bytes += len(data)
+        if self._came_bytes > MAX_ANSWER_BYTES:
+            raise ConnectionAbortedError(f"the answers are longer than {MAX_ANSWER_BYTES} bytes")
+        self._data += data
+        while len(self._data) >= ANSWER_HEAD.size and not self.ended:
+            kind, size_bytes = ANSWER_HEAD.unpack_from(self._data)
+            if kind not in (RESULT, REFUSED, ACCEPTED) or size_bytes > MAX_ANSWER_BYTES:
+                raise ConnectionAbortedError(f"{bytes(self._data[:20])!r} is not an answer to a put")
+            end = ANSWER_HEAD.size + size_bytes
+            if len(self._data) < end:
+                return
+            self._take(kind, bytes(self._data[ANSWER_HEAD.size : end]))
+            del self._data[:end]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has said its last word."""
+        return self.accepted or self.error is not None
+
+    def _take(self, kind: bytes, data: bytes) -> None:
+        if kind == RESULT:
+            self.results.append(data)
+        elif kind == ACCEPTED:
+            self.accepted = True
+        else:
+            try:
+                self.error = from_json(data)
+            except ValueError:
+                raise ConnectionAbortedError(f"{data[:80]!r} is not an error of the server") from None
+
+
+class Duplex:
+    """See the module. Of one thread; only ``Connection.interrupt`` may come from another.
+
+    Args:
+        connection: has been upgraded; whoever gave it closes it.
+        stall_seconds: how long a wait may last without a byte.
+    """
+
+    def __init__(self, connection: Connection, stall_seconds: float) -> None:
+        self._sock, came = connection.taken_over()
+        self._secure = isinstance(self._sock, ssl.SSLSocket)
+        self._stall_seconds = stall_seconds
+        self._poll = select.poll()
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._answers = Answers()
+        self._answers.feed(came)
+
+    def send(self, parts: Iterable[Part]) -> None:
+        """Return when the kernel has taken all of it.
+
+        Raises:
+            FlightShuffleError: the server's error.
+            TimeoutError: it took nothing for ``stall_seconds``.
+            OSError: the connection broke.
+        """
+        left = deque(_blocks(parts) if self._secure else (memoryview(part) for part in parts))
+        until_seconds = time.monotonic() + self._stall_seconds
+        self._listen()
+        while left:
+            if self._answers.accepted:
+                raise ConnectionAbortedError("the server ended the put before all of it was sent")
+            try:
+                _drop(left, self._send_some(left))
+            except ssl.SSLWantReadError:
+                self._wait(select.POLLIN, until_seconds)
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._wait(select.POLLIN | select.POLLOUT, until_seconds)
+            except OSError:
+                self._listen()
+                raise
+            else:
+                until_seconds = time.monotonic() + self._stall_seconds
+
+    def finish(self) -> list[bytes]:
+        """Wait until the server has accepted what was sent; its PutResults.
+
+        Raises:
+            FlightShuffleError, TimeoutError, OSError: as :meth:`send`.
+        """
+        until_seconds = time.monotonic() + self._stall_seconds
+        self._listen()
+        while not self._answers.accepted:
+            if self._wait(select.POLLIN, until_seconds):
+                until_seconds = time.monotonic() + self._stall_seconds
+        return self._answers.results
+
+    def _send_some(self, parts: deque[memoryview]) -> int:
+        if self._secure:
+            return self._sock.send(parts[0])
+        return self._sock.sendmsg(itertools.islice(parts, PARTS_AT_ONCE))
+
+    def _wait(self, events: int, until_seconds: float) -> bool:
+        """Wait for one of the events, and take in what has come; whether anything has."""
+        self._poll.register(self._sock, events)
+        found = self._poll.poll(max(0.0, until_seconds - time.monotonic()) * 1000)
+        if not found:
+            raise TimeoutError(f"nothing for {self._stall_seconds:g} s")
+        return self._listen() if found[0][1] & ~select.POLLOUT else False
+
+    def _listen(self) -> bool:
+        """Take in what has come, without waiting; whether anything has.
+
+        Raises:
+            FlightShuffleError: the server's error.
+            OSError: the connection has ended without one.
+        """
+        came = False
+        while not self._answers.ended:
+            try:
+                count = self._sock.recv_into(self._buffer)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                break
+            if not count:
+                raise ConnectionResetError("the server closed the connection")
+            self._answers.feed(self._buffer[:count])
+            came = True
+        if self._answers.error is not None:
+            raise self._answers.error.fresh()
+        return came
+
+
+def _drop(parts: deque[memoryview], size_bytes: int) -> None:
+    """What has been sent, from the front."""
+    while size_bytes:
+        part = parts.popleft()
+        if len(part) > size_bytes:
+            parts.appendleft(part[size_bytes:])
+        size_bytes -= min(size_bytes, len(part))
+
+
+def _blocks(parts: Iterable[Part]) -> Iterator[memoryview]:
+    """The same bytes, small parts joined: TLS copies them anyway, and sends each part in a record of its own."""
+    small: list[Part] = []
+    size_bytes = 0
+    for part in parts:
+        if size_bytes + len(part) > TLS_BLOCK_BYTES:
+            if small:
+                yield memoryview(b"".join(small))
+            small, size_bytes = [], 0
+        if len(part) > TLS_BLOCK_BYTES:
+            yield memoryview(part)
+        else:
+            small.append(part)
+            size_bytes += len(part)
+    if small:
+        yield memoryview(b"".join(small))

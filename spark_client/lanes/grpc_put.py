@@ -1,0 +1,76 @@
+"""Writing on the gRPC lane: DoPut, which every Flight server has.
+
+pyarrow's writer reports a refusal as a lost connection at some later write and knows the reason only when it
+is closed; so each failure closes the stream first and asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.errors import FlightShuffleError
+from flight_server.protocol import PutCommand
+from spark_client.transport import Server
+
+
+class GrpcWriting:
+    """See :class:`~spark_client.lanes.Writing`. pyarrow sends each batch at once, and cannot be cancelled."""
+
+    def __init__(self, server: Server, command: PutCommand, schema: pa.Schema) -> None:
+        descriptor = flight.FlightDescriptor.for_command(command.encode())
+        self._writer, self._reader, self._call = server.open_put(descriptor, schema)
+        self._closed = False
+
+    def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002
+        with self._errors():
+            if metadata:
+                self._writer.write_with_metadata(batch, pa.py_buffer(metadata))
+            else:
+                self._writer.write_batch(batch)
+
+    def finish(self, metadata: bytes) -> list[bytes]:
+        answers = []
+        with self._errors():
+            self._writer.write_metadata(pa.py_buffer(metadata))
+            self._writer.done_writing()
+            while (answer := self._reader.read()) is not None:
+                answers.append(answer.to_pybytes())
+        self._closed = True
+        with self._call.errors():
+            self._writer.close()
+        return answers
+
+    def cancel(self) -> None:
+        """The writer ends by its deadline, ``stream_seconds``, and not before."""
+
+    def abandon(self) -> None:
+        if not self._closed:
+            self._closed = True
+            try:
+                with self._call.errors():
+                    self._writer.close()
+            except FlightShuffleError:
+                pass  # why it is abandoned is known already
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            with self._call.errors():
+                yield
+        except FlightShuffleError as error:
+            raise self._reason(error) from error
+
+    def _reason(self, error: FlightShuffleError) -> FlightShuffleError:
+        if not self._closed:
+            self._closed = True
+            try:
+                with self._call.errors():
+                    self._writer.close()
+            except FlightShuffleError as reason:
+                return reason
+        return error

@@ -1,0 +1,170 @@
+"""Record batches as the messages of a put on the bulk lane, from where the batches' bytes lie.
+
+Guarantee: the messages are those that pyarrow's DoPut sends for the same batches, byte for byte, dictionaries
+and their replacements included; only the schema's header may be padded to eight bytes. So it does not show
+in what the server stores which lane a batch came by. Each has its length before it, as
+:mod:`flight_server.put_framing` has it.
+
+How
+    One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes
+    through a buffer of ``RUN_BYTES``: what is smaller is copied into runs of that size, and what is not
+    goes around it, as the buffer that the batch itself consists of. What comes out is cut where the
+    messages begin, by the lengths in their headers, and FlightData's few bytes are put between.
+
+Copies
+    None of buffers of at least ``RUN_BYTES``; two, within the processor's cache, of smaller ones. Buffers
+    that are no whole ones in the batch, such as a slice's offsets, Arrow's writer makes anew.
+
+Who holds the data
+    Between :meth:`MessageWriter.add` and :meth:`MessageWriter.take` the parts refer to the batch's memory.
+    Whoever gathers takes at ``RUN_BYTES`` at the latest, and so holds no more than copies between batches.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server import wire
+from flight_server.errors import InvalidRequest
+from flight_server.put_framing import LENGTH
+
+RUN_BYTES = 64 << 10
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+
+_DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
+_PREFIX_BYTES = 8  # of an IPC message: continuation and length of its header
+
+Part = bytes | memoryview
+
+
+class MessageWriter:
+    """Of one put. An error of ``add`` leaves it unusable.
+
+    Args:
+        schema: of every batch.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._header = wire.schema_header(schema.serialize().to_pybytes())
+        self._sink = _Sink()
+        self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), RUN_BYTES)
+        self._writer = pa.ipc.new_stream(self._file, schema)
+        self._metadata: deque[bytes] = deque()
+        self._taken_bytes = 0
+
+    def opening(self, descriptor: bytes) -> list[Part]:
+        """The first message: the descriptor and the schema."""
+        return [_framed(wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header))]
+
+    def add(self, batch: Any, metadata: bytes = b"") -> None:
+        """Encode a batch, and the dictionaries that it needs before it.
+
+        Raises:
+            pa.ArrowException: it has another schema, or cannot be encoded.
+        """
+        self._metadata.append(metadata)
+        self._writer.write_batch(batch)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About how much has been added and not taken."""
+        return int(self._file.tell()) - self._taken_bytes
+
+    def take(self) -> list[Part]:
+        """What has been added, ready to be sent.
+
+        Raises:
+            InvalidRequest: a message is larger than Arrow Flight can carry.
+        """
+        self._file.flush()
+        self._taken_bytes = int(self._file.tell())
+        written = _Written(self._sink.take())
+        out: list[Part] = []
+        while written:
+            out += self._next_message(written)
+        return out
+
+    def _next_message(self, written: _Written) -> Iterator[Part]:
+        (header_bytes,) = struct.unpack_from("<i", written.joined(_PREFIX_BYTES), 4)
+        header = memoryview(written.joined(header_bytes))
+        kind, body_bytes = wire.message_kind(header), wire.body_bytes(header)
+        body = written.pieces(body_bytes)
+        if kind is wire.MessageKind.SCHEMA:
+            return  # it has been sent with the descriptor
+        fields = wire.field(_HEADER, header)
+        # Dictionaries go without metadata.
+        if kind is wire.MessageKind.RECORD_BATCH and (metadata := self._metadata.popleft()):
+            fields += wire.field(_METADATA, metadata)
+        yield _framed(fields + wire.field_head(_BODY, body_bytes), body_bytes)
+        yield from body
+
+
+def metadata_message(metadata: bytes) -> bytes:
+    """A message without a batch."""
+    return _framed(wire.field(_METADATA, metadata))
+
+
+def _framed(start: bytes, rest_bytes: int = 0) -> bytes:
+    """The length of the message before its first bytes."""
+    size_bytes = len(start) + rest_bytes
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise InvalidRequest(
+            f"a batch takes {size_bytes} bytes, and a message of Arrow Flight has at most {MAX_MESSAGE_BYTES}: "
+            "write smaller batches",
+            limit_bytes=MAX_MESSAGE_BYTES,
+        )
+    return LENGTH.pack(size_bytes) + start
+
+
+class _Sink:
+    """The file that Arrow's writer writes to: keeps what it is given, buffers as they are."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        # Arrow calls it for each run and each large buffer.
+        self.write = self._parts.append
+
+    def take(self) -> list[memoryview]:
+        parts = [memoryview(part) for part in self._parts]
+        self._parts.clear()
+        return parts
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class _Written:
+    """Bytes in pieces, taken from the front."""
+
+    def __init__(self, parts: list[memoryview]) -> None:
+        self._parts = deque(parts)
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def pieces(self, size_bytes: int) -> list[memoryview]:
+        """The next ``size_bytes`` as they lie."""
+        out = []
+        while size_bytes:
+            part = self._parts[0]
+            if len(part) > size_bytes:
+                part, self._parts[0] = part[:size_bytes], part[size_bytes:]
+            else:
+                del self._parts[0]
+            size_bytes -= len(part)
+            out.append(part)
+        return out
+
+    def joined(self, size_bytes: int) -> bytes:
+        """The next ``size_bytes`` in one piece."""
+        return b"".join(self.pieces(size_bytes))
