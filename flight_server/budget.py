@@ -33,7 +33,8 @@ The true peak
 
 What is not counted: Python's and the libraries' own objects (the stated constant of the README), the
 page cache, and the kernel's socket buffers. A message is counted from the moment it is whole; while
-it still arrives, gRPC holds it uncounted, at most one for each producing stream.
+it still arrives, its lane holds it uncounted, at most one for each producing stream (of small ones, what
+``intake.READ_BYTES`` hold).
 """
 
 from __future__ import annotations

@@ -19,8 +19,10 @@ Back-pressure
 
 Broken off
     The loss of a connection that is being read cancels the handler, as on the other lanes. While nothing is
-    read, a loss is not seen; those waits (for the budget, for a thread, for the disk) have deadlines, and
-    the next read tells. So nothing of a broken put is ever kept, only let go a little later.
+    read, a loss may not be seen; those waits (for the budget, a thread, the disk) end by themselves, and the
+    next read tells. So nothing of a broken put is ever kept, only let go a little later. A peer that has
+    vanished without a word is found by TCP keepalive (see ``http``); one that only says nothing is waited
+    for, and ``why`` lists it, as on the other lane.
 
 Refused
     E is sent at once, and behind it the end of the stream. What the client still sends is read and thrown
@@ -298,9 +300,9 @@ class Intake(asyncio.BufferedProtocol):
 
 
 def _check(request: web.Request) -> None:
-    upgrades = request.headers.get("Upgrade", "").lower()
-    connection = request.headers.get("Connection", "").lower()
-    if upgrades != UPGRADE or "upgrade" not in connection or request.version < (1, 1):
+    connection = {token.strip().lower() for token in request.headers.get("Connection", "").split(",")}
+    wanted = request.headers.get("Upgrade", "").lower()
+    if "upgrade" not in connection or wanted != UPGRADE or request.version < (1, 1):
         raise InvalidRequest(
             f"a put needs HTTP/1.1 with 'Connection: Upgrade' and 'Upgrade: {UPGRADE}'; or write with Arrow Flight"
         )

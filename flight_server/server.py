@@ -5,8 +5,9 @@ anything is announced. A port that is taken is an error (SO_REUSEPORT is off).
 
 Drain (SIGTERM, or the action ``drain``): readiness turns off, new datasets, puts and reads are refused,
 and running calls have ``drain_grace_seconds``. Those that still run then end: with UNAVAILABLE and the
-reason on the gRPC lane, by a cut on the bulk lane. Whoever does not even take the reason is cut off
-``LAST_WORDS_SECONDS`` later. Durable data is on disk when :meth:`Server.run` returns.
+reason on the gRPC lane and to those who put on the bulk lane, by a cut to those who read there. Whoever
+does not even take the reason is cut off, a second or two later. Durable data is on disk when
+:meth:`Server.run` returns.
 
 HTTP/2 settings, on purpose
     Messages are limited by ``decoder`` with a message that says what to do; gRPC's own limit lies

@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -40,8 +41,9 @@ class RawPut:
     """One connection to a put location; also a context manager that closes it.
 
     Args:
-        upgrade: False to leave out what asks for it.
+        headers: as they stand in the request, beside Host and Authorization.
         wait: for the 101; without it ``status`` stays 0 until :meth:`upgraded`.
+        trust: the certificate to trust, where the location is https.
         receive_buffer_bytes, send_buffer_bytes: of the socket; small ones fill up early.
     """
 
@@ -166,8 +168,10 @@ class RawPut:
 
 
 def put(location: str, messages: Iterable[bytes], **options: Any) -> list[bytes]:
-    """A whole put; its results."""
+    """A whole put; its results, or raise. The server's word comes before a connection that takes no more."""
     with RawPut(location, **options) as each:
-        for message in messages:
-            each.send(message)
-        return each.finish()
+        with suppress(ConnectionError):
+            for message in messages:
+                each.send(message)
+            each.raw(END)
+        return each.answers()
