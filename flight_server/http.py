@@ -17,8 +17,9 @@ Names
 Errors
     Before the first byte of a stream: a status and the error's JSON. INVALID_ARGUMENT is 400,
     UNAUTHENTICATED 401, PERMISSION_DENIED 403, NOT_FOUND 404, INTERNAL 500, UNAVAILABLE 503 with
-    Retry-After. After it the connection is cut, and whoever asks again gets the error. A bug answers
-    as on the other lane: an id, and nothing of the exception.
+    Retry-After. After it the connection is cut, and whoever asks again gets the error; a put that was
+    upgraded gets it on its own connection. A bug answers as on the other lane: an id, and nothing of the
+    exception.
 
 Authorization
     As on the other lane. Without it: the health URLs, and the page, which has no data of its own.

@@ -1,0 +1,297 @@
+"""Puts on the bulk lane that break, lie or stall: none is ever kept in part, and the server stays as it was."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.support import raw_put
+from tests.support.bulk import get
+from tests.support.polling import eventually
+from tests.support.raw_flight import RawFlight, command, commit, path, put_messages
+from tests.support.raw_flight import Refused as CallRefused
+from tests.support.raw_put import END, BrokenOff, RawPut, Refused, framed
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+MEBIBYTE = 1 << 20
+BATCH = pa.record_batch({"n": [1, 2, 3]})
+WORDS = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a"], ["b", "c"])]
+LARGE = pa.record_batch({"n": np.random.default_rng(0).integers(0, 1 << 60, MEBIBYTE // 8)})
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """One server for the whole module, which must not have met a bug at its end."""
+    with ServerProcess.start(memory_limit="256MiB") as running:
+        yield running
+        assert running.events("internal_error") == []
+
+
+@pytest.fixture
+def location(server: ServerProcess) -> str:
+    return f"{server.http}/v1/put"
+
+
+@pytest.fixture
+def raw(server: ServerProcess) -> Iterator[RawFlight]:
+    """Also sees to it that the test leaves nothing: no wait, and no byte once its datasets are dropped."""
+    with RawFlight(server.location) as connected:
+        yield connected
+        eventually(lambda: connected.action("why")["waits"], [])
+        for name in connected.action("statistics")["datasets"]:
+            connected.action("drop", {"dataset": name})
+        eventually(lambda: connected.action("statistics")["memory"]["used_bytes"], 0)
+
+
+def whole(messages: list[bytes]) -> bytes:
+    return b"".join(map(framed, messages)) + END
+
+
+def error_of_reading(raw: RawFlight, ticket: str) -> str:
+    """What a reader is told, who has to be told something."""
+    with pytest.raises(CallRefused) as refused:
+        raw.get(ticket.encode())
+    return str(refused.value.detail["error"])
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_put_cut_at_any_byte_is_never_taken_for_a_whole_one(
+    raw: RawFlight, location: str, *, reset: bool
+) -> None:
+    data = whole(put_messages(path("cut"), [BATCH]))
+    for size_bytes in range(len(data)):
+        with RawPut(location) as put:
+            put.raw(data[:size_bytes])
+            if reset:
+                put.reset()
+    eventually(lambda: raw.action("why")["waits"], [])
+    for dataset in raw.action("statistics")["datasets"].values():
+        assert not dataset["sealed"]
+    assert error_of_reading(raw, "cut") == "producer_failed"
+    raw.action("drop", {"dataset": "cut"})
+    with RawPut(location) as put:
+        put.raw(data)
+        assert put.answers() == []
+
+
+def test_an_attempt_cut_at_any_byte_leaves_nothing_and_can_be_retried(raw: RawFlight, location: str) -> None:
+    raw.action("create", {"dataset": "s", "kind": "shuffle", "partitions": 2})
+
+    def attempt(name: int) -> bytes:
+        descriptor = command({"dataset": "s", "producer": 0, "attempt": str(name)})
+        return b"".join(map(framed, put_messages(descriptor, WORDS, metadata=iter([b"0", b"1"]))))
+
+    for size_bytes in range(0, len(attempt(1000)), 7):
+        with RawPut(location) as put:
+            put.raw(attempt(1000 + size_bytes)[:size_bytes])
+    eventually(lambda: raw.action("why")["waits"], [])
+    assert raw.action("statistics")["datasets"]["s"]["bytes"] == 0
+    with RawPut(location) as put:
+        put.raw(attempt(0) + framed(commit(3, 2)) + END)
+        assert len(put.answers()) == 1
+    assert raw.action("seal", {"dataset": "s", "attempts": {"0": "0"}})["rows"] == 3
+
+
+def test_bytes_that_come_one_by_one_make_a_put(raw: RawFlight, location: str) -> None:
+    messages = put_messages(path("drops"), WORDS)
+    with RawPut(location) as put:
+        for byte in whole(messages):
+            put.raw(bytes([byte]))
+        assert put.answers() == []
+    assert raw.get(b"drops")[1:] == messages[1:]
+
+
+@pytest.mark.parametrize("what", ["length", "largest length", "message", "schema twice", "no descriptor"])
+def test_nonsense_is_refused_with_a_sentence(raw: RawFlight, location: str, what: str) -> None:
+    first, batch = put_messages(path("nonsense"), [BATCH])
+    bad = {
+        "length": b"\xff\xff\xff\xff",
+        "largest length": (32 * MEBIBYTE + 1).to_bytes(4, "big"),
+        "message": framed(b"\0" * 100),
+        "schema twice": framed(first),
+        "no descriptor": framed(batch),
+    }[what]
+    with RawPut(location) as put:
+        put.raw((b"" if what == "no descriptor" else framed(first) + framed(batch)) + bad)
+        with pytest.raises(Refused) as refused:
+            put.answers()
+    assert refused.value.body["error"] in ("bad_frame", "invalid_request")
+    assert refused.value.body["message"]
+    if "length" in what:
+        assert refused.value.body["limit_bytes"] == 32 * MEBIBYTE
+    if what != "no descriptor":
+        assert error_of_reading(raw, "nonsense") == "producer_failed"
+
+
+@pytest.mark.parametrize(("send_buffer_bytes", "count"), [(None, 64), (4096, 2)], ids=["large", "small"])
+def test_a_refusal_reaches_a_client_that_is_still_sending(
+    raw: RawFlight, location: str, send_buffer_bytes: int | None, count: int
+) -> None:
+    messages = put_messages(path("early"), [LARGE] * count)
+    raw_put.put(location, messages[:1])
+    with RawPut(location, send_buffer_bytes=send_buffer_bytes) as put:
+        put.send(*messages)  # all of it, although the first message is refused
+        with pytest.raises(Refused, match="one producer"):
+            put.answers()
+
+
+def test_a_refusal_can_be_seen_between_messages(raw: RawFlight, location: str) -> None:
+    messages = put_messages(path("between"), [BATCH])
+    raw_put.put(location, messages)
+    with RawPut(location) as put:
+        put.send(messages[0])
+        with pytest.raises(Refused, match="one producer"):
+            put.answers()
+
+
+def test_what_comes_after_the_end_is_not_read(raw: RawFlight, location: str) -> None:
+    messages = put_messages(path("after"), [BATCH])
+    with RawPut(location) as put:
+        put.raw(whole(messages) + framed(messages[1]) * 2)
+        eventually(lambda: raw.action("statistics")["datasets"].get("after", {}).get("sealed"), True)
+    assert raw.get(b"after")[1:] == messages[1:]
+
+
+def test_a_client_may_close_its_side_behind_the_end(raw: RawFlight, location: str) -> None:
+    with RawPut(location) as put:
+        put.raw(whole(put_messages(path("half"), [BATCH])))
+        put.socket.shutdown(1)
+        assert put.answers() == []
+
+
+@pytest.mark.parametrize("messages", [0, 1, 2], ids=["at once", "after the schema", "after a batch"])
+def test_a_client_that_closes_its_side_before_the_end_has_broken_off(
+    raw: RawFlight, location: str, messages: int
+) -> None:
+    with RawPut(location) as put:
+        put.send(*put_messages(path("half"), [BATCH])[:messages])
+        put.socket.shutdown(1)
+        with pytest.raises(BrokenOff):
+            put.answers()
+    eventually(lambda: raw.action("why")["waits"], [])
+    assert error_of_reading(raw, "half") == ("producer_failed" if messages else "not_found")
+
+
+def test_a_producer_that_is_killed_fails_its_partition(raw: RawFlight, location: str) -> None:
+    code = (
+        "import sys; from tests.support.raw_put import RawPut\n"
+        "from tests.integration.test_bulk_puts_faults import LARGE, path, put_messages\n"
+        f"put = RawPut({location!r}); put.send(*put_messages(path('killed'), [LARGE] * 2))\n"
+        "put.raw(b'\\0\\x20\\0\\0' + b'x' * 1000); print('sent', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as producer:
+        assert producer.stdout is not None
+        assert producer.stdout.readline() == "sent\n"
+        eventually(
+            lambda: raw.action("statistics")["datasets"].get("killed", {}).get("rows"), 2 * LARGE.num_rows
+        )
+        producer.send_signal(signal.SIGKILL)
+    eventually(lambda: raw.action("why")["waits"], [])
+    assert error_of_reading(raw, "killed") == "producer_failed"
+
+
+def test_dropping_the_dataset_ends_its_put_with_the_reason(raw: RawFlight, location: str) -> None:
+    messages = put_messages(path("dropped"), [BATCH] * 2)
+    with RawPut(location) as put:
+        put.send(*messages[:2])
+        eventually(lambda: raw.action("statistics")["datasets"].get("dropped", {}).get("rows"), 3)
+        raw.action("drop", {"dataset": "dropped"})
+        put.send(*messages[2:])
+        with pytest.raises(Refused, match="dropped") as refused:
+            put.finish()
+    assert refused.value.body["error"] == "conflict"
+
+
+def test_random_bytes_never_hurt_the_server(raw: RawFlight, location: str) -> None:
+    lot = random.Random(20_240)
+    with ExitStack() as stack:
+        for _ in range(300):
+            put = stack.enter_context(RawPut(location))
+            # Half of them with lengths that can be, so that what follows is looked at.
+            head = lot.choice([b"", lot.randrange(1, 200).to_bytes(4, "big")])
+            put.raw(head + lot.randbytes(lot.randrange(1, 2_000)))
+    assert raw_put.put(location, put_messages(path("still"), [BATCH])) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_put_with_damaged_bytes_is_refused_or_readable(raw: RawFlight, location: str, seed: int) -> None:
+    lot = random.Random(seed)
+    data = whole(put_messages(path("damaged"), [*WORDS, *WORDS]))
+    refused: list[str] = []
+    for _ in range(60):
+        damaged = bytearray(data)
+        for _ in range(lot.choice([1, 1, 1, 5])):
+            damaged[lot.randrange(len(damaged))] = lot.randrange(256)
+        with RawPut(location) as put:
+            put.raw(bytes(damaged))
+            put.socket.shutdown(1)
+            try:
+                put.answers()
+            except Refused as error:
+                refused.append(str(error.body["error"]))
+            except BrokenOff:
+                refused.append("a length that reaches beyond the end")
+    assert refused
+    assert "internal" not in refused
+    eventually(lambda: raw.action("why")["waits"], [])
+    for name, dataset in raw.action("statistics")["datasets"].items():
+        if dataset["sealed"]:
+            assert len(raw.get(name.encode())) > dataset["partitions"]["0"]["frames"]
+
+
+def test_many_puts_at_once_that_break_or_end_do_not_touch_each_other(raw: RawFlight, location: str) -> None:
+    messages = [put_messages(path(f"many/{number}"), [LARGE, BATCH]) for number in range(24)]
+    problems: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            with RawPut(location) as put:
+                put.send(*messages[number][: 1 + number % 3])
+                if number % 3 == 0:
+                    put.reset()
+                elif number % 3 == 1:
+                    put.raw(b"\xff" * 4)
+                    with pytest.raises(Refused):
+                        put.answers()
+                else:
+                    put.finish()
+        except BaseException as problem:  # noqa: BLE001  # shown below, in the test's own thread
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(messages))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    for number in range(2, len(messages), 3):
+        assert raw.get(f"many/{number}".encode())[1:] == messages[number][1:]
+
+
+def test_puts_under_way_do_not_hold_up_the_end_of_the_server(flight_server_process: Start) -> None:
+    server = flight_server_process(drain_grace_seconds=0)
+    with ExitStack() as stack:
+        puts = [stack.enter_context(RawPut(f"{server.http}/v1/put")) for _ in range(50)]
+        for number, put in enumerate(puts):
+            put.send(put_messages(path(f"d{number}"), [BATCH])[0])
+            if number % 2:
+                put.raw(b"\0\x10\0\0" + b"x" * 10_000)
+        eventually(lambda: len(get(f"{server.http}/v1/why").json()["waits"]), 50)
+        assert server.terminate() == 0
+        for put in puts:
+            with pytest.raises(Refused) as refused:
+                put.answers()
+            assert refused.value.body["error"] == "draining"
+    assert server.events("internal_error") == []
