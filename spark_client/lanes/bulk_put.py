@@ -15,8 +15,9 @@ Sending
     its error what the server says that it waits for.
 
 Ending
-    ``abandon`` resets the connection, so that a server that is reading nothing just then is told at once, too.
-    A process that is killed leaves that to the kernel.
+    ``abandon`` shuts the connection down and resets it. The first also reaches the server where a forked child
+    still has the socket; the second also where what was sent lies unread. A process that is killed leaves
+    that to the kernel.
 
 Fork
     A put belongs to the process that opened it. Its children get an error, and leave the connection alone.
