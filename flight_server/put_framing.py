@@ -5,8 +5,9 @@
     Upgrade: flight-put                       Upgrade: flight-put
     Content-Length: 0
 
-The client sends nothing before it has seen the 101; every refusal until then is an ordinary HTTP answer
-with the error's JSON. From there on the connection belongs to this one put, both ways at once:
+The client sends nothing before it has seen the 101: what it sends earlier is lost, and with it the message
+that every put begins with. Every refusal until then is an ordinary HTTP answer with the error's JSON. From
+there on the connection belongs to this one put, both ways at once:
 
     client  length (u32, big-endian, > 0), then that many bytes: one FlightData message, exactly as DoPut
             would carry it. The first has the descriptor and the schema; a commit is metadata only.

@@ -154,6 +154,15 @@ def test_a_refusal_can_be_seen_between_messages(raw: RawFlight, location: str) -
             put.answers()
 
 
+def test_what_is_sent_before_the_answer_is_no_part_of_the_put(raw: RawFlight, location: str) -> None:
+    first, *rest = put_messages(path("eager"), [BATCH])
+    with RawPut(location, eager=framed(first)) as put:
+        put.send(*rest)
+        with pytest.raises(Refused, match="descriptor"):
+            put.finish()
+    assert error_of_reading(raw, "eager") == "not_found"
+
+
 def test_what_comes_after_the_end_is_not_read(raw: RawFlight, location: str) -> None:
     messages = put_messages(path("after"), [BATCH])
     with RawPut(location) as put:

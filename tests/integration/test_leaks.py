@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from flight_server import config
 from flight_server.server import Server
+from tests.support import raw_put
 from tests.support.polling import eventually
 from tests.support.raw_flight import (
     OpenPut,
@@ -67,6 +68,21 @@ def cancelled_put(raw: RawFlight) -> None:
     raw.action("drop", {"dataset": "d"})
 
 
+def bulk_puts(raw: RawFlight) -> None:
+    messages = put_messages(path("d"), [BATCH])
+    (location,) = raw.action("locations")["put_locations"]
+    with raw_put.RawPut(location) as broken:
+        broken.send(*messages)
+        broken.raw(b"\0\1\0\0 and no more")
+        eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
+    eventually(lambda: raw.action("statistics")["datasets"]["d"]["partitions"]["0"]["state"], "failed")
+    with suppress(raw_put.Refused):
+        raw_put.put(location, messages)
+    raw.action("drop", {"dataset": "d"})
+    raw_put.put(location, messages)
+    raw.action("drop", {"dataset": "d"})
+
+
 def cancelled_get(raw: RawFlight) -> None:
     raw.action("create", {"dataset": "d"})
     with OpenPut(raw) as open_put:
@@ -96,14 +112,14 @@ def overwrite(raw: RawFlight) -> None:
 
 
 async def test_no_object_of_ours_outlives_its_call() -> None:
-    chosen = config.load({"port": 0, "http_port": -1, "memory_limit": 64 << 20})
+    chosen = config.load({"port": 0, "http_port": 0, "memory_limit": 64 << 20})
     async with Server(chosen) as server:
         await asyncio.to_thread(_drive, server)
 
 
 def _drive(server: Server) -> None:
     acts: list[Callable[[RawFlight], None]]
-    acts = [whole_put, refused_put, cancelled_put, cancelled_get, shuffle, overwrite]
+    acts = [whole_put, refused_put, cancelled_put, bulk_puts, cancelled_get, shuffle, overwrite]
     with RawFlight(server.location) as raw:
         for act in acts:  # what is made once is made now
             act(raw)

@@ -42,6 +42,7 @@ class RawPut:
 
     Args:
         headers: as they stand in the request, beside Host and Authorization.
+        eager: what is sent in one piece with the request, without waiting for its answer.
         wait: for the 101; without it ``status`` stays 0 until :meth:`upgraded`.
         trust: the certificate to trust, where the location is https.
         receive_buffer_bytes, send_buffer_bytes: of the socket; small ones fill up early.
@@ -54,6 +55,7 @@ class RawPut:
         token: str | None = None,
         headers: Iterable[str] = ("Connection: Upgrade", "Upgrade: flight-put", "Content-Length: 0"),
         method: str = "POST",
+        eager: bytes = b"",
         wait: bool = True,
         trust: str | None = None,
         receive_buffer_bytes: int | None = None,
@@ -79,7 +81,7 @@ class RawPut:
         lines = [f"{method} {parts.path} HTTP/1.1", f"Host: {parts.netloc}", *headers]
         if token is not None:
             lines.append(f"Authorization: Bearer {token}")
-        self.socket.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+        self.socket.sendall(("\r\n".join(lines) + "\r\n\r\n").encode() + eager)
         if wait:
             try:
                 self.upgraded()
