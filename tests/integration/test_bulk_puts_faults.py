@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -209,6 +210,18 @@ def test_a_producer_that_is_killed_fails_its_partition(raw: RawFlight, location:
         producer.send_signal(signal.SIGKILL)
     eventually(lambda: raw.action("why")["waits"], [])
     assert error_of_reading(raw, "killed") == "producer_failed"
+
+
+def test_an_idle_put_is_watched_by_tcp_keepalive(flight_server_process: Start) -> None:
+    server = flight_server_process(keepalive_seconds=3600)
+    with RawPut(f"{server.http}/v1/put") as put:
+        ports = [f":{port:04X}" for port in (put.socket.getpeername()[1], put.socket.getsockname()[1])]
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        (timer,) = [row[5] for row in rows if [row[1][-5:], row[2][-5:]] == ports]
+    kind, ticks = timer.split(":")
+    # The kernel's timer 2 of an idle connection is keepalive; at least 100 ticks are a second.
+    assert kind == "02"
+    assert int(ticks, 16) > 3000 * 100
 
 
 def test_dropping_the_dataset_ends_its_put_with_the_reason(raw: RawFlight, location: str) -> None:
