@@ -1,4 +1,4 @@
-"""Cutting batches into frames, and commits that the server refuses."""
+"""Cutting batches into frames, and commits that the server refuses, on both lanes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import pytest
 from flight_server.errors import AlreadyExists, FlightShuffleError, InvalidRequest, NotFound
 from flight_server.protocol import CreateRequest, Kind, PutCommand
 from spark_client.puts import FRAME_BYTES, PutStream, frames
-from spark_client.transport import Server
+from spark_client.transport import Server, Writing
 from tests.support.server_process import ServerProcess
 
 SCHEMA = pa.schema([("x", pa.int64())])
 BATCH = pa.record_batch({"x": pa.array([1, 2, 3], pa.int64())})
 
 
-@pytest.fixture
-def server(flight_server_process: Callable[..., ServerProcess]) -> Iterator[Server]:
-    found = Server(flight_server_process(http_port=0).location)
+@pytest.fixture(params=["grpc", "bulk"])
+def server(
+    request: pytest.FixtureRequest, flight_server_process: Callable[..., ServerProcess]
+) -> Iterator[Server]:
+    found = Server(flight_server_process(http_port=0).location, writing=Writing(request.param))
     yield found
     found.close()
 
