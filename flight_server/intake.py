@@ -18,11 +18,12 @@ Back-pressure
     a message is asked for when its length is known, and takes up RAM as its bytes come.
 
 Broken off
-    The loss of a connection that is being read cancels the handler, as on the other lanes. While nothing is
-    read, a loss may not be seen; those waits (for the budget, a thread, the disk) end by themselves, and the
-    next read tells. So nothing of a broken put is ever kept, only let go a little later. A peer that has
-    vanished without a word is found by TCP keepalive (see ``http``); one that only says nothing is waited
-    for, and ``why`` lists it, as on the other lane.
+    The loss of a connection cancels the handler, as on the other lanes. While nothing is read (the put waits
+    for the budget, a thread or the disk), the event loops do not look at it; so it is looked at every
+    ``LOOK_SECONDS``, and a reset is seen. A mere close is seen by the next read: the end marker may lie
+    before it, so that the put is whole after all. A peer that has vanished without a word is found by TCP
+    keepalive (see ``http``); one that only says nothing is waited for, and ``why`` lists it, as on the other
+    lane.
 
 Refused
     E is sent at once, and behind it the end of the stream. What the client still sends is read and thrown
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import select
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from io import BytesIO
@@ -50,6 +52,7 @@ READ_BYTES = 64 << 10
 LARGE_BYTES = 32 << 10
 MESSAGES_AT_ONCE = 64
 LINGER_SECONDS = 5.0
+LOOK_SECONDS = 1.0
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 
 _HEAD = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\r\n".encode()
@@ -202,6 +205,9 @@ class Intake(asyncio.BufferedProtocol):
         self._incoming: Incoming | None = Incoming(scratch, core.max_message_bytes)
         self._arrived: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
+        self._poll = select.poll()
+        self._poll.register(self._transport.get_extra_info("socket").fileno(), 0)  # errors and hang-ups only
+        self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
         # Paused around the change: uvloop chooses how to read when it starts to.
         self._transport.pause_reading()
         self._transport.set_protocol(self)
@@ -267,6 +273,12 @@ class Intake(asyncio.BufferedProtocol):
         finally:
             self._transport.pause_reading()
 
+    def _look(self) -> None:
+        if not self._transport.is_reading() and self._poll.poll(0):
+            self._transport.abort()
+        else:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
     # What puts.receive asks of its Answers
 
     def put(self, metadata: bytes) -> None:
@@ -295,6 +307,7 @@ class Intake(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The handler's task is cancelled by the HTTP protocol."""
+        self._looking.cancel()
         self._gone.set()
         self._http.connection_lost(exc)
 

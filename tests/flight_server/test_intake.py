@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +239,30 @@ async def test_a_lost_connection_ends_the_put(tmp_path: Path, tls: bool) -> None
             await lane.until("writer")
         await lane.until_idle()
         assert lane.core.store.find("d").partition(0).state is PartitionState.FAILED
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_a_reset_is_seen_while_nothing_is_read(
+    tmp_path: Path, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "LOOK_SECONDS", 0.01)
+    async with lane_of(tmp_path, tls=tls) as lane:
+        arrivals = lane.core.budget.arrivals
+        held = arrivals.reserve(arrivals.limit_bytes or 0)
+        async with lane.put() as wire:
+            # More than is read ahead over TLS, so that neither loop reads any more.
+            sending = asyncio.ensure_future(
+                wire.send(b"".join(map(framed, put_messages(path("d"), [LARGE] * 40))))
+            )
+            await lane.until("budget")
+            reset = struct.pack("ii", 1, 0)
+            wire.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            wire.writer.transport.abort()
+            with suppress(ConnectionError):
+                await sending
+            await lane.until_idle()
+        assert len(lane.core.waits) == 0
+        held.free()
 
 
 async def test_a_bug_is_answered_with_an_id_and_nothing_else(
