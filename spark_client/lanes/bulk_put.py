@@ -10,7 +10,7 @@ Before the upgrade
 
 Sending
     Messages go out from where the batch's bytes lie, see :mod:`spark_client.lanes.messages`. What may be
-    held is gathered to ``RUN_BYTES``; everything else has been handed to the kernel when ``write`` returns.
+    held is gathered to ``HOLD_BYTES``; everything else has been handed to the kernel when ``write`` returns.
     A server that has no room takes nothing: ``write`` waits, for ``stall_seconds`` at most, and says in
     its error what the server says that it waits for.
 
@@ -46,11 +46,12 @@ from flight_server.put_framing import END_OF_PUT, UPGRADE
 from spark_client.lanes import BrokenStream
 from spark_client.lanes.duplex import Duplex
 from spark_client.lanes.http import Body, HttpPool, NoBulkLane
-from spark_client.lanes.messages import RUN_BYTES, MessageWriter, Part, metadata_message
+from spark_client.lanes.messages import MessageWriter, Part, metadata_message
 from spark_client.lanes.partition import StreamStalled
 from spark_client.queues import Closed
 from spark_client.transport import ForkedProcess, Server, TimedOut, Unreachable
 
+HOLD_BYTES = 64 << 10
 _NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
 """What an older server answers, or one that a proxy did not pass the upgrade to, whatever their words."""
 _RESET = struct.pack("ii", 1, 0)
@@ -89,7 +90,9 @@ class BulkWriting:
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
         with self._errors():
             self._messages.add(batch, metadata)
-            if not hold or self._messages.waiting_bytes >= RUN_BYTES:
+            if hold and self._messages.waiting_bytes < HOLD_BYTES:
+                self._messages.keep()
+            else:
                 self._duplex.send(self._messages.take())
 
     def finish(self, metadata: bytes) -> list[bytes]:

@@ -7,17 +7,19 @@ in what the server stores which lane a batch came by. Each has its length before
 
 How
     One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes
-    through a buffer of ``RUN_BYTES``: what is smaller is copied into runs of that size, and what is not
-    goes around it, as the buffer that the batch itself consists of. What comes out is cut where the
-    messages begin, by the lengths in their headers, and FlightData's few bytes are put between.
+    through a buffer of ``RUN_BYTES``: what is smaller is copied into runs of that size (a thousand columns
+    of a few rows are a few runs, and no thousand calls), and what is not goes around it, as the buffer that
+    the batch itself consists of. What comes out is cut where the messages begin, by the lengths in their
+    headers, and FlightData's few bytes are put between.
 
 Copies
-    None of buffers of at least ``RUN_BYTES``; two, within the processor's cache, of smaller ones. Buffers
-    that are no whole ones in the batch, such as a slice's offsets, Arrow's writer makes anew.
+    None of buffers of at least ``RUN_BYTES`` that are taken at once, one if they are kept; two, a run at a
+    time, of smaller ones. Buffers that a batch does not have as they must be sent, such as a slice's
+    offsets, Arrow's writer makes anew.
 
 Who holds the data
-    Between :meth:`MessageWriter.add` and :meth:`MessageWriter.take` the parts refer to the batch's memory.
-    Whoever gathers takes at ``RUN_BYTES`` at the latest, and so holds no more than copies between batches.
+    From :meth:`MessageWriter.add` on, what waits refers to the batch's memory, which may be part of something
+    much larger, or be written to again. :meth:`MessageWriter.keep` makes it a copy.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from flight_server import wire
 from flight_server.errors import InvalidRequest
 from flight_server.put_framing import LENGTH
 
-RUN_BYTES = 64 << 10
+RUN_BYTES = 8 << 10
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 
 _DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
@@ -69,6 +71,10 @@ class MessageWriter:
         """
         self._metadata.append(metadata)
         self._writer.write_batch(batch)
+
+    def keep(self) -> None:
+        """Let what waits refer to no batch any more."""
+        self._sink.keep()
 
     @property
     def waiting_bytes(self) -> int:
@@ -135,6 +141,9 @@ class _Sink:
         parts = [memoryview(part) for part in self._parts]
         self._parts.clear()
         return parts
+
+    def keep(self) -> None:
+        self._parts[:] = [part if isinstance(part, bytes) else part.to_pybytes() for part in self._parts]
 
     def flush(self) -> None:
         """Nothing is held back."""

@@ -129,7 +129,26 @@ def test_small_batches_of_a_shuffle_go_together_and_others_at_once(server: Serve
     assert len(pieces) == 7
 
 
-def test_no_more_than_a_run_is_held_back(server: Server) -> None:
+def test_what_happens_to_an_array_after_the_write_is_not_sent(server: Server) -> None:
+    got: list[bytes] = []
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        got.extend(side.messages())
+        side.send(answer(3 << 11) + said(b"K"))
+
+    numbers = np.zeros(1 << 11, np.int64)
+    with PutSource(serve) as source, opened(server, source) as stream:
+        for value in (1, 2, 3):
+            numbers[:] = value
+            stream.write(pa.record_batch({"n": numbers}), 0)
+        numbers[:] = 4
+        stream.commit()
+    bodies = [np.frombuffer(fields_of(message)[1000], np.int64) for message in got[1:-1]]
+    assert [set(body.tolist()) for body in bodies] == [{1}, {2}, {3}]
+
+
+def test_no_more_than_that_is_held_back(server: Server) -> None:
     arrived = threading.Event()
 
     def serve(side: PutSide) -> None:
