@@ -170,20 +170,23 @@ def test_no_more_than_that_is_held_back(server: Server) -> None:
 
 
 def test_an_error_is_raised_while_the_server_takes_nothing(server: Server) -> None:
-    full = threading.Event()
+    full, done = threading.Event(), threading.Event()
 
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         assert full.wait(20)
         side.send(REFUSED)
-        side.broken_off()
+        assert done.wait(20), "and nothing is read meanwhile"
 
     with PutSource(serve) as source:
         stream = opened(server, source)
         # More than the kernel's buffers take, so that one of the writes waits when the error comes.
-        threading.Timer(0.3, full.set).start()
+        timer = threading.Timer(0.3, full.set)
+        timer.start()
         with pytest.raises(AlreadyExists, match="there is one already"):
             write_forever(stream)
+        done.set()
+        timer.join()
 
 
 def test_an_error_before_a_reset_is_still_read(server: Server) -> None:
@@ -356,10 +359,12 @@ def test_another_thread_can_end_a_write_that_waits(server: Server) -> None:
     with PutSource(serve) as source:
         stream = opened(server, source)
         assert upgraded.wait(20)
-        threading.Timer(0.3, stream.cancel).start()
+        timer = threading.Timer(0.3, stream.cancel)
+        timer.start()
         with pytest.raises(Closed, match="was cancelled"):
             write_forever(stream)
         done.set()
+        timer.join()
 
 
 def test_a_signal_ends_a_write_that_waits(server: Server) -> None:

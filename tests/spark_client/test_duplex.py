@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flight_server.errors import NotFound
 from spark_client.lanes import duplex
-from spark_client.lanes.duplex import TLS_BLOCK_BYTES, Answers
+from spark_client.lanes.duplex import TLS_BLOCK_BYTES, Answers, Duplex
+from spark_client.lanes.http import Connection
+from spark_client.transport import Timeouts
 from tests.support.put_source import said
 
+at_its_own_pace = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ERROR = said(b"E", NotFound("it is not here").to_json().encode())
 
 
+@at_its_own_pace
 @given(st.lists(st.binary(max_size=40), max_size=5), st.sampled_from([b"", said(b"K"), ERROR]), st.data())
 def test_answers_are_the_same_wherever_they_are_cut(
     results: list[bytes], last: bytes, data: st.DataObject
@@ -50,6 +56,7 @@ def test_answers_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         Answers().feed(b"R\0\0\x10\0")
 
 
+@at_its_own_pace
 @given(st.lists(st.integers(1, 3 * TLS_BLOCK_BYTES), max_size=12))
 def test_blocks_for_tls_are_the_same_bytes_and_few(sizes: list[int]) -> None:
     parts = [bytes([number]) * size for number, size in enumerate(sizes)]
@@ -60,6 +67,7 @@ def test_blocks_for_tls_are_the_same_bytes_and_few(sizes: list[int]) -> None:
     assert len(small) <= 2 * sum(small) // TLS_BLOCK_BYTES + 1 + large
 
 
+@at_its_own_pace
 @given(st.lists(st.binary(min_size=1, max_size=9), max_size=9), st.data())
 def test_what_was_sent_is_dropped_from_the_front(parts: list[bytes], data: st.DataObject) -> None:
     left, whole = deque(memoryview(part) for part in parts), b"".join(parts)
@@ -69,3 +77,49 @@ def test_what_was_sent_is_dropped_from_the_front(parts: list[bytes], data: st.Da
         duplex._drop(left, count)
         at += count
         assert b"".join(left) == whole[at:]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Duplex, socket.socket]]:
+    """A duplex, and the server's end of its connection."""
+    near, far = socket.socketpair()
+    connection = Connection(("", 0), None, Timeouts())
+    connection.sock, connection.file = near, near.makefile("rb")
+    yield Duplex(connection, 10), far
+    connection.close()
+    far.close()
+
+
+def test_an_error_that_came_just_before_the_connection_broke_wins(
+    pair: tuple[Duplex, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duplex_, far = pair
+
+    def broken(_: object) -> int:
+        far.sendall(ERROR)
+        far.close()
+        raise BrokenPipeError("broken pipe")
+
+    monkeypatch.setattr(duplex_, "_send_some", broken)
+    with pytest.raises(NotFound, match="it is not here"):
+        duplex_.send([b"x"])
+
+
+def test_without_an_error_the_connections_own_is_raised(
+    pair: tuple[Duplex, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duplex_, _ = pair
+
+    def broken(_: object) -> int:
+        raise BrokenPipeError("broken pipe")
+
+    monkeypatch.setattr(duplex_, "_send_some", broken)
+    with pytest.raises(BrokenPipeError):
+        duplex_.send([b"x"])
+
+
+def test_any_number_of_parts_is_sent_in_order(pair: tuple[Duplex, socket.socket]) -> None:
+    duplex_, far = pair
+    parts = [bytes([number % 256]) * (number % 7 + 1) for number in range(3 * duplex.PARTS_AT_ONCE)]
+    duplex_.send(parts)
+    assert far.recv(1 << 20, socket.MSG_WAITALL | socket.MSG_DONTWAIT) == b"".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -253,3 +254,9 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert server.flight_info("d").total_records == 3
     server.action("drop", {"dataset": "d"})
+
+
+def test_the_lane_goes_with_the_server_into_tasks() -> None:
+    server = Server(NOWHERE, writing=Writing("grpc"))
+    travelled: Server = pickle.loads(pickle.dumps(server))
+    assert travelled.writing == travelled.at("grpc://127.0.0.1:2").writing == Writing("grpc")
