@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator
 
@@ -13,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.errors import AlreadyExists, FlightShuffleError, InvalidRequest, OutOfBudget
+from flight_server.errors import AlreadyExists, FlightShuffleError, OutOfBudget
 from flight_server.protocol import PutCommand
 from spark_client.lanes import BrokenStream
 from spark_client.lanes.partition import StreamStalled
 from spark_client.puts import PutStream
-from spark_client.queues import Closed
-from spark_client.transport import ForkedProcess, Server, Timeouts, Writing
-from tests.support.put_source import UPGRADED, PutSide, PutSource, said
+from spark_client.transport import Server, Timeouts, Writing
+from tests.support.put_source import UPGRADED, PutSide, PutSource, committed, said
 from tests.support.raw_flight import fields_of
 
 QUICK = Timeouts(connect_seconds=2, first_message_seconds=2, stall_seconds=10, why_seconds=0.5)
@@ -32,10 +28,6 @@ COMMAND = PutCommand("d", producer=0, attempt="1")
 # Nobody is there: what these puts need to know they are told.
 NOWHERE = "grpc://127.0.0.1:1"
 REFUSED = said(b"E", AlreadyExists("there is one already").to_json().encode())
-
-
-def answer(rows: int) -> bytes:
-    return said(b"R", json.dumps({"committed": True, "rows": rows}).encode())
 
 
 @pytest.fixture
@@ -63,7 +55,7 @@ def test_a_put_asks_for_the_upgrade_and_sends_what_a_doput_would(server: Server)
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         got.extend(side.messages())
-        side.send(answer(30) + said(b"K"))
+        side.send(committed(30) + said(b"K"))
 
     with PutSource(serve) as source, opened(server, source) as stream:
         for partition in (0, 7, 12):
@@ -84,7 +76,7 @@ def test_answers_may_come_in_any_pieces(server: Server) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.messages()
-        for byte in answer(0) + said(b"K"):
+        for byte in committed(0) + said(b"K"):
             side.send(bytes([byte]))
 
     with PutSource(serve) as source, opened(server, source) as stream:
@@ -116,7 +108,7 @@ def test_small_batches_of_a_shuffle_go_together_and_others_at_once(server: Serve
         side.sock.settimeout(20)
         arrived.release()
         pieces.extend(side.messages())
-        side.send(answer(70) + said(b"K"))
+        side.send(committed(70) + said(b"K"))
 
     with PutSource(serve) as source, opened(server, source) as stream:
         stream.write(SMALL)
@@ -135,7 +127,7 @@ def test_what_happens_to_an_array_after_the_write_is_not_sent(server: Server) ->
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         got.extend(side.messages())
-        side.send(answer(3 << 11) + said(b"K"))
+        side.send(committed(3 << 11) + said(b"K"))
 
     numbers = np.zeros(1 << 11, np.int64)
     with PutSource(serve) as source, opened(server, source) as stream:
@@ -157,7 +149,7 @@ def test_no_more_than_that_is_held_back(server: Server) -> None:
             side.message()
         arrived.set()
         side.messages()
-        side.send(answer(3 << 13) + said(b"K"))
+        side.send(committed(3 << 13) + said(b"K"))
 
     with PutSource(serve) as source, opened(server, source) as stream:
         for partition in range(3):
@@ -215,8 +207,8 @@ def test_an_error_in_the_place_of_the_answer_to_a_commit_is_raised(server: Serve
 
 UNEXPECTED: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "closed the connection|reset"),
-    "half an answer": (answer(0)[:-3], "closed the connection|reset"),
-    "an answer and no end": (answer(0), "closed the connection|reset"),
+    "half an answer": (committed(0)[:-3], "closed the connection|reset"),
+    "an answer and no end": (committed(0), "closed the connection|reset"),
     "an unknown answer": (said(b"Z"), "is not an answer to a put"),
     "garbage": (b"HTTP/1.1 500 Oops\r\n\r\n", "is not an answer to a put"),
     "an answer of 4 GB": (b"R\xff\xff\xff\xff", "is not an answer to a put"),
@@ -294,129 +286,3 @@ def test_a_server_that_does_not_answer_a_commit_is_an_error_with_its_reasons() -
     with PutSource(serve) as source, pytest.raises(StreamStalled, match=r"no further for 0\.2 s"):
         opened(server, source).commit()
     server.close()
-
-
-# What this side does.
-
-
-def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(server: Server) -> None:
-    came: list[bytes] = []
-
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        while True:
-            came.append(side.message())
-
-    with PutSource(serve) as source:
-        with opened(server, source) as stream:
-            stream.write(SMALL)
-        stream.abandon()
-        with pytest.raises(Closed, match="the put to dataset 'd' has ended"):
-            stream.write(SMALL)
-    assert len(came) == 2
-    assert b"" not in came
-
-
-def test_a_put_that_nobody_refers_to_is_abandoned(server: Server) -> None:
-    ended = threading.Event()
-
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.broken_off()
-        ended.set()
-
-    with PutSource(serve) as source:
-        stream = opened(server, source)
-        del stream
-        gc.collect()
-        assert ended.wait(20)
-
-
-def test_a_batch_of_another_schema_ends_the_put(server: Server) -> None:
-    ended = threading.Event()
-
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.broken_off()
-        ended.set()
-
-    with PutSource(serve) as source:
-        stream = opened(server, source)
-        with pytest.raises(InvalidRequest, match=r"'d' cannot take the batch.*different schema"):
-            stream.write(pa.record_batch({"n": ["text"]}))
-        assert ended.wait(20)
-
-
-def test_another_thread_can_end_a_write_that_waits(server: Server) -> None:
-    upgraded = threading.Event()
-
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        upgraded.set()
-        assert done.wait(20)
-
-    done = threading.Event()
-    with PutSource(serve) as source:
-        stream = opened(server, source)
-        assert upgraded.wait(20)
-        timer = threading.Timer(0.3, stream.cancel)
-        timer.start()
-        with pytest.raises(Closed, match="was cancelled"):
-            write_forever(stream)
-        done.set()
-        timer.join()
-
-
-def test_a_signal_ends_a_write_that_waits(server: Server) -> None:
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        assert done.wait(20)
-        ends.append(side.broken_off())
-
-    done = threading.Event()
-    ends: list[bool] = []
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with PutSource(serve) as source:
-            stream = opened(server, source)
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            with pytest.raises(Interrupted):
-                write_forever(stream)
-            # Half of a message may have gone: nothing can follow it.
-            with pytest.raises(Closed):
-                stream.write(SMALL)
-            done.set()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert ends == [True], "a reset, which a server sees that was reading nothing"
-
-
-def test_a_forked_child_neither_uses_nor_ends_the_put_of_its_parent(server: Server) -> None:
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.messages()
-        side.send(answer(20) + said(b"K"))
-
-    with PutSource(serve) as source:
-        stream = opened(server, source)
-        stream.write(SMALL)
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(30)  # a child that hangs must not stay
-            code = 1
-            try:
-                stream.write(SMALL)
-            except ForkedProcess:
-                stream.cancel()
-                stream.abandon()
-                code = 7
-            os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-        stream.write(SMALL)
-        assert stream.commit()["rows"] == 20

@@ -10,6 +10,7 @@ Limits: one message in RAM at a time; a thread for each connection.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import threading
@@ -23,6 +24,11 @@ DEADLINE_SECONDS = 20.0
 def said(kind: bytes, data: bytes = b"") -> bytes:
     """An answer of the server."""
     return kind + struct.pack(">I", len(data)) + data
+
+
+def committed(rows: int) -> bytes:
+    """The answer to a commit."""
+    return said(b"R", json.dumps({"committed": True, "rows": rows}).encode())
 
 
 class PutSide:
