@@ -281,7 +281,7 @@ async def test_cancelling_an_async_put_ends_it_while_the_server_takes_nothing(
         with ShuffleClient(process.location, writing=Writing("bulk")) as client:
             task = asyncio.create_task(client.aput("d", endless()))
             try:
-                await asyncio.to_thread(eventually, waits, ["budget"])
+                await asyncio.to_thread(eventually, waits, ["budget"], 60)
             finally:
                 task.cancel()
                 await asyncio.wait([task])
