@@ -37,9 +37,9 @@ with ShuffleClient.embedded() as client:
     shuffles.create("d", schema, 1)
     with progress.watch(client._server, "d", "exchange(4, 'x')"):
         with PutStream(client._server, PutCommand("d", producer=0, attempt="1"), schema) as stream:
-            stream.write(pa.record_batch({"x": pa.array(range(1234), pa.int64())}), 0)
+            stream.write(pa.record_batch({"x": pa.array(range(12_345), pa.int64())}), 0)  # enough to be sent at once
             # The bar asks again when it has been given the answer before; then it is drawn at its end at the latest.
-            while [answer[1] for answer in answers if answer].count(1234) < 2:
+            while [answer[1] for answer in answers if answer].count(12_345) < 2:
                 time.sleep(0.01)
             stream.commit()
 """
@@ -61,7 +61,7 @@ def test_a_terminal_shows_what_has_arrived() -> None:
         assert process.stderr is not None
         assert process.wait(60) == 0, process.stderr.read().decode()
     assert b"exchange(4, 'x')" in shown
-    assert b"1,234 rows" in shown
+    assert b"12,345 rows" in shown
 
 
 def test_elsewhere_there_is_no_thread_and_no_call() -> None:
