@@ -19,8 +19,8 @@ from spark_client.transport import Server, Timeouts, Writing
 from tests.support.put_source import UPGRADED, PutSide, PutSource, committed, said
 from tests.support.raw_flight import fields_of
 
-QUICK = Timeouts(connect_seconds=2, first_message_seconds=2, stall_seconds=10, why_seconds=0.5)
-HASTY = Timeouts(connect_seconds=2, first_message_seconds=2, stall_seconds=0.2, why_seconds=0.5)
+QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, why_seconds=0.5)
+HASTY = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=0.2, why_seconds=0.5)
 SCHEMA = pa.schema([("n", pa.int64())])
 SMALL = pa.record_batch({"n": np.arange(10)})
 LARGE = pa.record_batch({"n": np.arange(1 << 19)})

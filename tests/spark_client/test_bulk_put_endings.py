@@ -14,12 +14,13 @@ import pytest
 
 from flight_server.errors import InvalidRequest
 from flight_server.protocol import PutCommand
+from spark_client.lanes.duplex import Duplex
 from spark_client.puts import PutStream
 from spark_client.queues import Closed
 from spark_client.transport import ForkedProcess, Server, Timeouts, Writing
 from tests.support.put_source import UPGRADED, PutSide, PutSource, committed, said
 
-QUICK = Timeouts(connect_seconds=2, first_message_seconds=2, stall_seconds=10, why_seconds=0.5)
+QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, why_seconds=0.5)
 SCHEMA = pa.schema([("n", pa.int64())])
 SMALL = pa.record_batch({"n": np.arange(10)})
 LARGE = pa.record_batch({"n": np.arange(1 << 19)})
@@ -112,7 +113,7 @@ def test_another_thread_can_end_a_write_that_waits(server: Server) -> None:
         timer.join()
 
 
-def test_a_signal_ends_a_write_that_waits(server: Server) -> None:
+def test_a_signal_ends_a_write_that_waits(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(BaseException):
         pass
 
@@ -124,13 +125,19 @@ def test_a_signal_ends_a_write_that_waits(server: Server) -> None:
         assert done.wait(20)
         ends.append(side.broken_off())
 
+    wait = Duplex._wait
+
+    def wait_and_be_interrupted(self: Duplex, events: int, until_seconds: float) -> bool:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return wait(self, events, until_seconds)
+
+    monkeypatch.setattr(Duplex, "_wait", wait_and_be_interrupted)
     done = threading.Event()
     ends: list[bool] = []
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with PutSource(serve) as source:
             stream = opened(server, source)
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
             with pytest.raises(Interrupted):
                 write_forever(stream)
             # Half of a message may have gone: nothing can follow it.
@@ -151,6 +158,7 @@ def test_a_forked_child_neither_uses_nor_ends_the_put_of_its_parent(server: Serv
     with PutSource(serve) as source:
         stream = opened(server, source)
         stream.write(SMALL)
+        gc.collect()  # what others have left is not the child's to destroy
         pid = os.fork()
         if pid == 0:
             signal.alarm(30)  # a child that hangs must not stay
@@ -161,7 +169,8 @@ def test_a_forked_child_neither_uses_nor_ends_the_put_of_its_parent(server: Serv
                 stream.cancel()
                 stream.abandon()
                 code = 7
-            os._exit(code)
+            finally:
+                os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         stream.write(SMALL)
         assert stream.commit()["rows"] == 20

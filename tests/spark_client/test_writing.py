@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -30,7 +32,7 @@ from spark_client.transport import Server, Timeouts, Unreachable, Writing
 from tests.support.put_source import UPGRADED, PutSide, PutSource
 from tests.support.server_process import ServerProcess
 
-QUICK = Timeouts(connect_seconds=2, first_message_seconds=0.5, stall_seconds=10)
+QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20)
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 NOWHERE = "grpc://127.0.0.1:1"
 Lane = Literal["auto", "grpc", "bulk"]
@@ -43,11 +45,11 @@ def process() -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def connect(process: ServerProcess) -> Iterator[Callable[[Lane], Server]]:
+def connect(process: ServerProcess) -> Iterator[Callable[..., Server]]:
     made: list[Server] = []
 
-    def new(lane: Lane) -> Server:
-        made.append(Server(process.location, timeouts=QUICK, writing=Writing(lane)))
+    def new(lane: Lane, timeouts: Timeouts = QUICK) -> Server:
+        made.append(Server(process.location, timeouts=timeouts, writing=Writing(lane)))
         return made[-1]
 
     yield new
@@ -159,9 +161,10 @@ def test_a_place_where_nobody_speaks_the_lane_sends_the_put_to_grpc_and_is_left_
     assert b"".join(rest) == b"", "nothing of the put was sent"
 
 
-def test_a_place_that_does_not_answer_sends_the_put_to_grpc(connect: Callable[[Lane], Server]) -> None:
+def test_a_place_that_does_not_answer_sends_the_put_to_grpc(connect: Callable[..., Server]) -> None:
+    impatient = replace(QUICK, first_message_seconds=0.5)
     with PutSource(PutSide.broken_off) as source:
-        assert put(connect("auto"), [source.place]) == "grpc"
+        assert put(connect("auto", impatient), [source.place]) == "grpc"
 
 
 def test_a_place_that_refuses_connections_sends_the_put_to_the_next_or_to_grpc(
@@ -245,12 +248,16 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
 ) -> None:
     server = connect("auto")
     (place,) = writing.places_of(server)
+    gc.collect()  # what others have left is not the child's to destroy
     pid = os.fork()
     if pid == 0:
         signal.alarm(30)  # a child that hangs must not stay
-        with PutStream(server, PutCommand("d", producer=0, attempt="1"), BATCH.schema, [place]) as stream:
-            stream.write(BATCH)
-            os._exit(7 if stream.commit()["rows"] == 3 else 1)
+        try:
+            with PutStream(server, PutCommand("d", producer=0, attempt="1"), BATCH.schema, [place]) as stream:
+                stream.write(BATCH)
+                os._exit(7 if stream.commit()["rows"] == 3 else 1)
+        finally:
+            os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert server.flight_info("d").total_records == 3
     server.action("drop", {"dataset": "d"})
