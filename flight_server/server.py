@@ -33,6 +33,7 @@ import signal
 import socket
 import ssl
 import sys
+from collections import deque
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Self
@@ -55,6 +56,7 @@ ACCEPT_PATIENCE_SECONDS = 24 * 3600
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
 MAX_HOLES_BYTES = 32 << 20
+KEEP_FREED_SECONDS = 10.0
 MIN_STREAM_WINDOW_BYTES = 64 << 10
 MAX_STREAM_WINDOW_BYTES = 4 << 20
 _HARD_MESSAGE_SLACK_BYTES = 64 << 20
@@ -223,10 +225,13 @@ class Server:
 
     async def _keep_house(self) -> None:
         settled_bytes = allocator.resident_bytes()
+        lately_bytes: deque[int] = deque(maxlen=int(KEEP_FREED_SECONDS / HOUSEKEEPING_SECONDS))
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            # What is resident beyond the pool and the process itself are holes in the heap.
-            excess_bytes = allocator.resident_bytes() - settled_bytes - self.core.budget.memory.used_bytes
+            # What is resident beyond the process itself and what the pool has held lately, and so may hold
+            # again, are holes in the heap.
+            lately_bytes.append(self.core.budget.memory.used_bytes)
+            excess_bytes = allocator.resident_bytes() - settled_bytes - max(lately_bytes)
             if excess_bytes > MAX_HOLES_BYTES:
                 await asyncio.to_thread(allocator.give_back)
             self.core.end_stalled_readers()

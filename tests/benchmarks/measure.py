@@ -56,12 +56,15 @@ def own_cpu_seconds() -> float:
 
 @dataclass
 class Subject:
-    """Something to measure. ``run`` does the work once and returns the bytes it delivered."""
+    """Something to measure. ``run`` does the work once and returns the bytes it delivered; ``after`` clears
+    away what that left, and is not measured.
+    """
 
     name: str
     run: Callable[[], int]
     server_pid: int | None = None
     client_cpu_seconds: Callable[[], float] = own_cpu_seconds
+    after: Callable[[], None] = lambda: None
     samples: list[Sample] = field(default_factory=list)
 
     def median(self, of: Callable[[Sample], float]) -> float:
@@ -86,6 +89,7 @@ def measure(subjects: Sequence[Subject], rounds: int = ROUNDS) -> None:
     """Fill the subjects' samples, after one round of each that does not count."""
     for subject in subjects:
         subject.run()
+        subject.after()
     for number in range(rounds):
         turn = number % len(subjects)
         for subject in [*subjects[turn:], *subjects[:turn]]:
@@ -101,6 +105,7 @@ def measure(subjects: Sequence[Subject], rounds: int = ROUNDS) -> None:
                     subject.client_cpu_seconds() - client_before,
                 )
             )
+            subject.after()
 
 
 def ratio(subject: Subject, peer: Subject) -> float:
