@@ -12,6 +12,8 @@ exchange can save.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -73,6 +75,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the rows")
     options = parser.parse_args(arguments)
+    # Spark's workers are to have what this process has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     console.print(f"[bold]Exchange[/bold] · {conditions(options.rounds)}; local[2], {PARTITIONS} partitions")
     rows: list[list[str]] = []
     with ExitStack() as stack:
