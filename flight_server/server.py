@@ -229,9 +229,10 @@ class Server:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             # What is resident beyond the process itself and what the pool has held lately, and so may hold
-            # again, are holes in the heap.
+            # again, are holes in the heap. Far below the limit a quarter more does not matter.
             lately_bytes.append(self.core.budget.memory.used_bytes)
-            excess_bytes = allocator.resident_bytes() - settled_bytes - max(lately_bytes)
+            may_hold_bytes = min(int(self.settings.memory_limit), max(lately_bytes) * 5 // 4)
+            excess_bytes = allocator.resident_bytes() - settled_bytes - may_hold_bytes
             if excess_bytes > MAX_HOLES_BYTES:
                 await asyncio.to_thread(allocator.give_back)
             self.core.end_stalled_readers()
