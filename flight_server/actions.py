@@ -56,7 +56,7 @@ def _no_arguments(body: bytes, action: str) -> None:
 
 
 def _source_creation() -> Callable[..., Awaitable[tuple[Dataset, bool]]]:
-    from . import sources  # noqa: PLC0415  # see its caller
+    from . import sources  # noqa: PLC0415  # Parquet's libraries only where a source is asked for
 
     return sources.create
 

@@ -14,4 +14,4 @@ NOT_NEEDED = ("numpy",)
 
 for _name in NOT_NEEDED:
     if _name not in sys.modules:
-        sys.modules[_name] = None  # type: ignore[assignment]
+        sys.modules[_name] = None  # type: ignore[assignment]  # typeshed knows only modules there; None is documented

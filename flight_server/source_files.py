@@ -148,7 +148,7 @@ class FileSource:
     def describe(self, index: int) -> str:
         return self._files[index].path
 
-    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Pulled, None]:  # noqa: ARG002
+    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Pulled, None]:
         """See ``source_contract``."""
         async with self._background.slots:
             messages = self._messages(self._files[index])

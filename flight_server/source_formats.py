@@ -47,10 +47,10 @@ class Format(Protocol):
 class Parquet:
     """Parquet files."""
 
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:  # noqa: ARG002
+    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
         return pq.ParquetFile(stream, pre_buffer=False).schema_arrow
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
@@ -62,10 +62,10 @@ class Parquet:
 class Ipc:
     """Arrow IPC files (also called Feather) and streams."""
 
-    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:  # noqa: ARG002
+    def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
         return self._open(stream).schema
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+    def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         names = self._open(stream).schema.names
         stream.seek(0)
         included = [index for index, name in enumerate(names) if name in wanted.names]

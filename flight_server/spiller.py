@@ -98,7 +98,7 @@ class Spiller:
             return await self._move(size_bytes)
         except DiskTrouble as trouble:
             self.failed(trouble)
-        except Exception:  # noqa: BLE001  # see the module's text
+        except Exception:  # noqa: BLE001  # a spill that fails must not end spilling; it is logged
             # As text: a log that renders variables would print messages, and keep their reservations.
             _log.error("spiller_failed", traceback=traceback.format_exc())
             self.trouble = "an internal error; the server's log has it"

@@ -132,7 +132,7 @@ def _allocations(buffers: Iterator[pa.Buffer | None]) -> dict[int, int]:
         if buffer is None:
             continue
         while buffer.parent is not None:
-            buffer = buffer.parent  # noqa: PLW2901
+            buffer = buffer.parent  # noqa: PLW2901  # up to the allocation that the slice is of
         sizes[buffer.address] = buffer.size
     return sizes
 

@@ -114,7 +114,7 @@ class CollectFactory(flight.ClientMiddlewareFactory):
         super().__init__()
         self._token = token
 
-    def start_call(self, info: Any) -> _Collect:  # noqa: ARG002
+    def start_call(self, info: Any) -> _Collect:  # noqa: ARG002  # pyarrow calls it with the method's info
         return _Collect(calling.call, self._token)
 
 
@@ -156,7 +156,7 @@ _forks_are_watched = False
 
 def immortal_in_children(thing: Any) -> None:
     """Let ``thing`` never be destroyed in a child that this process forks while ``thing`` lives."""
-    global _forks_are_watched  # noqa: PLW0603
+    global _forks_are_watched  # noqa: PLW0603  # once for each process
     _grpc_objects.add(thing)
     if not _forks_are_watched:
         _forks_are_watched = True

@@ -314,7 +314,7 @@ _exit_is_watched = False
 
 
 def _end_at_exit(run: Drain) -> None:
-    global _exit_is_watched  # noqa: PLW0603
+    global _exit_is_watched  # noqa: PLW0603  # once for each process
     _live.add(run)
     if not _exit_is_watched:
         # A thread inside a C++ call when the interpreter goes away would abort the process.

@@ -26,7 +26,7 @@ def watch(server: Server, dataset: str, label: str) -> Iterator[None]:
     if not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         yield
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415  # optional
 
     columns = (
         TextColumn("{task.description}"),

@@ -53,7 +53,7 @@ class _Segment:
     __slots__ = ("_file", "fd", "size_bytes")
 
     def __init__(self, directory: str) -> None:
-        self._file = tempfile.TemporaryFile(prefix="flight-shuffle-", dir=directory, buffering=0)  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(prefix="flight-shuffle-", dir=directory, buffering=0)  # noqa: SIM115  # it lives as long as this object
         self.fd = self._file.fileno()
         self.size_bytes = 0
 

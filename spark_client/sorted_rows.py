@@ -93,7 +93,7 @@ class SortedRows:
                 limit = self._sizes.before(np.array([first])) + max_bits
                 cut = min(last, max(first + 1, self._sizes.find(limit, start, end)[0]))
                 yield first, cut
-                first = cut  # noqa: PLW2901
+                first = cut  # noqa: PLW2901  # the rest of this range
 
 
 class _Sizes:

@@ -65,7 +65,7 @@ class Placement(Protocol):
 class ByColumn:
     """Spark has computed the partitions: they are the last column."""
 
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:  # noqa: ARG002
+    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
         *columns, ids = batch.columns
         schema = pa.schema(list(batch.schema)[:-1])
         return pa.RecordBatch.from_arrays(columns, schema=schema), ids.to_numpy()
@@ -78,7 +78,7 @@ class ByKeys:
     keys: tuple[str, ...]
     partitions: int
 
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:  # noqa: ARG002
+    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
         return batch, partition_ids(batch, self.keys, self.partitions)
 
 

@@ -223,7 +223,7 @@ class Server:
         return self._connections
 
     def _client(self) -> flight.FlightClient:
-        global _grpc_pid  # noqa: PLW0603
+        global _grpc_pid  # noqa: PLW0603  # which process began gRPC: a fact of the process
         if _grpc_pid is None:
             _grpc_pid = os.getpid()
         elif _grpc_pid != os.getpid():

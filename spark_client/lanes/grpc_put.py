@@ -26,7 +26,7 @@ class GrpcWriting:
         self._writer, self._reader, self._call = server.open_put(descriptor, schema)
         self._closed = False
 
-    def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002
+    def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002  # pyarrow sends at once
         with self._errors():
             if metadata:
                 self._writer.write_with_metadata(batch, pa.py_buffer(metadata))

@@ -339,7 +339,7 @@ class PartitionStream:
             raise self._give_up(failure)
         most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2 ** (self._failures - 1))
         # Random, so that the readers of a server that comes back do not come back as one.
-        until = time.monotonic() + random.uniform(0, most)  # noqa: S311
+        until = time.monotonic() + random.uniform(0, most)  # noqa: S311  # a pause, not a secret
         while (left := until - time.monotonic()) > 0 and not self._cancelled:
             time.sleep(min(left, _SLICE_SECONDS))
 
