@@ -11,22 +11,25 @@ import pyarrow as pa
 import pytest
 
 from flight_server.errors import AlreadyExists, FlightShuffleError, OutOfBudget
-from flight_server.protocol import PutCommand
 from spark_client.lanes import BrokenStream
 from spark_client.lanes.partition import StreamStalled
-from spark_client.puts import PutStream
 from spark_client.transport import Server, Timeouts, Writing
-from tests.support.put_source import UPGRADED, PutSide, PutSource, committed, said
+from tests.support.put_source import (
+    LARGE,
+    NOWHERE,
+    QUICK,
+    SMALL,
+    UPGRADED,
+    PutSide,
+    PutSource,
+    committed,
+    opened,
+    said,
+    write_forever,
+)
 from tests.support.raw_flight import fields_of
 
-QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, why_seconds=0.5)
 HASTY = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=0.2, why_seconds=0.5)
-SCHEMA = pa.schema([("n", pa.int64())])
-SMALL = pa.record_batch({"n": np.arange(10)})
-LARGE = pa.record_batch({"n": np.arange(1 << 19)})
-COMMAND = PutCommand("d", producer=0, attempt="1")
-# Nobody is there: what these puts need to know they are told.
-NOWHERE = "grpc://127.0.0.1:1"
 REFUSED = said(b"E", AlreadyExists("there is one already").to_json().encode())
 
 
@@ -35,15 +38,6 @@ def server() -> Iterator[Server]:
     made = Server(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
     yield made
     made.close()
-
-
-def opened(server: Server, source: PutSource) -> PutStream:
-    return PutStream(server, COMMAND, SCHEMA, [source.place])
-
-
-def write_forever(stream: PutStream) -> None:
-    while True:
-        stream.write(LARGE)
 
 
 # What goes well.

@@ -8,25 +8,25 @@ import signal
 import threading
 from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from flight_server.errors import InvalidRequest
-from flight_server.protocol import PutCommand
 from spark_client.lanes.duplex import Duplex
-from spark_client.puts import PutStream
 from spark_client.queues import Closed
-from spark_client.transport import ForkedProcess, Server, Timeouts, Writing
-from tests.support.put_source import UPGRADED, PutSide, PutSource, committed, said
-
-QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, why_seconds=0.5)
-SCHEMA = pa.schema([("n", pa.int64())])
-SMALL = pa.record_batch({"n": np.arange(10)})
-LARGE = pa.record_batch({"n": np.arange(1 << 19)})
-COMMAND = PutCommand("d", producer=0, attempt="1")
-# Nobody is there: what these puts need to know they are told.
-NOWHERE = "grpc://127.0.0.1:1"
+from spark_client.transport import ForkedProcess, Server, Writing
+from tests.support.put_source import (
+    NOWHERE,
+    QUICK,
+    SMALL,
+    UPGRADED,
+    PutSide,
+    PutSource,
+    committed,
+    opened,
+    said,
+    write_forever,
+)
 
 
 @pytest.fixture
@@ -34,15 +34,6 @@ def server() -> Iterator[Server]:
     made = Server(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
     yield made
     made.close()
-
-
-def opened(server: Server, source: PutSource) -> PutStream:
-    return PutStream(server, COMMAND, SCHEMA, [source.place])
-
-
-def write_forever(stream: PutStream) -> None:
-    while True:
-        stream.write(LARGE)
 
 
 def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(server: Server) -> None:

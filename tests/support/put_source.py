@@ -17,6 +17,20 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+import numpy as np
+import pyarrow as pa
+
+from flight_server.protocol import PutCommand
+from spark_client.puts import PutStream
+from spark_client.transport import Server, Timeouts
+
+QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, why_seconds=0.5)
+SCHEMA = pa.schema([("n", pa.int64())])
+SMALL = pa.record_batch({"n": np.arange(10)})
+LARGE = pa.record_batch({"n": np.arange(1 << 19)})
+COMMAND = PutCommand("d", producer=0, attempt="1")
+# Nobody is there: what these puts need to know they are told.
+NOWHERE = "grpc://127.0.0.1:1"
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: flight-put\r\n\r\n"
 DEADLINE_SECONDS = 20.0
 
@@ -128,3 +142,14 @@ class PutSource:
         self.close()
         if kind is None and self.errors:
             raise self.errors[0]
+
+
+def opened(server: Server, source: PutSource) -> PutStream:
+    """A put of ``SCHEMA`` to the source."""
+    return PutStream(server, COMMAND, SCHEMA, [source.place])
+
+
+def write_forever(stream: PutStream) -> None:
+    """Until it raises."""
+    while True:
+        stream.write(LARGE)
