@@ -112,8 +112,7 @@ def _crowd(readers: int) -> None:
         started = time.perf_counter()
 
         def read() -> int:
-            # Through the public client: a thousand of pyarrow's own in one process get in each other's way,
-            # with its own server as well.
+            # Through the public client; pyarrow's clients, over gRPC, are what tests/load/test_crowd.py is about.
             try:
                 got_bytes = read_with_client(server.location, "d", DATASET_BYTES)
             except FlightShuffleError as error:
