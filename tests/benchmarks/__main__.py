@@ -11,6 +11,7 @@ SUITES = {
     "joining": "time to the first batch, CPU of each additional reader, a thousand readers",
     "merging": "the client's merge of 1 to 256 streams with an idle, a slow and a fast consumer",
     "memory": "bounded memory: the broadcast scenarios, spilling, joining late",
+    "footprint": "what many small things cost: resident size against what the limits allow",
     "exchange": "Python -> exchange -> Python on Spark, against Spark's own shuffle",
 }
 
