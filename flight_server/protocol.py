@@ -64,6 +64,20 @@ def check_dataset_name(name: object) -> str:
     return name
 
 
+def check_new_dataset_name(name: str) -> None:
+    """A dataset may be given this name. One that has another from before is still read and dropped by it.
+
+    Raises:
+        InvalidRequest: an element of the name is empty or ``.``: HTTP clients and proxies rewrite such paths.
+    """
+    if not {"", "."}.isdisjoint(name.split("/")):
+        raise InvalidRequest(
+            f"{name!r} cannot be the name of a new dataset: leave out '.' and empty elements between slashes, "
+            "such as in 'a/./b', 'a//b' and 'a/'",
+            dataset=name,
+        )
+
+
 def check_attempt(attempt: object, what: str = "attempt") -> str:
     """The attempt as text; integers are accepted because Spark's ids are integers.
 

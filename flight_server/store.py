@@ -37,7 +37,7 @@ from .durable_files import DurableFiles
 from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, StaleTicket, Unavailable
 from .frames import Frame
 from .memory import Reservation
-from .protocol import CreateRequest, Ticket, parse_partition
+from .protocol import CreateRequest, Ticket, check_new_dataset_name, parse_partition
 from .spill import DiskTrouble, SegmentWriter, dispose_now
 
 _log = structlog.get_logger("flight_server.store")
@@ -191,8 +191,10 @@ class Store:
         """A dataset as asked for, which no name leads to yet.
 
         Raises:
-            InvalidRequest: it should be durable, and this server keeps nothing when it ends.
+            InvalidRequest: the name is not one for a new dataset, or it should be durable and this server keeps
+                nothing when it ends.
         """
+        check_new_dataset_name(request.dataset)
         if request.durable and not self._lasting:
             raise InvalidRequest(
                 f"dataset {request.dataset!r} cannot be durable: this server was started without --data-dir and "

@@ -1,7 +1,8 @@
 """Strict JSON for requests: what is not expected is an error that says what is.
 
 Every key is taken by name and type; what is left at the end is refused, so that a misspelt option is
-never ignored.
+never ignored. A key that comes twice in one object is refused too, because two parsers may take two
+different values of it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,29 @@ def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
     """A JSON object. An empty text is the empty object.
 
     Raises:
-        InvalidRequest: not UTF-8, not JSON, or not an object.
+        InvalidRequest: not UTF-8, not JSON, not an object, or with a key that comes twice in one object.
     """
     if not data:
         return {}
     try:
-        body = json.loads(data)
+        # json.loads itself would let halves of surrogate pairs through, as bytes and as escapes.
+        text = data.decode() if isinstance(data, bytes) else data
+        body = json.loads(text, object_pairs_hook=_object)
+        if "\\u" in text:
+            json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{what} is not UTF-8 JSON: {error}") from None
     if not isinstance(body, dict):
         raise InvalidRequest(f"{what} must be a JSON object, not {type(body).__name__}")
+    return body
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    body = dict(pairs)
+    if len(body) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!r} comes twice in one object")
     return body
 
 

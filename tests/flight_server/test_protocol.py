@@ -24,6 +24,7 @@ from flight_server.protocol import (
     bulk_path,
     check_attempt,
     check_dataset_name,
+    check_new_dataset_name,
     parse_partition,
     parse_path,
     partition_metadata,
@@ -190,3 +191,15 @@ def test_a_number_must_be_finite() -> None:
     for number in ("NaN", "Infinity", "1e999"):
         with pytest.raises(InvalidRequest, match="lease_seconds"):
             CreateRequest.parse(f'{{"dataset":"d","lease_seconds":{number}}}'.encode())
+
+
+@pytest.mark.parametrize("name", [".", "./x", "a/./b", "a//b", "a/", "a/."])
+def test_a_name_that_http_clients_rewrite_is_read_but_not_given_anew(name: str) -> None:
+    assert check_dataset_name(name) == name
+    with pytest.raises(InvalidRequest, match="cannot be the name of a new dataset"):
+        check_new_dataset_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", ".a", "a./b", "a/.b/c", "-"])
+def test_another_legal_name_may_be_given(name: str) -> None:
+    check_new_dataset_name(name)
