@@ -61,6 +61,7 @@ async def persist(core: Core, dataset: Dataset, partitions: Iterable[int]) -> No
         Unavailable: the disk did not work until the deadline.
         CorruptFrame: a frame that was spilled did not come back as it was.
         DatasetDropped: the dataset was dropped meanwhile.
+        PartitionFailed: a partition has failed meanwhile.
     """
     files, writer = dataset.files, dataset.writer
     assert files is not None
@@ -89,7 +90,10 @@ async def persist(core: Core, dataset: Dataset, partitions: Iterable[int]) -> No
                 ) from None
             except BaseException:
                 if dataset.kind is Kind.STREAM:
-                    core.store.forget(dataset)
+                    # Its producer fails, so no manifest may say that these partitions are whole.
+                    files.synced -= wanted
+                    if files.begun:
+                        core.store.forget(dataset)
                 raise
 
 
@@ -120,19 +124,31 @@ class _Seal:
         await self._write_dictionaries(frames)
         slices = [*map(_slice, frames), *files.dictionaries.values()]
         await self._in_thread(files.sync, dict.fromkeys(slice_.segment for slice_ in slices))
+        self._check(wanted)
         files.synced |= wanted
         if len(files.synced) == dataset.partition_count:
+            self._check(files.synced)
+            files.begun = True
             await self._in_thread(_Description(dataset, files, self._core.store.next_sequence()).commit)
+
+    def _check(self, indices: set[int]) -> None:
+        """Raise the cause if one of the partitions has failed meanwhile: it holds none of its frames then."""
+        for partition in self._dataset.partitions():
+            if partition.index in indices:
+                partition.check()
 
     async def _write_frames(self, partition: Partition) -> list[Frame]:
         """The partition's frames, each with a slice in a segment that can still be synced."""
         frames = list(partition.frames())
-        for batch in _batches([frame for frame in frames if frame.slice is None]):
+        place = 0
+        while place < len(frames):
+            batch, place = _unwritten(frames, place)
+            if not batch:
+                break
             payloads = [payload for frame in batch if (payload := frame.payload) is not None]
-            assert len(payloads) == len(batch)
             slices = await self._in_thread(self._writer.append, [payload.data for payload in payloads])
             for frame, slice_ in zip(batch, slices, strict=True):
-                if frame.slice is None:  # otherwise it was spilled meanwhile
+                if frame.slice is None:  # otherwise the spiller has moved it meanwhile
                     frame.slice = slice_
         for frame in frames:
             if _slice(frame).segment.suspect:
@@ -176,17 +192,22 @@ def _slice(frame: Frame) -> SegmentSlice:
     return frame.slice
 
 
-def _batches(frames: list[Frame]) -> Iterator[list[Frame]]:
+def _unwritten(frames: list[Frame], place: int) -> tuple[list[Frame], int]:
+    """The next frames from ``place`` on that are not on disk, and where to go on.
+
+    Asked anew after each write, because the spiller moves frames meanwhile.
+    """
     batch: list[Frame] = []
     size_bytes = 0
-    for frame in frames:
-        if batch and size_bytes + frame.size_bytes > BATCH_BYTES:
-            yield batch
-            batch, size_bytes = [], 0
-        batch.append(frame)
-        size_bytes += frame.size_bytes
-    if batch:
-        yield batch
+    while place < len(frames):
+        frame = frames[place]
+        if frame.slice is None:
+            if batch and size_bytes + frame.size_bytes > BATCH_BYTES:
+                break
+            batch.append(frame)
+            size_bytes += frame.size_bytes
+        place += 1
+    return batch, place
 
 
 def _dictionaries(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage]:

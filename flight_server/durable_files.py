@@ -65,6 +65,7 @@ class DurableFiles:
         self.turn = asyncio.Lock()
         # Partitions all of whose frames are in synced segments; and where the dictionaries are.
         self.synced: set[int] = set()
+        self.begun = False  # a manifest was being written at least once
         self.dictionaries: dict[DictionaryMessage, SegmentSlice] = {}
         self._lock = threading.Lock()
         self._segments: list[Segment] = []

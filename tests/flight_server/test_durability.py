@@ -10,79 +10,38 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import pytest_asyncio
 
-from flight_server import config
 from flight_server.budget import Budget
 from flight_server.core import Core
 from flight_server.data_dir import DataDir, DataDirInUse
-from flight_server.dataset import Dataset
-from flight_server.decoder import SchemaMessage
 from flight_server.durability import persist
-from flight_server.durable_files import MANIFEST_NAME
 from flight_server.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
-from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload, crc32c
+from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Payload
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.recovery import recover
 from flight_server.spill import Segment
 from flight_server.store import Store
-
-SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))
-LIMIT_BYTES = 16 << 20
+from tests.support.sealing import (
+    LIMIT_BYTES,
+    SCHEMA,
+    bytes_of,
+    create,
+    durable_core,
+    files,
+    frame,
+    manifests,
+    publish,
+    restarted,
+    seal,
+)
 
 
 @pytest_asyncio.fixture
 async def core(tmp_path: Path) -> AsyncIterator[Core]:
-    settings = config.load({"memory_limit": LIMIT_BYTES, "budget_deadline_seconds": 0.3})
-    core = Core(settings, Budget(LIMIT_BYTES, None), Store(Budget(LIMIT_BYTES, None), data_dir=tmp_path))
-    core.store.budget = core.budget
-    yield core
-    core.store.close()
-
-
-def create(core: Core, **options: Any) -> Dataset:
-    return core.store.create(CreateRequest("d", durable=True, **options), SCHEMA)[0]
-
-
-def publish(core: Core, dataset: Dataset, index: int, messages: list[bytes]) -> None:
-    partition = dataset.begin_stream(index)
-    for message in messages:
-        partition.publish(frame(core, message))
-
-
-def frame(core: Core, message: bytes, dictionaries: DictionaryState = NO_DICTIONARIES) -> Frame:
-    return Frame(
-        rows=1,
-        size_bytes=len(message),
-        crc32c=crc32c(message),
-        payload=Payload(message, core.budget.frames.reserve(len(message))),
-        dictionaries=dictionaries,
-    )
-
-
-def seal(dataset: Dataset, index: int) -> None:
-    dataset.end_stream(dataset.partition(index))
-
-
-def manifests(tmp_path: Path) -> list[Path]:
-    return list(tmp_path.rglob(MANIFEST_NAME))
-
-
-def files(tmp_path: Path) -> list[Path]:
-    return [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def restarted(tmp_path: Path, **options: Any) -> Store:
-    """What the next server finds."""
-    store = Store(Budget(LIMIT_BYTES, None), data_dir=tmp_path, **options)
-    recover(store)
-    return store
-
-
-def bytes_of(dataset: Dataset, index: int) -> list[bytes]:
-    return [each.read_back() for each in dataset.partition(index).frames()]
+    async with durable_core(tmp_path) as core:
+        yield core
 
 
 class Recorder:

@@ -1,0 +1,112 @@
+"""What happens to a dataset while it is being sealed: spilling, loss, a bug."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from flight_server import durability
+from flight_server.core import Core
+from flight_server.dataset import Dataset
+from flight_server.durability import persist
+from flight_server.errors import CorruptFrame
+from flight_server.spill import SegmentWriter
+from tests.support.sealing import (
+    bytes_of,
+    create,
+    durable_core,
+    manifests,
+    publish,
+    restarted,
+    seal,
+)
+
+
+@pytest_asyncio.fixture
+async def core(tmp_path: Path) -> AsyncIterator[Core]:
+    async with durable_core(tmp_path) as core:
+        yield core
+
+
+class Gate:
+    """Holds a writer's ``append`` in its thread until the test lets it go on."""
+
+    def __init__(self, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert dataset.writer is not None
+        self._reached, self._opened = threading.Event(), threading.Event()
+        self._append = dataset.writer.append
+        monkeypatch.setattr(dataset.writer, "append", self._held)
+
+    def _held(self, messages: list[bytes]) -> Any:
+        self._reached.set()
+        self._opened.wait(30)
+        return self._append(messages)
+
+    async def meanwhile(self, sealing: asyncio.Future[None], change: Callable[[], None]) -> None:
+        """Make the change while the seal writes its first frames; return when the seal has ended."""
+        await asyncio.to_thread(self._reached.wait, 30)
+        change()
+        self._opened.set()
+        await asyncio.wait([sealing])
+
+
+async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_they_are(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [b"%d" % number for number in range(8)]
+    dataset = create(core)
+    publish(core, dataset, 0, messages)
+    frames = list(dataset.partition(0).frames())
+    assert dataset.writer is not None
+    apart = SegmentWriter(dataset.writer.directory, core.budget.disk, 1 << 20)
+    apart._count = 100  # a writer of its own, because the seal's is held
+    spilled = dict(zip(frames[:6], apart.append(messages[:6]), strict=True))
+    gate = Gate(dataset, monkeypatch)
+    monkeypatch.setattr(durability, "BATCH_BYTES", 2)  # two frames at a time
+
+    def spill() -> None:
+        for each in (0, 2, 3, 5):  # of the batch on its way one, all of the next one, and half of the third
+            frames[each].move_to(spilled[frames[each]])
+
+    sealing = asyncio.ensure_future(persist(core, dataset, [0]))
+    await gate.meanwhile(sealing, spill)
+    sealing.result()
+    assert all(frames[each].slice is spilled[frames[each]] for each in (0, 2, 3, 5))
+    assert [each.read_back() for each in frames] == messages
+    assert len(manifests(tmp_path)) == 1
+
+
+async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empty_one(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(core, partitions=2)
+    for index in (0, 1):
+        publish(core, dataset, index, [b"x"])
+    await persist(core, dataset, [0])
+    gate = Gate(dataset, monkeypatch)
+    sealing = asyncio.ensure_future(persist(core, dataset, [1]))
+    await gate.meanwhile(sealing, lambda: dataset.partition(0).corrupt(CorruptFrame("another checksum")))
+    assert isinstance(sealing.exception(), CorruptFrame)
+    assert manifests(tmp_path) == []
+
+
+async def test_a_bug_in_one_partition_s_seal_leaves_the_other_partitions_as_they_are(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(core, partitions=2)
+    for index in (0, 1):
+        publish(core, dataset, index, [b"frame of %d" % index])
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentWriter, "append", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await persist(core, dataset, [1])
+    for index in (0, 1):
+        await persist(core, dataset, [index])
+        seal(dataset, index)
+    assert bytes_of(restarted(tmp_path).find("d"), 1) == [b"frame of 1"]
