@@ -1,12 +1,17 @@
 """Background: tasks that belong to the server and to no request, and the threads in which they block.
 
-Guarantee: what was started runs to its end whoever else is cancelled, and when :meth:`Background.stop`
-has returned nothing of it runs any more.
+Guarantee: a task runs to its end, whichever request is cancelled; an exception ends no duty; and when
+:meth:`Background.stop` has returned, no task of this object runs.
 
 Who holds what
-    The loop holds tasks only weakly, so they are held here until they have ended. A task must not
-    raise: what it has to say it says to those who wait for its work, and what it raises all the same is
-    a bug, which is logged.
+    The loop holds tasks only weakly, so they are held here until they have ended. A started task must
+    not raise: it reports to those who wait for its work. An exception that leaves it is a bug, which is
+    logged and counted.
+
+Duties
+    :meth:`Background.keep` runs a duty in a task of its own, so no duty waits for another one. An
+    exception is logged and counted under the duty's name, and the duty runs again after a pause. The
+    pause doubles with each failure in a row, from ``MIN_BACKOFF_SECONDS`` to ``MAX_BACKOFF_SECONDS``.
 
 Slots
     ``slots`` bounds how many tasks decode at the same time, because what a decoder holds is counted in
@@ -16,13 +21,17 @@ Slots
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import structlog
 
 SLOTS = 4
+MIN_BACKOFF_SECONDS = 0.5
+MAX_BACKOFF_SECONDS = 30.0
 
 T = TypeVar("T")
 
@@ -34,7 +43,10 @@ class Background:
 
     def __init__(self) -> None:
         self.slots = asyncio.Semaphore(SLOTS)
+        # How often each duty has failed since the start; started tasks count together as "task".
+        self.failures: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._duties: set[asyncio.Task[None]] = set()
         # One more than there are slots, so that looking at a source's files waits for no decoder.
         self._threads = ThreadPoolExecutor(max_workers=SLOTS + 1, thread_name_prefix="flight-server-source")
 
@@ -48,24 +60,56 @@ class Background:
         task.add_done_callback(self._ended)
         return task
 
+    def keep(
+        self, work: Callable[[], Awaitable[None]], name: str, *, every_seconds: float | None = None
+    ) -> None:
+        """Run a duty until :meth:`stop`, whatever it raises.
+
+        Args:
+            every_seconds: how long after its end the work runs again; None if its end ends the duty.
+        """
+        duty = asyncio.get_running_loop().create_task(self._keep(work, name, every_seconds), name=name)
+        self._duties.add(duty)
+        duty.add_done_callback(self._duties.discard)
+
+    async def _keep(
+        self, work: Callable[[], Awaitable[None]], name: str, every_seconds: float | None
+    ) -> None:
+        backoff_seconds = MIN_BACKOFF_SECONDS
+        while True:
+            try:
+                await work()
+            except Exception:  # noqa: BLE001  # whatever it is, the duty goes on; it is logged and counted
+                self.failures[name] += 1
+                # As text: a log that renders variables would print messages, and keep their reservations.
+                _log.error("duty_failed", duty=name, traceback=traceback.format_exc())
+                await asyncio.sleep(backoff_seconds)
+                backoff_seconds = min(2 * backoff_seconds, MAX_BACKOFF_SECONDS)
+            else:
+                if every_seconds is None:
+                    return
+                backoff_seconds = MIN_BACKOFF_SECONDS
+                await asyncio.sleep(every_seconds)
+
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """What blocking work returns. Cancelling does not end the thread's present step."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     async def idle(self) -> None:
-        """Return when every task has ended that was started before this call or by one of them."""
+        """Return when every started task has ended, also those that one of them has started."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
         """Cancel every task and wait for all of them and for their threads. Twice is fine."""
-        while self._tasks:
-            for task in self._tasks:
+        while tasks := self._tasks | self._duties:
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(tasks)
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
+            self.failures["task"] += 1
             _log.error("background_task_failed", task=task.get_name(), exc_info=bug)

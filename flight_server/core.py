@@ -200,6 +200,7 @@ class Core:
             "draining": self.store.draining,
             "waits": len(self.waits),
             **asdict(self.counters),
+            "task_failures": dict(self.background.failures),
             "datasets": {dataset.name: self._dataset(dataset, lags) for dataset in datasets},
         }
 

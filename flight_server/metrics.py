@@ -1,7 +1,7 @@
 """Metrics for Prometheus, read from the server's own state at each scrape: nothing is counted twice.
 
-Labels are few and bounded: accounts, kinds, waits. There is no label for a dataset's name, because names
-are the users' and have no bound; ``/v1/statistics`` has them.
+Labels are few and bounded: accounts, kinds, waits, the server's own tasks. There is no label for a
+dataset's name, because names are the users' and have no bound; ``/v1/statistics`` has them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _COUNTERS = {
     "encodes": "record batches encoded for this server; equals frames_in whatever the number of readers",
     "frames_read_back": "record batches read back from disk",
     "bytes_read_back": "bytes read back from disk",
+    "pulls": "pulls of a source's partition begun",
+    "pulls_failed": "pulls of a source's partition that failed",
     "readers_ended_as_too_slow": "stalled readers that were ended because others waited for their room",
 }
 
@@ -64,6 +66,12 @@ class _ServerCollector(Collector):
         yield _counter("spilled_bytes", "bytes moved to disk", core.spiller.spilled_bytes)
         trouble = float(core.spiller.trouble is not None)
         yield _gauge("disk_trouble", "1 while the disk refuses to take frames", trouble)
+        failures = CounterMetricFamily(
+            PREFIX + "task_failures", "failures of the server's own tasks", labels=["task"]
+        )
+        for task, number in core.background.failures.items():
+            failures.add_metric([task], number)
+        yield failures
         yield from self._datasets()
         yield from self._waits()
 

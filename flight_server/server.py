@@ -1,7 +1,8 @@
-"""Server: starts, drains and stops; owns every task that belongs to no request.
+"""Server: starts, drains and stops; keeps the server's duties going (see ``background``).
 
 Start: directories and recovery, then the gRPC port, then the HTTP port; what fails is an error before
-anything is announced. A port that is taken is an error (SO_REUSEPORT is off).
+anything is announced, and what had been started is stopped again. A port that is taken is an error
+(SO_REUSEPORT is off).
 
 Drain (SIGTERM, or the action ``drain``): readiness turns off, new datasets, puts and reads are refused,
 and running calls have ``drain_grace_seconds``. Those that still run then end: with UNAVAILABLE and the
@@ -34,7 +35,8 @@ import socket
 import ssl
 import sys
 from collections import deque
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from typing import Self
 
@@ -82,7 +84,12 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._http = HttpServer(self.core)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._grace_seconds = 0.0
+        # What stops the parts that exist, the last one started first.
+        self._parts = AsyncExitStack()
+        self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
+        self._parts.push_async_callback(asyncio.to_thread, self.store.close)
+        self._parts.push_async_callback(self.core.background.stop)
 
     @property
     def location(self) -> str:
@@ -96,10 +103,24 @@ class Server:
         Raises:
             OSError: the address cannot be had, or the data directory cannot be used.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
         settings = self.settings
         raise_open_files_limit()
-        await asyncio.to_thread(self._open_data_dir)
+        # Awaited to its end also when this start is cancelled: what the thread has opened is to be closed.
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open_data_dir))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])
+            raise
         self._grpc = grpc.aio.server(options=self._options())
+        self._parts.push_async_callback(self._stop_lanes)
         self._grpc.add_generic_rpc_handlers((FlightService(self.core).handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         port = self._listen()
@@ -110,8 +131,7 @@ class Server:
             scheme = "https" if settings.tls_cert is not None else "http"
             self.core.http_location = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
         await self._grpc.start()
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self.core.spiller.run()), loop.create_task(self._keep_house())]
+        self._keep_duties()
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
@@ -121,7 +141,7 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.core.drain_requested.set)
         if self.settings.exit_with_parent:
-            self._tasks.append(loop.create_task(self._watch_parent()))
+            self.core.background.keep(self._watch_parent, "parent")
         try:
             await self.core.drain_requested.wait()
         finally:
@@ -135,17 +155,14 @@ class Server:
         if self._grpc is not None:
             await self._health.enter_graceful_shutdown()
         await self.core.running.end(grace_seconds)
-        # Whoever reads at all has taken its last message, or our reason to end, within the last words.
-        await asyncio.gather(self._stop_grpc(min(grace_seconds, LAST_WORDS_SECONDS)), self._http.stop())
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        await self.core.background.stop()
-        await asyncio.to_thread(self.store.close)
-        if self._data_dir is not None:
-            await asyncio.to_thread(self._data_dir.close)
+        self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
+        await self._parts.aclose()
+
+    async def _stop_lanes(self) -> None:
+        # A client that reads at all gets its last message, or the reason for its end, within the last words.
+        assert self._grpc is not None
+        server, self._grpc = self._grpc, None
+        await asyncio.gather(server.stop(self._grace_seconds), self._http.stop())
 
     def _open_data_dir(self) -> None:
         named = self.settings.data_dir
@@ -159,10 +176,9 @@ class Server:
         if recovered.datasets or recovered.dropped:
             _log.info("recovered", **asdict(recovered))
 
-    async def _stop_grpc(self, grace_seconds: float) -> None:
-        if self._grpc is not None:
-            server, self._grpc = self._grpc, None
-            await server.stop(grace_seconds)
+    def _close_data_dir(self) -> None:
+        if self._data_dir is not None:
+            self._data_dir.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -223,22 +239,21 @@ class Server:
         everywhere = self.settings.host in ("0.0.0.0", "::")  # noqa: S104  # a comparison, not a binding
         return socket.gethostname() if everywhere else self.settings.host
 
-    async def _keep_house(self) -> None:
-        settled_bytes = allocator.resident_bytes()
-        lately_bytes: deque[int] = deque(maxlen=int(KEEP_FREED_SECONDS / HOUSEKEEPING_SECONDS))
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            # What is resident beyond the process itself and what the pool has held lately, and so may hold
-            # again, are holes in the heap. Far below the limit a quarter more does not matter.
-            lately_bytes.append(self.core.budget.memory.used_bytes)
-            may_hold_bytes = min(int(self.settings.memory_limit), max(lately_bytes) * 5 // 4)
-            excess_bytes = allocator.resident_bytes() - settled_bytes - may_hold_bytes
-            if excess_bytes > MAX_HOLES_BYTES:
-                await asyncio.to_thread(allocator.give_back)
-            self.core.end_stalled_readers()
-            self.store.forget_again()
-            for dataset in self.store.expire():
-                _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
+    def _keep_duties(self) -> None:
+        keep, core = self.core.background.keep, self.core
+        keep(core.spiller.run, "spiller")
+        heap = _Heap(core, int(self.settings.memory_limit))
+        for name, duty in (
+            ("heap", heap.give_back),
+            ("stalled_readers", _at_once(core.end_stalled_readers)),
+            ("leases", _at_once(self._expire)),
+            ("forgotten_files", _at_once(self.store.forget_again)),
+        ):
+            keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
+
+    def _expire(self) -> None:
+        for dataset in self.store.expire():
+            _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
 
     async def _watch_parent(self) -> None:
         """Drain when standard input ends: whoever started this server holds its other end."""
@@ -249,3 +264,33 @@ class Server:
             while await reader.read(4096):
                 pass
         self.core.drain_requested.set()
+
+
+class _Heap:
+    """Gives holes in the heap back to the system.
+
+    Holes are what is resident beyond the process itself and what the pool has held within
+    ``KEEP_FREED_SECONDS``, and so may hold again. Far below the limit a quarter more does not matter.
+    """
+
+    def __init__(self, core: Core, limit_bytes: int) -> None:
+        self._memory = core.budget.memory
+        self._limit_bytes = limit_bytes
+        self._settled_bytes = allocator.resident_bytes()
+        self._lately_bytes: deque[int] = deque(maxlen=int(KEEP_FREED_SECONDS / HOUSEKEEPING_SECONDS))
+
+    async def give_back(self) -> None:
+        self._lately_bytes.append(self._memory.used_bytes)
+        may_hold_bytes = min(self._limit_bytes, max(self._lately_bytes) * 5 // 4)
+        excess_bytes = allocator.resident_bytes() - self._settled_bytes - may_hold_bytes
+        if excess_bytes > MAX_HOLES_BYTES:
+            await asyncio.to_thread(allocator.give_back)
+
+
+def _at_once(work: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    """A duty of something that does not wait."""
+
+    async def duty() -> None:
+        work()
+
+    return duty

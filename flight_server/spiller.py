@@ -15,8 +15,8 @@ Disk trouble
     every ``RETRY_SECONDS``, and not before that at any new frame; the first write that succeeds ends
     the trouble.
 
-A bug in here must not end the task, because nothing would ever move again: it is logged, counts as
-trouble, and is tried again like that.
+A bug in a move is logged, counts as trouble, and is tried again like that. The server keeps the spiller
+as one of its duties (see ``background``), so that an exception elsewhere in it does not end it either.
 
 Cancelling
     Between a write and its bookkeeping is no await, so cancelling the task loses nothing: frames whose

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from flight_server.background import Background
 
 
@@ -79,4 +81,58 @@ async def test_a_bug_in_a_task_ends_only_that_task() -> None:
     _ = background.start(work(), "work")
     await background.idle()
     assert await background.in_thread(lambda: 7) == 7
+    await background.stop()
+
+
+async def test_a_duty_goes_on_after_an_exception_and_the_exception_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flight_server.background.MIN_BACKOFF_SECONDS", 0.001)
+    background, done, runs = Background(), asyncio.Event(), 0
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 4:
+            raise ZeroDivisionError
+        done.set()
+
+    background.keep(work, "division", every_seconds=0)
+    await done.wait()
+    assert background.failures == {"division": 3}
+    await background.stop()
+
+
+async def test_a_failing_duty_pauses_longer_each_time_and_delays_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flight_server.background.MIN_BACKOFF_SECONDS", 60.0)
+    background, done, runs = Background(), asyncio.Event(), []
+
+    async def fails() -> None:
+        runs.append("fails")
+        raise ZeroDivisionError
+
+    async def works() -> None:
+        runs.append("works")
+        if runs.count("works") == 5:
+            done.set()
+
+    background.keep(fails, "fails", every_seconds=0)
+    background.keep(works, "works", every_seconds=0)
+    await done.wait()
+    assert runs.count("fails") == 1
+    await background.stop()
+
+
+async def test_a_duty_without_an_interval_ends_when_its_work_does() -> None:
+    background, runs = Background(), []
+
+    async def work() -> None:
+        runs.append("once")
+
+    background.keep(work, "once")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert runs == ["once"]
     await background.stop()

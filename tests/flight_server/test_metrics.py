@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import flight
 
+from flight_server.core import Counters
 from tests.support.bulk import RawGet, get
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually
@@ -62,3 +64,9 @@ def test_every_metric_is_explained_and_names_its_unit(server: ServerProcess) -> 
         assert family.documentation
         assert family.name.startswith("flight_shuffle_")
         assert not re.search(r"(_kb|_mb|_ms|_millis)$", family.name)
+
+
+def test_every_counter_of_the_server_is_a_metric(server: ServerProcess) -> None:
+    shown = metrics(server)
+    missing = [field.name for field in fields(Counters) if f"flight_shuffle_{field.name}_total" not in shown]
+    assert missing == []

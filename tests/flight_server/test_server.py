@@ -1,0 +1,62 @@
+"""A server in this process: what its start leaves behind when it fails, and what keeps its duties going."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from flight_server.addresses import AddressRefused
+from flight_server.config import Settings
+from flight_server.data_dir import DataDir
+from flight_server.protocol import CreateRequest
+from flight_server.server import Server
+
+
+def settings(data_dir: Path, **changes: object) -> Settings:
+    given = {"port": 0, "http_port": 0, "memory_limit": "64MiB", "data_dir": data_dir, **changes}
+    return Settings(**given)  # type: ignore[arg-type]  # what any option may be
+
+
+@pytest.mark.parametrize("option", ["port", "http_port"])
+async def test_a_start_that_fails_leaves_no_lock_no_thread_and_no_port(tmp_path: Path, option: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = Server(settings(tmp_path, **{option: taken.getsockname()[1]}))
+        with pytest.raises(AddressRefused):
+            await server.start()
+    DataDir.claim(tmp_path).close()
+    await server.stop()
+
+
+async def test_a_start_that_is_cancelled_lets_another_server_have_the_directory(tmp_path: Path) -> None:
+    server = Server(settings(tmp_path))
+    starting = asyncio.ensure_future(server.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    DataDir.claim(tmp_path).close()
+
+
+async def test_a_duty_that_fails_ends_neither_itself_nor_another_duty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(settings(tmp_path))
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server.core, "end_stalled_readers", fails)
+    monkeypatch.setattr(server.store, "forget_again", fails)
+    async with server:
+        for number in range(2):
+            server.store.create(CreateRequest(f"d{number}", lease_seconds=0.1), None)
+            while len(server.store):  # noqa: ASYNC110  # expiry announces nothing
+                await asyncio.sleep(0.01)
+        failures = server.core.statistics()["task_failures"]
+        monkeypatch.undo()
+    assert failures.keys() == {"stalled_readers", "forgotten_files"}
