@@ -112,8 +112,7 @@ class Content:
         Raises:
             PartitionFailed: the file is not whole, which only a crash of the host can cause.
         """
-        with pa.memory_map(str(file.path)) as source:
-            table = pa.ipc.open_stream(source).read_all()
+        table = pa.ipc.open_stream(pa.BufferReader(file.map())).read_all()
         if table.num_rows != self.rows:
             HostFiles().remove(self.key)
             raise PartitionFailed(
@@ -143,14 +142,7 @@ class Broadcast:
         dataset = f"broadcast/{uuid.uuid4().hex}/{label}"
         if isinstance(data, pa.Table):
             schema = data.schema
-            generation = owner.create(dataset, schema, 1)
-            command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
-            with PutStream(owner.server, command, schema) as stream:
-                for batch in data.to_batches():
-                    stream.write(batch, 0)
-                stream.commit()
-            totals = owner.seal(dataset, generation, {0: "driver"})
-            source = Source.find(owner.server, dataset, generation)
+            source, totals = _write_table(owner, dataset, data)
         elif hasattr(data, "mapInArrow"):
             where = f"broadcast {name!r}"
             check_frame(data, where)
@@ -259,6 +251,22 @@ class Broadcast:
     def _check(self) -> None:
         if self._destroyed:
             raise Conflict(f"broadcast {self.name!r} was destroyed; make a new one")
+
+
+def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Source, dict[str, Any]]:
+    """Send the driver's own table; where to read it, and its totals. Nothing stays when that fails."""
+    generation = owner.create(dataset, table.schema, 1)
+    try:
+        command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
+        with PutStream(owner.server, command, table.schema) as stream:
+            for batch in table.to_batches():
+                stream.write(batch, 0)
+            stream.commit()
+        totals = owner.seal(dataset, generation, {0: "driver"})
+        return Source.find(owner.server, dataset, generation), totals
+    except BaseException:
+        owner.discard(dataset)
+        raise
 
 
 def _remove(key: str) -> bool:

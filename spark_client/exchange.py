@@ -210,7 +210,7 @@ class Pipeline:
                 source = self._write(dataset, segment, before, partitions)
             finally:
                 if before is not None:
-                    self.shuffles.drop(before.dataset)
+                    self.shuffles.discard(before.dataset)
             partitions = segment.exchange.partitions
         assert source is not None
         task = ReadTask(source, self.current.stages)

@@ -32,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import tempfile
@@ -39,6 +40,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 from flight_server.errors import Unavailable
 
@@ -66,6 +69,10 @@ class HostFile:
     def is_current(self) -> bool:
         """Whether the path still leads to this file."""
         return os.fstat(self._descriptor).st_nlink > 0
+
+    def map(self) -> pa.Buffer:
+        """The content, mapped through the descriptor: also of a file that was unlinked meanwhile."""
+        return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
         """Let the file be collected. What is mapped stays mapped. Twice is fine."""

@@ -20,6 +20,7 @@ Cancelling
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -165,7 +166,7 @@ async def put_async(server: Server, command: PutCommand, data: Any) -> int:
     else:
         reader = await asyncio.to_thread(as_reader, data)
         first, batches, schema = None, _in_threads(reader), reader.schema
-    stream = await _finished(PutStream, server, command, schema)
+    stream = await _opened(server, command, schema)
     try:
         if first is not None:
             await _finished(stream.write, first, cancel=stream.cancel)
@@ -175,6 +176,18 @@ async def put_async(server: Server, command: PutCommand, data: Any) -> int:
     finally:
         await _finished(stream.abandon)
     return int(stream.rows)
+
+
+async def _opened(server: Server, command: PutCommand, schema: pa.Schema) -> PutStream:
+    """An open stream; none is left open when this is cancelled while the server is asked."""
+    made: list[PutStream] = []
+    try:
+        await _finished(lambda: made.append(PutStream(server, command, schema)))
+    except asyncio.CancelledError:
+        for stream in made:
+            await _finished(stream.abandon)
+        raise
+    return made[0]
 
 
 async def _in_threads(reader: Any) -> AsyncIterator[Any]:
@@ -191,5 +204,8 @@ async def _finished(
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         cancel()
-        await asyncio.wait([running])
+        while not running.done():
+            # Cancelled again: the call still runs, and what it holds cannot be ended before it has returned.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
         raise

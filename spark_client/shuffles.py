@@ -98,9 +98,7 @@ class Shuffles:
             totals = self.seal(dataset, generation, accepted(reports))
             return Source.find(self.server, dataset, generation), totals
         except BaseException:
-            # What went wrong matters more than whether the clean-up works: the lease ends by itself.
-            with contextlib.suppress(FlightShuffleError):
-                self.drop(dataset)
+            self.discard(dataset)
             raise
 
     def drop(self, dataset: str) -> None:
@@ -110,6 +108,13 @@ class Shuffles:
             self._keeper.remove(dataset)
             with contextlib.suppress(NotFound):
                 self.server.action("drop", DatasetRequest(dataset, generation).encode())
+
+    def discard(self, dataset: str) -> None:
+        """As :meth:`drop`, but raises nothing: where the server cannot be asked, the dataset's lease ends it."""
+        try:
+            self.drop(dataset)
+        except FlightShuffleError as error:
+            _log.info("%s stays until its lease ends: %s", dataset, error.message)
 
     def remember(self, result: DataFrame, dataset: str) -> None:
         """The dataset that ``result`` reads, until it is released."""
@@ -145,10 +150,7 @@ class Shuffles:
         for call in calls:
             call()
         for dataset in self._keeper.datasets():
-            try:
-                self.drop(dataset)
-            except FlightShuffleError as error:
-                _log.info("%s stays until its lease ends: %s", dataset, error.message)
+            self.discard(dataset)
         self._keeper.close()
 
     def _renew(self, dataset: str, generation: str) -> None:

@@ -139,6 +139,31 @@ def test_a_process_killed_while_it_fetches_is_succeeded_by_another(client: Shuff
     assert list(base.glob("*/*.part")) == []
 
 
+def test_a_file_that_is_removed_between_its_opening_and_its_mapping_is_read(
+    client: ShuffleClient, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = client.broadcast(TABLE)
+    open_or_make = host_files.HostFiles.open_or_make
+
+    def removed_at_once(*arguments: Any) -> Any:
+        file = open_or_make(*arguments)
+        assert len(shared.unpersist()) == 1
+        return file
+
+    monkeypatch.setattr(host_files.HostFiles, "open_or_make", removed_at_once)
+    assert shared.table().equals(TABLE)
+    assert files(base) == []
+
+
+def test_a_table_that_the_server_refuses_leaves_no_dataset(
+    flight_server_process: Callable[..., ServerProcess],
+) -> None:
+    with ShuffleClient(flight_server_process(http_port=0, max_message="64KiB").location) as client:
+        with pytest.raises(InvalidRequest, match=r"65[,_]?536|64"):
+            client.broadcast(pa.table({"x": ["x" * 100_000]}))
+        assert client.datasets() == []
+
+
 def test_after_unpersist_the_table_is_fetched_again(client: ShuffleClient, base: Path) -> None:
     shared = client.broadcast(TABLE)
     before = shared.table()

@@ -13,7 +13,8 @@ import pytest
 from pyarrow import flight
 
 from flight_server.errors import AlreadyExists, InvalidRequest, NotFound, PartitionFailed, Unauthenticated
-from spark_client import ShuffleClient
+from spark_client import ShuffleClient, puts
+from spark_client.lanes.writing import open_writing
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -214,6 +215,32 @@ async def test_a_cancelled_aput_leaves_an_error_and_never_a_short_dataset(client
     putting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await putting
+    with pytest.raises(PartitionFailed):
+        await asyncio.to_thread(lambda: client.get("d").read_all())
+
+
+async def test_an_aput_that_is_cancelled_while_it_opens_leaves_no_stream_open(
+    client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, may_go_on = threading.Event(), threading.Event()
+    opened: list[Any] = []
+
+    def gated(*arguments: Any) -> Any:
+        opening.set()
+        assert may_go_on.wait(30)
+        opened.append(open_writing(*arguments))  # referred to, so that only the client's own care ends it
+        return opened[-1]
+
+    monkeypatch.setattr(puts, "open_writing", gated)
+    putting = asyncio.create_task(client.aput("d", TABLE))
+    assert await asyncio.to_thread(opening.wait, 30)
+    for _ in range(2):
+        putting.cancel()
+        await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    assert len(opened) == 1
     with pytest.raises(PartitionFailed):
         await asyncio.to_thread(lambda: client.get("d").read_all())
 
