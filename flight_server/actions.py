@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 from pyarrow import flight
 
-from . import wire
+from . import flight_sql, wire
 from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
-from .errors import InvalidRequest, NotFound
+from .errors import InvalidRequest, Unsupported
 from .infos import expiration, put_locations, timestamp_scalar
 from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket
 from .sinks import seal
@@ -25,12 +25,14 @@ async def run(core: Core, action: str, body: bytes) -> bytes:
     """The body of the action's one result.
 
     Raises:
-        NotFound: there is no such action.
+        Unsupported: there is no such action.
         FlightShuffleError: what the action says.
     """
     handler = _HANDLERS.get(action)
     if handler is None:
-        raise NotFound(f"there is no action {action!r}; there are {', '.join(ACTIONS)}")
+        what = "this is not a Flight SQL server: " if action in flight_sql.ACTIONS else ""
+        shown = action if len(action) <= 80 else action[:80] + "…"
+        raise Unsupported(f"{what}there is no action {shown!r}; there are {', '.join(ACTIONS)}")
     return await handler(core, body)
 
 

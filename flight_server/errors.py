@@ -5,9 +5,10 @@
     │   ├── BadFrame            INVALID_ARGUMENT   what a producer sent is not the dataset's data
     │   ├── AlreadyExists       INVALID_ARGUMENT   a put or create that collides with what is there
     │   └── Conflict            INVALID_ARGUMENT   the verb does not fit the state of its object
-    ├── NotFound                NOT_FOUND          unknown dataset, partition, action
+    ├── NotFound                NOT_FOUND          unknown dataset or partition
     │   ├── StaleTicket         NOT_FOUND          the ticket is for another generation
     │   └── Released            NOT_FOUND          retention has let the wanted frames go
+    ├── Unsupported             UNIMPLEMENTED      what this server is not: Flight SQL, DoExchange, an unknown action
     ├── Unavailable             UNAVAILABLE        try again later, here or elsewhere
     │   ├── OutOfBudget         UNAVAILABLE        memory and disk stayed full until the deadline
     │   ├── Draining            UNAVAILABLE        the server is going down
@@ -117,7 +118,7 @@ class Conflict(InvalidRequest):
 
 
 class NotFound(FlightShuffleError):
-    """There is no such dataset, partition or action."""
+    """There is no such dataset or partition."""
 
     status = "NOT_FOUND"
     code = "not_found"
@@ -133,6 +134,13 @@ class Released(NotFound):
     """The wanted frames were let go, as the dataset's retention declares."""
 
     code = "released"
+
+
+class Unsupported(FlightShuffleError):
+    """Another kind of server than this one might do it."""
+
+    status = "UNIMPLEMENTED"
+    code = "unsupported"
 
 
 class Unavailable(FlightShuffleError):

@@ -16,10 +16,10 @@ Names
 
 Errors
     Before the first byte of a stream: a status and the error's JSON. INVALID_ARGUMENT is 400,
-    UNAUTHENTICATED 401, PERMISSION_DENIED 403, NOT_FOUND 404, INTERNAL 500, UNAVAILABLE 503 with
-    Retry-After. After it the connection is cut, and whoever asks again gets the error; a put that was
-    upgraded gets it on its own connection. A bug answers as on the other lane: an id, and nothing of the
-    exception.
+    UNAUTHENTICATED 401, PERMISSION_DENIED 403, NOT_FOUND 404, INTERNAL 500, UNIMPLEMENTED 501,
+    UNAVAILABLE 503 with Retry-After. After it the connection is cut, and whoever asks again gets the error;
+    a put that was upgraded gets it on its own connection. A bug answers as on the other lane: an id, and
+    nothing of the exception.
 
 Authorization
     As on the other lane. Without it: the health URLs, and the page, which has no data of its own.
@@ -52,8 +52,9 @@ from . import bulk, intake, metrics
 from .addresses import bind
 from .auth import authorize
 from .core import Core
+from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
-from .protocol import Ticket, check_dataset_name, parse_partition
+from .protocol import Ticket, parse_partition
 from .put_framing import PUT_PATH
 from .strict_json import dump_json
 
@@ -69,6 +70,7 @@ _STATUS = {
     "PERMISSION_DENIED": 403,
     "NOT_FOUND": 404,
     "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
 }
 _OPEN_TO_ALL = frozenset({"/", "/healthz", "/readyz"})

@@ -54,8 +54,9 @@ from typing import Any, NamedTuple
 
 import google_crc32c
 
+from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError
-from .protocol import Kind, Retention, check_dataset_name
+from .protocol import Kind, Retention
 
 MAGIC = b"FLSHMAN1"
 

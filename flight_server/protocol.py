@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from . import flight_sql
+from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .strict_json import Fields, dump_json, parse_json
 
@@ -34,7 +36,6 @@ DEFAULT_HTTP_PORT = 8816
 MAX_PARTITIONS = 100_000
 MAX_LEASE_SECONDS = 30 * 24 * 3600.0
 
-_NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
 _ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
@@ -45,37 +46,6 @@ class Kind(StrEnum):
     SHUFFLE = "shuffle"
     SOURCE = "source"
     CHANGELOG = "changelog"
-
-
-def check_dataset_name(name: object) -> str:
-    """The name itself.
-
-    Raises:
-        InvalidRequest: not 1 to 200 of ``A-Z a-z 0-9 . _ / -``, or with ``..``, or a leading ``/``.
-    """
-    if not isinstance(name, str):
-        raise InvalidRequest(f"a dataset's name must be text, not {type(name).__name__}")
-    if not _NAME.fullmatch(name) or ".." in name or name.startswith("/"):
-        shown = name if len(name) <= 80 else name[:80] + "…"
-        raise InvalidRequest(
-            f"{shown!r} is not a dataset name: use 1 to 200 characters of A-Z a-z 0-9 . _ / -, "
-            "without '..' and without a leading '/'"
-        )
-    return name
-
-
-def check_new_dataset_name(name: str) -> None:
-    """A dataset may be given this name. One that has another from before is still read and dropped by it.
-
-    Raises:
-        InvalidRequest: an element of the name is empty or ``.``: HTTP clients and proxies rewrite such paths.
-    """
-    if not {"", "."}.isdisjoint(name.split("/")):
-        raise InvalidRequest(
-            f"{name!r} cannot be the name of a new dataset: leave out '.' and empty elements between slashes, "
-            "such as in 'a/./b', 'a//b' and 'a/'",
-            dataset=name,
-        )
 
 
 def check_attempt(attempt: object, what: str = "attempt") -> str:
@@ -132,7 +102,8 @@ class PutCommand:
 
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
-        fields = Fields(parse_json(data, "the put command"), "the put command")
+        flight_sql.refuse_all_but_json(data)
+        fields = Fields(parse_json(data, "the command"), "the command")
         command = cls(
             dataset=check_dataset_name(fields.required("dataset")),
             partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
@@ -143,9 +114,9 @@ class PutCommand:
         )
         fields.end()
         if command.mode not in ("create", "overwrite"):
-            raise InvalidRequest(f"the put command: 'mode' is 'create' or 'overwrite', not {command.mode!r}")
+            raise InvalidRequest(f"the command: 'mode' is 'create' or 'overwrite', not {command.mode!r}")
         if (command.producer is None) != (command.attempt is None):
-            raise InvalidRequest("the put command: 'producer' and 'attempt' go together")
+            raise InvalidRequest("the command: 'producer' and 'attempt' go together")
         return command
 
     def encode(self) -> bytes:
@@ -191,6 +162,7 @@ class Ticket:
     @classmethod
     def parse(cls, data: bytes) -> Ticket:
         """JSON, or the plain text ``name``. ``name/3`` stays a name here: only the store can tell."""
+        flight_sql.refuse(data)
         if not data.lstrip().startswith(b"{"):
             try:
                 return cls(check_dataset_name(data.decode()))

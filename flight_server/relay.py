@@ -39,6 +39,7 @@ from pyarrow import flight
 
 from . import wire
 from .background import Background
+from .dataset_names import check_dataset_name
 from .decoder import Accepted, FrameDecoder, SchemaMessage
 from .errors import (
     ERROR_TRAILER,
@@ -58,7 +59,6 @@ from .protocol import (
     MAX_PARTITIONS,
     REUSE_CONNECTION,
     ROWS_TRAILER,
-    check_dataset_name,
 )
 from .source_contract import Pulled, SourceChanged
 from .strict_json import Fields, parse_json

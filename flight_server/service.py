@@ -40,7 +40,7 @@ from .actions import run as run_action
 from .auth import authorize
 from .core import Core
 from .dataset import Dataset
-from .errors import ERROR_TRAILER, FlightShuffleError, InternalError, InvalidRequest, NotFound
+from .errors import ERROR_TRAILER, FlightShuffleError, InternalError, InvalidRequest, Unsupported
 from .protocol import ACTIONS, GENERATION_HEADER, Ticket
 from .readback import Reader
 
@@ -134,7 +134,9 @@ class FlightService:
     # Discovery
 
     async def list_flights(self, request: bytes, context: Context) -> None:
-        """The FlightInfo of each dataset whose name starts with the criteria."""
+        """The FlightInfo of each dataset whose name starts with the criteria. One that has failed, or is dropped
+        meanwhile, is left out.
+        """
         try:
             prefix = wire.bytes_field(request, 1, "Criteria").decode()
         except UnicodeDecodeError:
@@ -142,8 +144,11 @@ class FlightService:
                 "the criteria is a prefix of dataset names, so it must be UTF-8 text"
             ) from None
         for dataset in self._core.store.listed(prefix):
-            if dataset.failure is None:
-                await context.write(await infos.flight_info(self._core, dataset))
+            try:
+                info = await infos.flight_info(self._core, dataset)
+            except FlightShuffleError:
+                continue
+            await context.write(info)
 
     async def get_flight_info(self, request: bytes, context: Context) -> bytes:
         """The FlightInfo of one dataset."""
@@ -225,10 +230,7 @@ class FlightService:
 
     async def do_exchange(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Not offered: there is no computation here that would need both directions at once."""
-        await context.abort(
-            grpc.StatusCode.UNIMPLEMENTED,
-            "this server has no DoExchange: write with DoPut and read with DoGet",
-        )
+        raise Unsupported("this server has no DoExchange: write with DoPut and read with DoGet")
 
     # Actions
 
@@ -237,7 +239,7 @@ class FlightService:
         try:
             action = wire.bytes_field(request, 1, "Action").decode()
         except UnicodeDecodeError:
-            raise NotFound("the action's name is not UTF-8 text") from None
+            raise InvalidRequest("the action's name is not UTF-8 text") from None
         body = wire.bytes_field(request, 2, "Action")
         await context.write(wire.field(1, await run_action(self._core, action, body)))
 

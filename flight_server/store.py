@@ -32,12 +32,13 @@ import structlog
 from . import victims
 from .budget import Budget
 from .dataset import Dataset, new_generation
+from .dataset_names import check_new_dataset_name
 from .decoder import SchemaMessage
 from .durable_files import DurableFiles
 from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, StaleTicket, Unavailable
 from .frames import Frame
 from .memory import Reservation
-from .protocol import CreateRequest, Ticket, check_new_dataset_name, parse_partition
+from .protocol import CreateRequest, Ticket, parse_partition
 from .spill import DiskTrouble, SegmentWriter, dispose_now
 
 _log = structlog.get_logger("flight_server.store")

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
+from flight_server.dataset_names import check_dataset_name
 from flight_server.errors import InvalidRequest
 from flight_server.memory import MemoryPool
-from flight_server.protocol import DatasetRequest, PutCommand, check_dataset_name
+from flight_server.protocol import DatasetRequest, PutCommand
 from spark_client import embedded
 from spark_client.puts import PutStream, as_reader, put_async
 from spark_client.streams import AsyncMergedStream, merge, merge_async, partition_streams

@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "turns",
         "waits",
     ),
-    ("auth", "broadcast", "running", "strict_json", "wire"),
+    ("auth", "broadcast", "dataset_names", "flight_sql", "running", "strict_json", "wire"),
     ("protocol",),
     ("budget", "decoder", "frames", "spill"),
     ("attempts", "config", "durable_files", "manifest", "partition", "readback"),
@@ -56,13 +56,28 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LAYER_OF = {module: number for number, layer in enumerate(LAYERS) for module in layer}
 
 # Shared with the client, or so central that they must be testable with nothing installed.
-PURE = frozenset({"broadcast", "errors", "memory", "protocol", "put_framing", "strict_json", "waits", "wire"})
+PURE = frozenset(
+    {
+        "broadcast",
+        "dataset_names",
+        "errors",
+        "flight_sql",
+        "memory",
+        "protocol",
+        "put_framing",
+        "strict_json",
+        "waits",
+        "wire",
+    }
+)
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
 # What the client may know of the server.
 SHARED = frozenset(
     {
         "flight_server",
+        "flight_server.dataset_names",
         "flight_server.errors",
+        "flight_server.flight_sql",
         "flight_server.memory",
         "flight_server.protocol",
         "flight_server.put_framing",

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from flight_server.errors import InvalidRequest, NotFound, Unavailable
+from flight_server.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from flight_server.protocol import PutCommand
 from spark_client.lanes import Writing
 from spark_client.lanes.bulk_put import BulkWriting
@@ -83,7 +83,7 @@ def places_of(server: Server) -> tuple[str, ...]:
     known = _known(server)
     if not known.places and time.monotonic() >= known.until_seconds:
         # A server from before the lane has no such action.
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(NotFound, Unsupported):
             known.places = tuple(server.action("locations").get("put_locations", ()))
         known.until_seconds = time.monotonic() + DOWN_SECONDS
     return known.places

@@ -18,6 +18,7 @@ STATUSES = {
     "UNAUTHENTICATED",
     "PERMISSION_DENIED",
     "INTERNAL",
+    "UNIMPLEMENTED",
 }
 CLASSES = sorted(error_classes().items())
 for_each_class = pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_every_error_has_a_status() -> None:
         "PERMISSION_DENIED": 403,
         "NOT_FOUND": 404,
         "INTERNAL": 500,
+        "UNIMPLEMENTED": 501,
         "UNAVAILABLE": 503,
     }
 

@@ -280,6 +280,15 @@ def test_renewing_an_endpoint_moves_its_expiration(raw: RawFlight, client: fligh
     assert renewed.expiration_time.value >= endpoint.expiration_time.value
 
 
+def test_an_unknown_action_is_not_implemented_and_the_known_ones_are_named(
+    client: flight.FlightClient,
+) -> None:
+    with pytest.raises(
+        NotImplementedError, match="there is no action 'destroy'; there are create, seal, drop"
+    ):
+        list(client.do_action(flight.Action("destroy", b"")))
+
+
 def test_exchanging_is_unimplemented_and_says_what_to_use(client: flight.FlightClient) -> None:
     def exchange() -> None:
         # The answer may be there before the client has begun to write, or only when it reads.

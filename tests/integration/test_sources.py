@@ -17,6 +17,7 @@ import pytest
 from pyarrow import flight
 
 from tests.support.proxy import Proxy
+from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
 
 DEADLINE_SECONDS = 60.0
@@ -362,3 +363,23 @@ def _generation_after_a_read(client: Client) -> str:
     with suppress(flight.FlightUnavailableError):
         client.read(flight.Ticket(b"d"))
     return str(client.action("statistics")["datasets"]["d"]["generation"])
+
+
+def test_sources_that_are_dropped_while_flights_are_listed_end_no_list(
+    flight_server_process: Start, connect: Connect, tmp_path: Path
+) -> None:
+    for number in range(200):
+        with pa.ipc.new_file(tmp_path / f"{number}.arrow", pa.schema([("n", pa.int8())])):
+            pass
+    server = flight_server_process(source_roots=tmp_path)
+    client = connect(server)
+    # Long names, so that the list is far longer than what gRPC takes ahead of its reader.
+    names = [f"{number:02}-{'x' * 190}" for number in range(20)]
+    for name in names:
+        client.create(name, format="ipc", path=str(tmp_path))
+    with RawFlight(server.location, ahead_bytes=64 << 10) as raw:
+        listing = iter(raw.call("ListFlights", b""))
+        next(listing)
+        for name in names:
+            client.action("drop", dataset=name)
+        assert len(list(listing)) < len(names) - 1

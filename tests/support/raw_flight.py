@@ -51,9 +51,13 @@ class Refused(Exception):
 
 
 class RawFlight:
-    """A connection; also a context manager that closes it."""
+    """A connection; also a context manager that closes it.
 
-    def __init__(self, location: str, *, token: str | None = None) -> None:
+    ``ahead_bytes``: how much of a stream is taken ahead of its reader; gRPC finds its own measure otherwise.
+    """
+
+    def __init__(self, location: str, *, token: str | None = None, ahead_bytes: int | None = None) -> None:
+        window = [] if ahead_bytes is None else [("grpc.http2.lookahead_bytes", ahead_bytes)]
         self._channel = grpc.insecure_channel(
             location.removeprefix("grpc://"),
             # A pool of its own: otherwise all channels of the process share one connection.
@@ -61,6 +65,8 @@ class RawFlight:
                 ("grpc.max_receive_message_length", -1),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.http2.bdp_probe", 0 if window else 1),
+                *window,
             ],
         )
         self._metadata = [] if token is None else [("authorization", f"Bearer {token}")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -44,7 +45,7 @@ BAD_STARTS: dict[str, tuple[list[bytes], str]] = {
     ),
     "a command that is not JSON": ([flight_data(SCHEMA.header, descriptor=command(b"{"))], "not UTF-8 JSON"),
     "a command that is not UTF-8": (
-        [flight_data(SCHEMA.header, descriptor=command(b"\xff{}"))],
+        [flight_data(SCHEMA.header, descriptor=command(b'{"\xff":1}'))],
         "not UTF-8 JSON",
     ),
     "a command that is a list": (
@@ -197,6 +198,32 @@ def test_a_bad_ticket_reads_nothing(raw: RawFlight, case: str) -> None:
     assert words in error.message
 
 
+SQL = b"type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery"
+FOREIGN_COMMANDS = {
+    "Flight SQL": (field(1, SQL) + field(2, field(1, b"SELECT 1")), "it takes no CommandStatementQuery"),
+    "text": (b"SELECT 1", "is not JSON, and this is not a Flight SQL server"),
+    "bytes": (b"\xff\x00{}", "is not JSON, and this is not a Flight SQL server"),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN_COMMANDS)
+def test_a_command_of_another_protocol_is_unimplemented(raw: RawFlight, case: str) -> None:
+    body, words = FOREIGN_COMMANDS[case]
+    schema = flight_data(SCHEMA.header, descriptor=command(body))
+    asked = [refused(lambda: raw.put([schema]))]
+    asked += [refused(partial(raw.ask, rpc, command(body))) for rpc in ("GetFlightInfo", "GetSchema")]
+    for error in asked:
+        assert error.status == "UNIMPLEMENTED"
+        assert words in error.message
+        assert 'PATH [dataset] or by CMD {"dataset": "…"}' in error.detail["message"]
+        assert "put command" not in error.message
+
+
+def test_a_flight_sql_ticket_is_unimplemented(raw: RawFlight) -> None:
+    error = refused(lambda: raw.get(FOREIGN_COMMANDS["Flight SQL"][0]))
+    assert (error.status, error.detail["command"]) == ("UNIMPLEMENTED", "CommandStatementQuery")
+
+
 def test_a_plain_ticket_never_reads_a_part_of_several_partitions(raw: RawFlight) -> None:
     raw.action("create", {"dataset": "d", "partitions": 3})
     error = refused(lambda: raw.get(b"d"))
@@ -208,8 +235,14 @@ BAD_ACTIONS: dict[str, tuple[str, bytes, str, str]] = {
     "an unknown action": (
         "destroy",
         b"",
-        "NOT_FOUND",
+        "UNIMPLEMENTED",
         "there is no action 'destroy'; there are create, seal",
+    ),
+    "a Flight SQL action": (
+        "CreatePreparedStatement",
+        b"",
+        "UNIMPLEMENTED",
+        "this is not a Flight SQL server: there is no action 'CreatePreparedStatement'; there are create",
     ),
     "a body that is not JSON": ("create", b"dataset=d", "INVALID_ARGUMENT", "create is not UTF-8 JSON"),
     "an unknown key": ("create", b'{"dataset":"d","shards":3}', "INVALID_ARGUMENT", "unknown key 'shards'"),
@@ -349,7 +382,7 @@ def test_a_very_long_wrong_value_is_quoted_in_part(raw: RawFlight, letter: str) 
     assert "'partition' must be an integer" in error.message
     assert error.detail["message"].endswith("...")
     long_name = refused(lambda: raw.action(letter * 100_000))
-    assert long_name.status == "NOT_FOUND"
+    assert long_name.status == "UNIMPLEMENTED"
 
 
 def test_a_difference_among_thousands_of_columns_is_named(raw: RawFlight) -> None:

@@ -1,0 +1,40 @@
+"""Names of datasets: what a request may say, and what a new dataset may be called."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import InvalidRequest
+
+_NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
+
+
+def check_dataset_name(name: object) -> str:
+    """The name itself.
+
+    Raises:
+        InvalidRequest: not 1 to 200 of ``A-Z a-z 0-9 . _ / -``, or with ``..``, or a leading ``/``.
+    """
+    if not isinstance(name, str):
+        raise InvalidRequest(f"a dataset's name must be text, not {type(name).__name__}")
+    if not _NAME.fullmatch(name) or ".." in name or name.startswith("/"):
+        shown = name if len(name) <= 80 else name[:80] + "…"
+        raise InvalidRequest(
+            f"{shown!r} is not a dataset name: use 1 to 200 characters of A-Z a-z 0-9 . _ / -, "
+            "without '..' and without a leading '/'"
+        )
+    return name
+
+
+def check_new_dataset_name(name: str) -> None:
+    """A dataset may be given this name. One that has another from before is still read and dropped by it.
+
+    Raises:
+        InvalidRequest: an element of the name is empty or ``.``: HTTP clients and proxies rewrite such paths.
+    """
+    if not {"", "."}.isdisjoint(name.split("/")):
+        raise InvalidRequest(
+            f"{name!r} cannot be the name of a new dataset: leave out '.' and empty elements between slashes, "
+            "such as in 'a/./b', 'a//b' and 'a/'",
+            dataset=name,
+        )
