@@ -34,6 +34,7 @@ from typing import Any
 import pyarrow as pa
 
 from . import wire
+from .checksums import message_crc32c
 from .errors import BadFrame, InvalidRequest
 
 COSTLY_BYTES = 4 << 20
@@ -128,12 +129,14 @@ class Inspected:
 class Accepted:
     """What one message was. ``rows`` is 0 but for record batches; ``metadata`` is its app_metadata.
 
+    ``crc32c``: of a batch or dictionary, see ``checksums``.
     ``copied_bytes``: by how much the decoder's own copies grow with this dictionary message.
     """
 
     kind: wire.MessageKind
     metadata: bytes
     rows: int = 0
+    crc32c: int = 0
     schema: SchemaMessage | None = None
     dictionary_id: int = 0
     dictionary_delta: bool = False
@@ -236,9 +239,10 @@ class FrameDecoder:
             return Accepted(kind, metadata)
         if kind is wire.MessageKind.SCHEMA:
             return Accepted(kind, metadata, schema=self._open(parts))
+        checksum = message_crc32c(parts.header, parts.body)
         if kind is wire.MessageKind.DICTIONARY:
-            return self._take_dictionary(inspected, metadata)
-        return Accepted(kind, metadata, rows=self._take_batch(parts))
+            return self._take_dictionary(inspected, metadata, checksum)
+        return Accepted(kind, metadata, rows=self._take_batch(parts), crc32c=checksum)
 
     def end(self) -> None:
         """The producer has ended: let go of what the reader holds. Dictionaries that no batch followed
@@ -284,7 +288,7 @@ class FrameDecoder:
         header = bytes(parts.header)
         return SchemaMessage(self._reader.schema, header + b"\0" * (-len(header) % 8))
 
-    def _take_dictionary(self, inspected: Inspected, metadata: bytes) -> Accepted:
+    def _take_dictionary(self, inspected: Inspected, metadata: bytes, checksum: int) -> Accepted:
         number, delta = wire.dictionary_id(inspected.parts.header)
         self._push(inspected.parts)
         # Arrow copies what it decompresses, and joins a dictionary with its deltas into a new one.
@@ -296,6 +300,7 @@ class FrameDecoder:
         return Accepted(
             inspected.kind,
             metadata,
+            crc32c=checksum,
             dictionary_id=number,
             dictionary_delta=delta,
             copied_bytes=copied_bytes - copied_before_bytes,

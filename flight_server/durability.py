@@ -41,7 +41,7 @@ from .core import Core
 from .dataset import Dataset
 from .durable_files import DurableFiles, Forgotten
 from .errors import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
-from .frames import DictionaryMessage, DictionaryState, Frame, crc32c
+from .frames import DictionaryMessage, DictionaryState, Frame
 from .manifest import DictionaryRecord, FrameRecord, Manifest, PartitionRecord
 from .partition import Partition
 from .protocol import Kind
@@ -250,7 +250,7 @@ class _Description:
     def _manifest(self) -> Manifest:
         numbers = {message: number for number, message in enumerate(self._dictionaries)}
         dictionaries = [
-            DictionaryRecord(*self._place(slice_), crc32c(message.payload.data), message.sequence)
+            DictionaryRecord(*self._place(slice_), message.crc32c, message.sequence)
             for message, slice_ in self._dictionaries.items()
         ]
         states: dict[DictionaryState, int] = {}
@@ -265,7 +265,11 @@ class _Description:
             )
             for frame in listed:
                 state = states.setdefault(frame.dictionaries, len(states))
-                frames.append(FrameRecord(*self._place(_slice(frame)), frame.rows, frame.crc32c, state))
+                frames.append(
+                    FrameRecord(
+                        *self._place(_slice(frame)), frame.rows, frame.crc32c, frame.metadata_crc32c, state
+                    )
+                )
         dataset = self._dataset
         return Manifest(
             dataset=dataset.name,

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from . import wire
+from .checksums import message_crc32c
 from .decoder import Accepted
 from .errors import InvalidRequest
-from .frames import crc32c
 from .source_contract import Pulled
 
 TARGET_BYTES = 2 << 20
@@ -111,12 +111,13 @@ class Encoder:
             if kind is wire.MessageKind.SCHEMA:
                 continue  # readers get the dataset's
             message = wire.flight_data(header, body=body)
-            accepted = Accepted(kind, b"", rows=batch.num_rows)
+            checksum = message_crc32c(header, body)
+            accepted = Accepted(kind, b"", rows=batch.num_rows, crc32c=checksum)
             if kind is wire.MessageKind.DICTIONARY:
                 self._check_dictionary(len(message))
                 number, delta = wire.dictionary_id(header)
-                accepted = Accepted(kind, b"", dictionary_id=number, dictionary_delta=delta)
-            yield Pulled(message, accepted, crc32c(message))
+                accepted = Accepted(kind, b"", crc32c=checksum, dictionary_id=number, dictionary_delta=delta)
+            yield Pulled(message, accepted)
 
     def _check_dictionary(self, size_bytes: int) -> None:
         if size_bytes > self._limit_bytes:

@@ -21,22 +21,10 @@ from __future__ import annotations
 import weakref
 from typing import Protocol
 
-import google_crc32c
-
-from .errors import CorruptFrame
+from .checksums import crc32c, message_crc32c
+from .errors import BadFrame, CorruptFrame
 from .memory import Reservation
-
-
-def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli) of a message."""
-    return int(google_crc32c.value(data))
-
-
-def running_crc32c(checksum: int, frame: Frame) -> int:
-    """The checksum of a partition so far, one frame on: CRC-32C over the frames' CRC-32C values, four
-    bytes each, big-endian. Whoever has the frames' messages can compute it without their bytes twice.
-    """
-    return int(google_crc32c.extend(checksum, frame.crc32c.to_bytes(4, "big")))
+from .wire import locate
 
 
 class Payload:
@@ -68,13 +56,19 @@ class Slice(Protocol):
 
 
 class DictionaryMessage:
-    """One dictionary message; ``sequence`` is its place among its producer's messages."""
+    """One dictionary message.
 
-    __slots__ = ("payload", "sequence")
+    Args:
+        sequence: its place among its producer's messages.
+        crc32c: of its IPC message, see ``checksums``.
+    """
 
-    def __init__(self, payload: Payload, sequence: int) -> None:
+    __slots__ = ("crc32c", "payload", "sequence")
+
+    def __init__(self, payload: Payload, sequence: int, crc32c: int) -> None:
         self.payload = payload
         self.sequence = sequence
+        self.crc32c = crc32c
 
 
 class DictionaryState:
@@ -120,10 +114,21 @@ class Frame:
     Args:
         rows: of the record batch.
         size_bytes: of the whole FlightData message.
-        crc32c: of the whole FlightData message.
+        crc32c: of its IPC message, see ``checksums``.
+        metadata_crc32c: of its app_metadata, which the other one does not cover.
     """
 
-    __slots__ = ("_resident", "_shared", "crc32c", "dictionaries", "payload", "rows", "size_bytes", "slice")
+    __slots__ = (
+        "_resident",
+        "_shared",
+        "crc32c",
+        "dictionaries",
+        "metadata_crc32c",
+        "payload",
+        "rows",
+        "size_bytes",
+        "slice",
+    )
 
     def __init__(
         self,
@@ -131,6 +136,7 @@ class Frame:
         rows: int,
         size_bytes: int,
         crc32c: int,
+        metadata_crc32c: int = 0,
         payload: Payload | None,
         dictionaries: DictionaryState = NO_DICTIONARIES,
         slice_: Slice | None = None,
@@ -138,6 +144,7 @@ class Frame:
         self.rows = rows
         self.size_bytes = size_bytes
         self.crc32c = crc32c
+        self.metadata_crc32c = metadata_crc32c
         self.dictionaries = dictionaries
         self.payload = payload
         self.slice = slice_
@@ -192,9 +199,21 @@ class Frame:
         """
         assert self.slice is not None
         data = self.slice.read()
-        if crc32c(data) != self.crc32c:
+        if stored_checksums(data) != (self.crc32c, self.metadata_crc32c):
             raise CorruptFrame(
                 f"a frame of {self.size_bytes} bytes came back from disk with another checksum; "
                 "write the dataset again"
             )
         return data
+
+
+def stored_checksums(message: bytes) -> tuple[int, int]:
+    """CRC-32C of a stored message's IPC message and of its app_metadata: all that a reader takes from it.
+
+    Bytes that are no FlightData message are covered as a whole, so that damage is never taken for what it was.
+    """
+    try:
+        parts = locate(message)
+    except BadFrame:
+        return crc32c(message), 0
+    return message_crc32c(parts.header, parts.body), crc32c(parts.metadata)

@@ -8,15 +8,16 @@ Format
     A dataset's directory holds ``manifest`` and its segments (see ``spill``). All numbers are unsigned
     and little-endian. ::
 
-        8 bytes   magic, "FLSHMAN1"
+        8 bytes   magic, "FLSHMAN2"
         u32       length of the header
         header    UTF-8 JSON: everything but the frames
-        frames    36 bytes each, the partitions' one after the other in the header's order:
+        frames    40 bytes each, the partitions' one after the other in the header's order:
                       u32  segment, as an index into the header's "segments"
                       u64  offset of the message in the segment
                       u64  its length
                       u64  rows
-                      u32  its CRC-32C
+                      u32  CRC-32C of its IPC message, see ``checksums``
+                      u32  CRC-32C of its app_metadata
                       u32  dictionary state, as an index into the header's "states"
         footer    u64 length of all of the above, u32 its CRC-32C, 8 bytes magic
 
@@ -58,10 +59,10 @@ from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError
 from .protocol import Kind, Retention
 
-MAGIC = b"FLSHMAN1"
+MAGIC = b"FLSHMAN2"
 
 _LENGTH = struct.Struct("<I")
-_FRAME = struct.Struct("<IQQQII")
+_FRAME = struct.Struct("<IQQQIII")
 _FOOTER = struct.Struct("<QI8s")
 _SEGMENT_NAME = re.compile(r"segment-[0-9]{6,}")
 _GENERATION = re.compile(r"[0-9a-zA-Z]{1,64}")
@@ -79,6 +80,7 @@ class FrameRecord(NamedTuple):
     size_bytes: int
     rows: int
     crc32c: int
+    metadata_crc32c: int
     state: int
 
 

@@ -37,8 +37,9 @@ from enum import StrEnum
 
 from .broadcast import BroadcastQueue, Gone, Subscription
 from .changes import Changes
+from .checksums import running_crc32c
 from .errors import Conflict, DatasetDropped, FlightShuffleError, Released
-from .frames import Frame, Resident, running_crc32c
+from .frames import Frame, Resident
 
 NEAR_FRAMES = 2
 
@@ -141,7 +142,7 @@ class Partition:
         """
         self._step("publish")
         self._rows += frame.rows
-        self._crc32c = running_crc32c(self._crc32c, frame)
+        self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
         self._queue.publish(frame, frame.size_bytes)
         frame.count_in(self._resident)
 

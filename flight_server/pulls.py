@@ -36,6 +36,7 @@ from typing import Any
 
 import structlog
 
+from .checksums import crc32c
 from .core import Core
 from .dataset import Dataset
 from .errors import (
@@ -146,7 +147,7 @@ class Pulls:
                 if pulled is None:
                     break
                 size_bytes = len(pulled.message) + pulled.accepted.copied_bytes
-                repetition.check(pulled.crc32c)
+                repetition.check(pulled.accepted.crc32c)
                 intake.keep(pulled, await core.admit(size_bytes, **who))
                 del pulled  # it may be spilled while the next one is awaited
         repetition.end()
@@ -190,14 +191,15 @@ class _Intake:
         if accepted.kind is MessageKind.DICTIONARY:
             self._dictionaries = self._dictionaries.replaced(
                 accepted.dictionary_id,
-                DictionaryMessage(payload, self._sequence),
+                DictionaryMessage(payload, self._sequence, accepted.crc32c),
                 delta=accepted.dictionary_delta,
             )
             return
         frame = Frame(
             rows=accepted.rows,
             size_bytes=size_bytes,
-            crc32c=pulled.crc32c,
+            crc32c=accepted.crc32c,
+            metadata_crc32c=crc32c(accepted.metadata),
             payload=payload,
             dictionaries=self._dictionaries,
         )

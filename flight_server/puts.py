@@ -29,10 +29,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from .budget import reserve
+from .checksums import crc32c
 from .core import Core
 from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
 from .errors import BadFrame, Conflict, FlightShuffleError, InvalidRequest, ProducerFailed
-from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload, crc32c
+from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from .memory import Reservation
 from .protocol import Commit, Kind, PutCommand, parse_path
 from .sinks import AttemptSink, Sink, StreamSink
@@ -241,7 +242,7 @@ class _Put:
             self._undecoded.append(payload)
             self._dictionaries = self._dictionaries.replaced(
                 accepted.dictionary_id,
-                DictionaryMessage(payload, self._sequence),
+                DictionaryMessage(payload, self._sequence, accepted.crc32c),
                 delta=accepted.dictionary_delta,
             )
             return
@@ -249,7 +250,8 @@ class _Put:
         frame = Frame(
             rows=accepted.rows,
             size_bytes=len(message),
-            crc32c=crc32c(message),
+            crc32c=accepted.crc32c,
+            metadata_crc32c=crc32c(accepted.metadata),
             payload=Payload(message, reservation),
             dictionaries=self._dictionaries,
         )

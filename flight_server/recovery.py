@@ -29,7 +29,7 @@ import structlog
 from .dataset import Dataset
 from .decoder import SchemaMessage
 from .durable_files import MANIFEST_NAME, DurableFiles, sync_directory
-from .frames import DictionaryMessage, DictionaryState, Frame, Payload, crc32c
+from .frames import DictionaryMessage, DictionaryState, Frame, Payload, stored_checksums
 from .manifest import FrameRecord, Manifest, Torn
 from .partition import Totals
 from .protocol import Kind, Retention
@@ -179,6 +179,7 @@ def _frames(
             rows=record.rows,
             size_bytes=record.size_bytes,
             crc32c=record.crc32c,
+            metadata_crc32c=record.metadata_crc32c,
             payload=None,
             dictionaries=states[record.state],
             slice_=SegmentSlice(segments[record.segment], record.offset, record.size_bytes),
@@ -198,9 +199,9 @@ def _states(store: Store, manifest: Manifest, segments: list[Segment]) -> list[D
                 f"({account.used_bytes} of {account.limit_bytes} bytes are in use already): raise --memory-limit"
             )
         data = segments[record.segment].read(record.offset, record.size_bytes)
-        if crc32c(data) != record.crc32c:
+        if stored_checksums(data)[0] != record.crc32c:
             raise Torn(f"a dictionary of {record.size_bytes} bytes has another checksum")
-        messages.append(DictionaryMessage(Payload(data, room), record.sequence))
+        messages.append(DictionaryMessage(Payload(data, room), record.sequence, record.crc32c))
     return [
         DictionaryState({number: tuple(messages[each] for each in listed) for number, listed in state})
         for state in manifest.states

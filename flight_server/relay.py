@@ -50,7 +50,6 @@ from .errors import (
     SourceUnavailable,
     from_json,
 )
-from .frames import crc32c
 from .partition import Totals
 from .protocol import (
     CRC_TRAILER,
@@ -187,7 +186,7 @@ class RelaySource:
             return None
         if accepted.kind is wire.MessageKind.NONE:
             return None
-        return Pulled(message, accepted, crc32c(message))
+        return Pulled(message, accepted)
 
     async def _check_end(self, call: Any, arrived: Totals) -> None:
         """The stream has ended: with OK, and with what has arrived.

@@ -25,7 +25,6 @@ class Pulled:
 
     message: bytes
     accepted: Accepted
-    crc32c: int
 
 
 class Source(Protocol):

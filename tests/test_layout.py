@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "allocator",
         "background",
         "changes",
+        "checksums",
         "data_dir",
         "errors",
         "lean",
@@ -75,6 +76,7 @@ FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "su
 SHARED = frozenset(
     {
         "flight_server",
+        "flight_server.checksums",
         "flight_server.dataset_names",
         "flight_server.errors",
         "flight_server.flight_sql",
@@ -91,7 +93,9 @@ GRPC_ALLOWED = frozenset({"relay", "server", "service"})
 # The embedded server's process is handed its parent's environment; nothing is read from it there.
 ENVIRONMENT_ALLOWED = frozenset({"flight_server/config.py", "spark_client/embedded.py"})
 # An executor has these and the standard library. PySpark brings pandas.
-CLIENT_LIBRARIES = frozenset({"flight_server", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"})
+CLIENT_LIBRARIES = frozenset(
+    {"flight_server", "google_crc32c", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"}
+)
 # Used where it is installed, and done without where it is not.
 OPTIONAL_LIBRARIES = {"spark_client/progress.py": {"rich"}}
 

@@ -67,12 +67,13 @@ def test_the_wheel_holds_the_two_packages_with_their_types_and_nothing_else(whee
     assert {name for name in names if name.endswith(".py")} == in_source
 
 
-def test_the_core_of_the_wheel_needs_only_arrow_and_numpy(wheel: Path) -> None:
+def test_the_core_of_the_wheel_needs_only_arrow_numpy_and_a_checksum(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
     requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     assert {requirement.name for requirement in requirements if requirement.marker is None} == {
+        "google-crc32c",
         "numpy",
         "pyarrow",
     }

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from flight_server.checksums import crc32c
 from flight_server.core import Core
 from flight_server.errors import ReaderTooSlow
-from flight_server.frames import Frame, Payload, crc32c
+from flight_server.frames import Frame, Payload
 from flight_server.memory import Reservation
 from flight_server.partition import Partition
 from flight_server.protocol import CreateRequest, Retention

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from flight_server.budget import Budget
+from flight_server.checksums import crc32c
 from flight_server.core import Core
 from flight_server.data_dir import DataDir, DataDirInUse
 from flight_server.durability import persist
@@ -148,7 +149,7 @@ async def test_dictionaries_are_found_again_in_their_order_and_shared(core: Core
     dataset = create(core)
     partition = dataset.begin_stream(0)
     messages = [
-        DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), sequence)
+        DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), sequence, crc32c(data))
         for sequence, data in enumerate([b"base", b"delta", b"other"])
     ]
     first = NO_DICTIONARIES.replaced(7, messages[0], delta=False)
@@ -305,7 +306,7 @@ async def test_dictionaries_that_do_not_fit_into_ram_end_the_start_and_lose_noth
     dataset = create(core)
     partition = dataset.begin_stream(0)
     data = b"x" * (6 << 20)
-    message = DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), 0)
+    message = DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), 0, crc32c(data))
     partition.publish(frame(core, b"batch", NO_DICTIONARIES.replaced(0, message, delta=False)))
     await persist(core, dataset, [0])
     seal(dataset, 0)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server import wire
+from flight_server.checksums import message_crc32c
 from flight_server.decoder import FrameDecoder, SchemaMessage
 from flight_server.encoder import TARGET_BYTES, Encoder
 from flight_server.errors import InvalidRequest
-from flight_server.frames import crc32c
 from flight_server.source_contract import Pulled
 
 MAX_BYTES = 8 << 20
@@ -31,8 +31,8 @@ def decoded(schema: pa.Schema, messages: list[Pulled]) -> list[dict[str, object]
     for pulled in messages:
         accepted = decoder.feed(pulled.message)
         assert (accepted.kind, accepted.rows) == (pulled.accepted.kind, pulled.accepted.rows)
-        assert pulled.crc32c == crc32c(pulled.message)
         located = wire.locate(pulled.message)
+        assert pulled.accepted.crc32c == accepted.crc32c == message_crc32c(located.header, located.body)
         parts += (wire.encapsulate(located.header), located.body)
     decoder.end()
     rows: list[dict[str, object]] = (

@@ -14,31 +14,14 @@ from flight_server.frames import (
     DictionaryMessage,
     DictionaryState,
     Payload,
-    crc32c,
     missing_messages,
-    running_crc32c,
 )
 from flight_server.memory import MemoryPool
 from tests.support.frames import OnDisk, frame, spill
 
 
 def message(sequence: int) -> DictionaryMessage:
-    return DictionaryMessage(Payload(b"", MemoryPool(None).empty()), sequence)
-
-
-def test_the_checksum_is_castagnoli_s() -> None:
-    assert crc32c(b"123456789") == 0xE3069283
-
-
-def test_the_running_checksum_depends_on_every_frame_and_their_order() -> None:
-    one, other = frame(b"one"), frame(b"other")
-    checksums = {
-        running_crc32c(running_crc32c(0, first), second)
-        for first, second in ((one, other), (other, one), (one, one))
-    }
-    assert len(checksums) == 3
-    by_hand = crc32c(crc32c(b"one").to_bytes(4, "big") + crc32c(b"other").to_bytes(4, "big"))
-    assert running_crc32c(running_crc32c(0, one), other) == by_hand
+    return DictionaryMessage(Payload(b"", MemoryPool(None).empty()), sequence, 0)
 
 
 def test_a_spilled_frame_is_counted_until_the_reader_that_sends_it_is_done() -> None:

@@ -28,9 +28,9 @@ MANIFEST = Manifest(
     states=[[]],
     partitions=[PartitionRecord(1, 0, 2, 2, 30, 60, 5), PartitionRecord(3, 1, 1, 2, 7, 12, 6)],
     frames=[
-        FrameRecord(0, 0, 50, 10, 2**32 - 1, 0),
-        FrameRecord(1, 0, 10, 20, 0, 0),
-        FrameRecord(0, 50, 50, 7, 1, 0),
+        FrameRecord(0, 0, 50, 10, 2**32 - 1, 2**32 - 2, 0),
+        FrameRecord(1, 0, 10, 20, 0, 0, 0),
+        FrameRecord(0, 50, 50, 7, 1, 0, 0),
     ],
 )
 

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from flight_server.broadcast import EndOfQueue, Gone, Subscription, WouldBlock
+from flight_server.checksums import running_crc32c
 from flight_server.errors import Conflict, DatasetDropped, ProducerFailed, Released
-from flight_server.frames import Frame, Payload, running_crc32c
+from flight_server.frames import Frame, Payload
 from flight_server.memory import MemoryPool
 from flight_server.partition import NEAR_FRAMES, Partition, PartitionState
 
@@ -77,7 +78,7 @@ def test_totals_are_of_all_frames_in_order() -> None:
     partition = Partition("d", 0)
     checksum = 0
     for number in (5, 0, 7):
-        checksum = running_crc32c(checksum, frame(number))
+        checksum = running_crc32c(checksum, frame(number).crc32c)
         partition.publish(frame(number))
     assert (partition.totals.rows, partition.totals.frames, partition.totals.bytes) == (12, 3, 30)
     assert partition.totals.crc32c == checksum

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.broadcast import EndOfQueue, Subscription, WouldBlock
+from flight_server.checksums import crc32c
 from flight_server.errors import Conflict, SourceUnavailable
-from flight_server.frames import Frame, Payload, crc32c
+from flight_server.frames import Frame, Payload
 from flight_server.memory import MemoryPool
 from flight_server.partition import Partition, PartitionState
 from flight_server.repetition import Repetition

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from flight_server.budget import Budget
-from flight_server.frames import Frame, Payload, crc32c
+from flight_server.checksums import crc32c
+from flight_server.frames import Frame, Payload
 from flight_server.protocol import CreateRequest
 from flight_server.spill import SegmentSlice
 from flight_server.spiller import HIGH_WATER, Spiller

@@ -20,10 +20,11 @@ import pytest
 
 from flight_server import config, gets
 from flight_server.budget import Budget
+from flight_server.checksums import crc32c
 from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.errors import FlightShuffleError, OutOfBudget, PartitionFailed, ReaderTooSlow
-from flight_server.frames import Frame, Payload, crc32c
+from flight_server.frames import Frame, Payload
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.readback import Reader

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload, crc32c
+from flight_server.checksums import crc32c
+from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload
 from flight_server.memory import MemoryPool
 
 

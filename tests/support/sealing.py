@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from flight_server import config
 from flight_server.budget import Budget
+from flight_server.checksums import crc32c
 from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.decoder import SchemaMessage
 from flight_server.durable_files import MANIFEST_NAME
-from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload, crc32c
+from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload
 from flight_server.protocol import CreateRequest
 from flight_server.recovery import recover
 from flight_server.store import Store
