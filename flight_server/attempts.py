@@ -55,7 +55,7 @@ class Attempt:
         """
         if self.state is not AttemptState.WRITING:
             raise Conflict(
-                f"{self} was discarded: the dataset was sealed with other attempts, or dropped; "
+                f"{self} was discarded: the dataset was sealed with other attempts, dropped or replaced; "
                 "stop this task",
                 dataset=self.dataset,
                 producer=self.producer,

@@ -9,12 +9,8 @@ Who holds what
     dataset that was replaced or whose retention ended leaves the catalogue, and its memory and files
     go when its last reader leaves. ``drop`` does not wait for readers: they get an error.
 
-Lease
-    ``touch`` renews it; reads and writes call it frame by frame. ``expired`` is asked by the store.
-    Streams in progress do not keep a dataset by themselves: a stalled one must not keep it for ever.
-
-Retention
-    ``readers`` is kept by each partition's queue. ``seconds`` counts from the seal.
+Its state, lease and retention in seconds are in ``lifetime``; retention by readers is kept by each partition's
+queue.
 
 Partitions are made when somebody first asks for them, so 100,000 empty ones cost nothing.
 """
@@ -31,8 +27,9 @@ from .attempts import Attempt, Attempts
 from .changes import Changes
 from .decoder import SchemaMessage
 from .durable_files import DurableFiles
-from .errors import AlreadyExists, Conflict, FlightShuffleError, NotFound
+from .errors import AlreadyExists, Conflict, NotFound
 from .frames import Frame
+from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
 from .protocol import Commit, CreateRequest, Kind, Retention
 from .spill import SegmentWriter
@@ -55,7 +52,7 @@ class Puller(Protocol):
     def statistics(self) -> dict[str, Any]: ...
 
 
-class Dataset:
+class Dataset(Lifetime):
     """See the module's text.
 
     Args:
@@ -79,25 +76,20 @@ class Dataset:
         generation: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name = name
+        super().__init__(name, retention or Retention(), lease_seconds, clock)
         self.kind = kind
         self.generation = generation or new_generation()
         self.partition_count = partitions
         self.producers = producers
-        self.retention = retention or Retention()
-        self.lease_seconds = self._declared_lease_seconds = lease_seconds
+        self._declared_lease_seconds = lease_seconds
         self.writer = writer
         self.files = files
         self.attempts = Attempts(name)
         self.changes = Changes()  # of what FlightInfo and PollInfo say
-        self.dropped = False
         self.puller: Puller | None = None
         self._schema: SchemaMessage | None = None
         self._described = asyncio.Event()
         self.describe(schema)
-        self._clock = clock
-        self._touched = clock()
-        self._sealed_at: float | None = None
         self._partitions: dict[int, Partition] = {}
 
     def request(self) -> CreateRequest:
@@ -181,11 +173,6 @@ class Dataset:
         return list(self._partitions.values())
 
     @property
-    def sealed(self) -> bool:
-        """Every partition is complete, and always will be."""
-        return self._sealed_at is not None
-
-    @property
     def failure(self) -> BaseException | None:
         """Why a partition failed, if one did. A source's failures pass, and its dataset stays in use."""
         if self.puller is not None:
@@ -198,7 +185,7 @@ class Dataset:
     @property
     def filling(self) -> bool:
         """Asking again later will show more. A source's dataset fills only when it is read."""
-        return not self.sealed and self.puller is None
+        return self.state in (DatasetState.OPEN, DatasetState.SEALING) and self.puller is None
 
     def want(self, index: int) -> None:
         """A reader has come for the partition: what nobody else produces is pulled."""
@@ -234,7 +221,7 @@ class Dataset:
         if len(self._partitions) == self.partition_count and all(
             each.state is PartitionState.SEALED for each in self._partitions.values()
         ):
-            self._sealed_at = self._clock()
+            self.step("seal")
 
     def restore(
         self,
@@ -247,7 +234,7 @@ class Dataset:
         for index, frames, totals in partitions:
             self.partition(index).restore(frames, totals)
         self.attempts.restore(accepted)
-        self._sealed_at = self._clock() - sealed_for_seconds
+        self.restore_seal(sealed_for_seconds)
 
     # Attempts
 
@@ -255,16 +242,10 @@ class Dataset:
         """A try of a shuffle's producer.
 
         Raises:
-            Conflict: the dataset is sealed or dropped.
+            Conflict: attempts have been accepted, or the dataset was dropped.
             AlreadyExists: the same attempt is there.
         """
-        if self.sealed or self.dropped:
-            raise Conflict(
-                f"dataset {self.name!r} is {'dropped' if self.dropped else 'sealed'}: producer {producer} "
-                f"attempt {attempt} comes too late",
-                dataset=self.name,
-                producer=producer,
-            )
+        self._write(producer, attempt)
         return self.attempts.begin(producer, attempt)
 
     def commit(self, attempt: Attempt, totals: Commit) -> bool:
@@ -272,7 +253,9 @@ class Dataset:
 
         Raises:
             InvalidRequest, Conflict: see :meth:`Attempt.commit`.
+            Conflict: other attempts have been accepted, or the dataset was dropped.
         """
+        self._write(attempt.producer, attempt.attempt)
         attempt.commit(totals)
         self.attempts.committed(attempt)
         self.changes.tell()
@@ -293,77 +276,57 @@ class Dataset:
                 "a stream is sealed when its producer ends",
                 dataset=self.name,
             )
-        if self.dropped:
-            raise Conflict(f"dataset {self.name!r} was dropped", dataset=self.name)
+        self.check_step("accept")
         frames = self.attempts.accept(wanted)
+        self.step("accept")
         for index, frame in frames or ():
             self.partition(index).publish(frame)
         return frames is not None
 
     def close(self) -> None:
-        """Seal every partition. Twice is fine."""
-        if self._sealed_at is None and not self.dropped:
-            self._sealed_at = self._clock()
+        """Seal every partition. Twice is fine.
+
+        Raises:
+            Conflict: the dataset was dropped.
+        """
+        if not self.sealed:
+            self.step("seal")
             for partition in self._partitions.values():
                 if partition.state is PartitionState.OPEN:
                     partition.seal()
-            self.changes.tell()  # it may have no partition that anybody has asked for
+            self.changes.tell()  # no reader may have asked for a partition yet
 
-    # Life
+    def _write(self, producer: int, attempt: str) -> None:
+        try:
+            self.step("write")
+        except Conflict as late:
+            raise Conflict(
+                f"{late.message}: producer {producer} attempt {attempt} comes too late; stop this task",
+                dataset=self.name,
+                producer=producer,
+            ) from None
 
-    def touch(self) -> None:
-        """Renew the lease."""
-        self._touched = self._clock()
+    # The end
 
-    @property
-    def used_at(self) -> float:
-        """When it was last read or written, by the clock."""
-        return self._touched
-
-    @property
-    def lease_left_seconds(self) -> float | None:
-        if self.lease_seconds is None:
-            return None
-        return self._touched + self.lease_seconds - self._clock()
-
-    @property
-    def expired(self) -> bool:
-        """The lease has ended."""
-        left = self.lease_left_seconds
-        return left is not None and left <= 0
-
-    @property
-    def outlived(self) -> bool:
-        """The retention in seconds has ended."""
-        seconds, sealed_at = self.retention.seconds, self._sealed_at
-        return seconds is not None and sealed_at is not None and self._clock() >= sealed_at + seconds
-
-    def fail(self, cause: FlightShuffleError) -> None:
-        """Fail every partition that is open."""
-        self.partition(0)
-        for partition in self._partitions.values():
-            if partition.state is PartitionState.OPEN:
-                partition.fail(cause)
-        self._described.set()
-
-    def drop(self) -> None:
+    def drop(self, why: str = "dropped") -> None:
         """Let everything go; streams in progress get an error. Twice is fine."""
-        self.dropped = True
+        self.step("drop")
         if self.puller is not None:
             self.puller.close()
         self.attempts.discard_all()
         self.partition(0)
         for partition in self._partitions.values():
-            partition.drop()
+            partition.drop(why)
         self._described.set()
 
-    # Totals
+    def replaced(self) -> None:
+        """Another generation has the name now. Readers finish what can still become whole."""
+        if self.kind is Kind.SHUFFLE and self.state is DatasetState.OPEN:
+            self.drop("replaced")  # it cannot be sealed any more: the action finds it by its name
+        elif self.state is DatasetState.SEALING:
+            self.close()  # its place on disk is not needed any more
 
-    def frames(self) -> Iterator[tuple[int, Frame]]:
-        """Every frame that readers can get, with its partition, in order."""
-        for index in sorted(self._partitions):
-            for frame in self._partitions[index].frames():
-                yield index, frame
+    # Totals
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
         """Frames that may leave RAM, coldest first."""

@@ -85,6 +85,8 @@ async def persist(core: Core, dataset: Dataset, partitions: Iterable[int]) -> No
                         core.spiller.succeeded()
                         return
             except Forgotten:
+                if not dataset.dropped:
+                    return  # it was replaced: only readers that have it already will ever see it
                 raise DatasetDropped(
                     f"dataset {dataset.name!r} was dropped while it was being sealed", dataset=dataset.name
                 ) from None

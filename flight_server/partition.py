@@ -204,13 +204,12 @@ class Partition:
             self._let_all_go(cause)
             self._changes.tell()
 
-    def drop(self) -> None:
-        """Let all frames go; readers get :class:`DatasetDropped`. Twice is fine."""
+    def drop(self, why: str = "dropped") -> None:
+        """Let all frames go; readers get :class:`DatasetDropped`, which says ``why``. Twice is fine."""
         self._step("drop")
         self._let_all_go(
             DatasetDropped(
-                f"dataset {self.dataset!r} was dropped while partition {self.index} was in use; "
-                "write it again",
+                f"dataset {self.dataset!r} was {why} while partition {self.index} was in use; write it again",
                 dataset=self.dataset,
                 partition=self.index,
             )

@@ -234,6 +234,7 @@ class Store:
         before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
         if before is not None and before is not dataset:
+            before.replaced()
             self.forget(before)
 
     def expire(self) -> list[Dataset]:

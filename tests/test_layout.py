@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("auth", "broadcast", "dataset_names", "flight_sql", "running", "strict_json", "wire"),
     ("protocol",),
     ("budget", "decoder", "frames", "spill"),
-    ("attempts", "config", "durable_files", "manifest", "partition", "readback"),
+    ("attempts", "config", "durable_files", "lifetime", "manifest", "partition", "readback"),
     ("dataset", "source_contract"),
     ("encoder", "repetition", "victims"),
     ("store",),

@@ -19,7 +19,6 @@ from flight_server.errors import (
     ProducerFailed,
 )
 from flight_server.memory import MemoryPool
-from flight_server.partition import PartitionState
 from flight_server.protocol import Commit, CreateRequest, Kind, Retention
 from tests.support.frames import frame
 
@@ -187,20 +186,40 @@ def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:
         dataset.accept(None)
 
 
-def test_a_failure_leaves_sealed_partitions_and_reaches_all_others() -> None:
-    dataset = Dataset("d", partitions=3)
-    whole = dataset.begin_stream(1)
-    whole.publish(frame(b"whole"))
-    dataset.end_stream(whole)
-    dataset.begin_stream(2)
-    dataset.fail(ProducerFailed("broke off"))
-    assert contents(dataset, 1) == [b"whole"]
-    assert [dataset.partition(index).state for index in range(3)] == [
-        PartitionState.FAILED,
-        PartitionState.SEALED,
-        PartitionState.FAILED,
-    ]
-    assert isinstance(dataset.failure, ProducerFailed)
+def test_an_attempt_that_comes_between_the_choice_and_the_seal_is_told_that_it_is_too_late() -> None:
+    pool = MemoryPool(None)
+    dataset = shuffle()
+    write(dataset, 0, "a", 0, pool=pool)
+    late = dataset.begin_attempt(0, "late")
+    dataset.accept({0: "a"})
+    with pytest.raises(Conflict, match="is being sealed: producer 1 attempt a comes too late; stop"):
+        dataset.begin_attempt(1, "a")
+    with pytest.raises(Conflict, match="producer 0 attempt late comes too late"):
+        dataset.commit(late, Commit(0, 0))
+    dataset.close()
+    assert contents(dataset, 0) == [b"0a0"]
+    assert pool.used_bytes == 3
+
+
+def test_a_shuffle_that_is_replaced_before_its_seal_ends_its_attempts_and_readers() -> None:
+    pool = MemoryPool(None)
+    dataset = shuffle()
+    write(dataset, 0, "a", 0, pool=pool)
+    zombie, reader = dataset.begin_attempt(0, "b"), dataset.partition(0).subscribe()
+    dataset.replaced()
+    with pytest.raises(DatasetDropped, match="'s' was replaced"):
+        reader.next_nowait()
+    with pytest.raises(Conflict, match="dropped or replaced"):
+        zombie.publish(0, frame(1))
+    assert pool.used_bytes == 0
+
+
+def test_readers_finish_a_shuffle_that_is_replaced_while_it_is_being_sealed() -> None:
+    dataset = shuffle()
+    write(dataset, 0, "a", 0)
+    dataset.accept(None)
+    dataset.replaced()
+    assert contents(dataset, 0) == [b"0a0"]
 
 
 def test_a_lease_ends_unless_it_is_renewed() -> None:

@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from flight_server import durability
+from flight_server import durability, sinks
+from flight_server.broadcast import EndOfQueue
 from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.durability import persist
 from flight_server.errors import CorruptFrame
+from flight_server.protocol import Commit, CreateRequest, Kind
 from flight_server.spill import SegmentWriter
 from tests.support.sealing import (
+    SCHEMA,
     bytes_of,
     create,
     durable_core,
+    frame,
     manifests,
     publish,
     restarted,
@@ -110,3 +114,23 @@ async def test_a_bug_in_one_partition_s_seal_leaves_the_other_partitions_as_they
         await persist(core, dataset, [index])
         seal(dataset, index)
     assert bytes_of(restarted(tmp_path).find("d"), 1) == [b"frame of 1"]
+
+
+async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_readers_and_not_on_disk(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(core, kind=Kind.SHUFFLE)
+    attempt = dataset.begin_attempt(0, "a")
+    attempt.publish(0, frame(core, b"x"))
+    dataset.commit(attempt, Commit(1, 1))
+    gate = Gate(dataset, monkeypatch)
+    sealing = asyncio.ensure_future(sinks.seal(core, dataset, None))
+    new = core.store.prepare(CreateRequest("d", durable=True), SCHEMA)
+    reader = dataset.partition(0).subscribe()
+    await gate.meanwhile(sealing, lambda: core.store.install(new))
+    sealing.result()
+    assert reader.next_nowait().rows == 1
+    with pytest.raises(EndOfQueue):
+        reader.next_nowait()
+    await core.store.forgotten(dataset)
+    assert manifests(tmp_path) == []

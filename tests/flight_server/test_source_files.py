@@ -169,7 +169,7 @@ async def test_frames_are_neither_too_large_nor_too_small(served: Served, writte
             writer.write_table(table, max_chunksize=rows if written == "ipc" else 1000)
     (got,) = await served.read(dataset := await served.create(written))
     assert got.equals(table)
-    sizes = [frame.size_bytes for _, frame in dataset.frames()]
+    sizes = [frame.size_bytes for frame in dataset.partition(0).frames()]
     assert max(sizes) <= 2.1 * (1 << 20)
     assert min(sizes[:-1]) >= 1 << 19
 
@@ -178,7 +178,7 @@ async def test_batch_rows_limits_the_rows_of_a_frame(served: Served) -> None:
     served.write("ipc", TABLE, "a")
     dataset = await served.create("ipc", batch_rows=2)
     assert (await served.read(dataset))[0].equals(TABLE)
-    assert max(frame.rows for _, frame in dataset.frames()) <= 2
+    assert max(frame.rows for frame in dataset.partition(0).frames()) <= 2
 
 
 async def test_rows_of_very_different_size_are_cut_until_each_message_fits(served: Served) -> None:
@@ -187,7 +187,7 @@ async def test_rows_of_very_different_size_are_cut_until_each_message_fits(serve
     served.write("parquet", pa.table({"text": texts}), "a")
     dataset = await served.create("parquet")
     assert (await served.read(dataset))[0]["text"].to_pylist() == texts
-    assert max(frame.size_bytes for _, frame in dataset.frames()) <= limit_bytes
+    assert max(frame.size_bytes for frame in dataset.partition(0).frames()) <= limit_bytes
 
 
 async def test_a_row_larger_than_a_message_is_an_error_that_says_what_to_do(served: Served) -> None:

@@ -96,7 +96,7 @@ def test_creating_it_otherwise_is_refused_and_says_what_differs(
 
 def test_what_has_failed_frees_its_name(store: Store) -> None:
     failed = create(store, "d")
-    failed.fail(ProducerFailed("broke off"))
+    failed.partition(0).fail(ProducerFailed("broke off"))
     again = create(store, "d", partitions=5)
     assert store.find("d") is again
     assert again.generation != failed.generation
