@@ -5,9 +5,10 @@ they are still being published, and then ends as the queue ended: cleanly, or wi
 ends cleanly before the last item. The queue knows nothing of what the items are.
 
 Who holds what
-    The queue holds the items; a subscription holds only its position. An item is let go by retention
-    (below), by ``fail`` and ``clear``; a subscription that goes away lets go of nothing and delays
-    nobody. Publishing never waits: whoever bounds memory does so before ``publish``.
+    The queue counts: how many items were published, and which of them are still needed. Its :class:`Items`
+    hold them; a subscription holds only its position. An item is released by retention (below), by ``fail``
+    and ``clear``; a subscription that goes away releases nothing and delays no other one. Publishing never
+    waits: the writer bounds memory before ``publish``.
 
 Late readers
     ``subscribe(0)`` at any time replays from the first item, also after the end. If retention has let
@@ -42,9 +43,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
+
+from .items import Items, KeptItems
+from .passes import Passes
 
 T = TypeVar("T")
 
@@ -88,35 +92,36 @@ class QueueStatistics:
     waiting: int
 
 
-class _Entry(Generic[T]):
-    __slots__ = ("end_bytes", "item", "passes")
-
-    def __init__(self, item: T, end_bytes: int) -> None:
-        self.item = item
-        self.end_bytes = end_bytes
-        self.passes = 0
-
-
 class BroadcastQueue(Generic[T]):
     """See the module's text.
 
     Args:
-        retain_readers: let an item go after this many subscriptions have passed it; None keeps all.
-        let_go: called with each item that goes so; what ``fail`` and ``clear`` let go of, their caller knows.
+        retain_readers: release an item after this many subscriptions have passed it; None keeps all.
+        items: where they are held, empty and for this queue alone; None for :class:`KeptItems`.
     """
 
-    def __init__(
-        self, retain_readers: int | None = None, let_go: Callable[[T], object] | None = None
-    ) -> None:
+    __slots__ = (
+        "_cause",
+        "_ended",
+        "_first",
+        "_gone_bytes",
+        "_items",
+        "_length",
+        "_passes",
+        "_subscriptions",
+        "_total_bytes",
+        "_waiting",
+    )
+
+    def __init__(self, retain_readers: int | None = None, items: Items[T] | None = None) -> None:
         if retain_readers is not None and retain_readers < 1:
             raise ValueError(f"retain_readers must be at least 1, not {retain_readers}")
-        self._retain_readers = retain_readers
-        self._let_go = let_go
-        self._entries: list[_Entry[T]] = []
-        self._gap = 0  # entries at the front of the list that were let go but not yet cut off
+        self._items: Items[T] = KeptItems() if items is None else items
+        self._length = 0
         self._first = 0
         self._gone_bytes = 0  # of the items before the first that is still there
         self._total_bytes = 0
+        self._passes = None if retain_readers is None else Passes(retain_readers, 0)
         self._ended = False
         self._cause: BaseException | None = None
         # Insertion-ordered, so that wake-ups are first come, first served.
@@ -124,8 +129,8 @@ class BroadcastQueue(Generic[T]):
         self._waiting: dict[Subscription[T], asyncio.Future[None]] = {}
 
     def __len__(self) -> int:
-        """How many items were published so far, those let go included."""
-        return self._first + len(self._entries) - self._gap
+        """How many items were published so far, the released ones included."""
+        return self._length
 
     @property
     def first(self) -> int:
@@ -148,9 +153,11 @@ class BroadcastQueue(Generic[T]):
 
     def skip(self, count: int, size_bytes: int) -> None:
         """Begin at item ``count``, as if those before, of ``size_bytes``, had been published and let go."""
-        assert len(self) == 0
-        self._first = count
+        assert self._length == 0
+        self._items.skip(count, size_bytes)
+        self._first = self._length = count
         self._gone_bytes = self._total_bytes = size_bytes
+        self._start_counting_passes()
 
     def publish(self, item: T, size_bytes: int) -> None:
         """Append an item; every waiting subscription is woken.
@@ -160,9 +167,11 @@ class BroadcastQueue(Generic[T]):
         """
         if self._ended:
             raise QueueEnded("publish after the end")
+        self._items.append(item, size_bytes)
         self._total_bytes += size_bytes
-        self._entries.append(_Entry(item, self._total_bytes))
-        self._wake()
+        self._length += 1
+        if self._waiting:
+            self._wake()
 
     def close(self) -> None:
         """The last item was published: readers end cleanly after it. Twice is fine; after ``fail`` it
@@ -182,10 +191,10 @@ class BroadcastQueue(Generic[T]):
 
     def clear(self) -> None:
         """Let all items go. Subscriptions that still need one get :class:`Gone`."""
-        self._first = len(self)
+        self._first = self._length
         self._gone_bytes = self._total_bytes
-        self._entries.clear()
-        self._gap = 0
+        self._items.release(self._length)
+        self._start_counting_passes()
 
     def check(self) -> None:
         """Do nothing, unless the queue has failed.
@@ -216,13 +225,12 @@ class BroadcastQueue(Generic[T]):
 
     def item(self, index: int) -> T:
         """The item at ``index``, which must be there: ``first <= index < len``."""
-        return self._entries[index - self._first + self._gap].item
+        return self._items.item(index)
 
     def items(self, start: int, stop: int) -> Iterator[T]:
-        """The items from ``start`` to before ``stop``, those let go and those not yet there left out."""
-        offset = self._gap - self._first
-        for place in range(max(start, self._first) + offset, min(stop, len(self)) + offset):
-            yield self._entries[place].item
+        """The items from ``start`` to before ``stop``, those released and those not yet there left out."""
+        for index in range(max(start, self._first), min(stop, self._length)):
+            yield self._items.item(index)
 
     def statistics(self) -> QueueStatistics:
         return QueueStatistics(
@@ -244,27 +252,23 @@ class BroadcastQueue(Generic[T]):
                 future.set_result(None)
 
     def _bytes_before(self, index: int) -> int:
-        place = index - self._first + self._gap - 1
-        if place >= len(self._entries):
+        if index >= self._length:
             return self._total_bytes
-        return self._entries[place].end_bytes if place >= self._gap else self._gone_bytes
+        return self._items.bytes_before(index) if index > self._first else self._gone_bytes
+
+    def _start_counting_passes(self) -> None:
+        if self._passes is not None:
+            self._passes = Passes(self._passes.wanted, self._first)
 
     def _passed(self, index: int) -> None:
-        if self._retain_readers is None or index < self._first:
+        if self._passes is None:
             return
-        self._entries[index - self._first + self._gap].passes += 1
-        while self._gap < len(self._entries) and self._entries[self._gap].passes >= self._retain_readers:
-            going = self._entries[self._gap]
-            self._gone_bytes = going.end_bytes
-            if self._let_go is not None:
-                self._let_go(going.item)
-            # Replaced, not popped: popping from the front of a list moves all the rest.
-            self._entries[self._gap] = _LET_GO
-            self._gap += 1
-            self._first += 1
-        if self._gap > 64 and self._gap * 2 > len(self._entries):
-            del self._entries[: self._gap]
-            self._gap = 0
+        self._passes.add(index)
+        first = self._passes.first
+        if first > self._first:
+            self._gone_bytes = self._bytes_before(first)
+            self._first = first
+            self._items.release(first)
 
     def _raise_failure(self) -> NoReturn:
         cause = self._cause
@@ -276,9 +280,6 @@ class BroadcastQueue(Generic[T]):
         finally:
             # This frame is in its traceback: the circle would keep what the reader holds until a collection.
             del twin
-
-
-_LET_GO: _Entry[Any] = _Entry(None, 0)  # stands for entries that are gone
 
 
 class Subscription(Generic[T]):
@@ -316,14 +317,15 @@ class Subscription(Generic[T]):
         if self._closed:
             raise ValueError("the subscription is closed")
         queue = self._queue
-        queue.check()
+        if queue._cause is not None:
+            queue._raise_failure()
         if self._handed:
             self._handed = False
             queue._passed(self._position - 1)
         if self._position < queue._first:
             raise Gone(self._position, queue._first)
-        if self._position < len(queue):
-            item = queue.item(self._position)
+        if self._position < queue._length:
+            item = queue._items.item(self._position)
             self._position += 1
             self._handed = True
             return item
@@ -333,7 +335,7 @@ class Subscription(Generic[T]):
 
     def upcoming(self) -> Iterator[T]:
         """The items from the position on that are there now, without taking them."""
-        return self._queue.items(self._position, len(self._queue))
+        return self._queue.items(self._position, self._queue._length)
 
     async def wait(self) -> None:
         """Return at once if ``next_nowait`` would not block, else at the queue's next change.
@@ -344,7 +346,7 @@ class Subscription(Generic[T]):
             RuntimeError: another task waits on it already.
         """
         queue = self._queue
-        if self._position < len(queue) or queue._ended or self._closed:
+        if self._position < queue._length or queue._ended or self._closed:
             return
         if self in queue._waiting:
             raise RuntimeError("another task waits on this subscription")

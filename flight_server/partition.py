@@ -40,6 +40,7 @@ from .changes import Changes
 from .checksums import running_crc32c
 from .errors import Conflict, DatasetDropped, FlightShuffleError, Released
 from .frames import Frame, Resident
+from .items import KeptItems
 
 NEAR_FRAMES = 2
 
@@ -81,6 +82,15 @@ class Totals:
     crc32c: int
 
 
+class _Counted(KeptItems[Frame]):
+    """Frames, which are not counted as resident when they have been released."""
+
+    def release(self, stop: int) -> None:
+        for index in range(self._first, stop):
+            self._kept[index][0].uncount()
+        super().release(stop)
+
+
 class Partition:
     """See the module's text.
 
@@ -104,7 +114,7 @@ class Partition:
         self._whole: Totals | None = None
 
     def _begin(self) -> None:
-        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._retain_readers, Frame.uncount)
+        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._retain_readers, _Counted())
         self._resident = Resident()
         self._rows = 0
         self._crc32c = 0

@@ -33,6 +33,7 @@ from flight_server.broadcast import (
     WouldBlock,
 )
 from flight_server.errors import ProducerFailed
+from flight_server.items import KeptItems
 
 
 class Broken(Exception):
@@ -293,12 +294,13 @@ def test_a_reader_that_asks_again_and_again_has_passed_an_item_once() -> None:
 
 
 def test_ten_thousand_items_pass_through_retention_in_constant_memory() -> None:
-    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    items: KeptItems[int] = KeptItems()
+    queue: BroadcastQueue[int] = BroadcastQueue(1, items)
     reader = queue.subscribe()
     for number in range(10_000):
         queue.publish(number, 1)
         assert reader.next_nowait() == number
-        assert len(queue._entries) <= 130
+        assert len(items._kept) == 1
     assert len(queue) == 10_000
     assert queue.first == 9_999
 

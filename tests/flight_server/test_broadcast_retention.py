@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flight_server.broadcast import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock
+from flight_server.items import KeptItems
+from flight_server.passes import Passes
 
 
 @pytest.mark.parametrize("count", [3, 300])  # few, and so many that those let go are cut off the list
@@ -74,15 +78,37 @@ async def test_a_reader_that_is_overtaken_between_its_waking_and_its_turn_is_tol
                 await waiting
 
 
-def test_what_retention_lets_go_is_told_once_and_what_is_cleared_is_not() -> None:
-    told: list[int] = []
-    queue: BroadcastQueue[int] = BroadcastQueue(1, told.append)
+def test_what_is_released_is_told_in_order_and_each_item_once() -> None:
+    released: list[int] = []
+
+    class Told(KeptItems[int]):
+        def release(self, stop: int) -> None:
+            released.extend(range(self._first, stop))
+            super().release(stop)
+
+    queue: BroadcastQueue[int] = BroadcastQueue(1, Told())
     for number in range(4):
         queue.publish(number, 1)
     reader, other = queue.subscribe(), queue.subscribe()
     for _ in range(3):
         reader.next_nowait()
         other.next_nowait()
-    assert told == [0, 1]
+    assert released == [0, 1]
     queue.clear()
-    assert told == [0, 1]
+    assert released == [0, 1, 2, 3]
+
+
+@given(st.integers(1, 3), st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=12))
+def test_passes_released_by_runs_are_those_that_counting_each_item_gives(
+    wanted: int, runs: list[tuple[int, int]]
+) -> None:
+    passes = Passes(wanted, 0)
+    counted = [0] * 40
+    first = 0
+    for start, length in runs:
+        for index in range(start, start + length):
+            passes.add(index)
+            counted[index] += index >= first
+            while counted[first] >= wanted:
+                first += 1
+            assert passes.first == first

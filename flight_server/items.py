@@ -1,0 +1,59 @@
+"""Items: what holds the items of a BroadcastQueue, while the queue only counts them."""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Items(Protocol[T]):
+    """Items numbered from 0 in the order in which they were published."""
+
+    def append(self, item: T, size_bytes: int) -> None:
+        """Take the next item."""
+
+    def item(self, index: int) -> T:
+        """An item that was published and not released."""
+
+    def bytes_before(self, index: int) -> int:
+        """The bytes of all items before such a one."""
+
+    def release(self, stop: int) -> None:
+        """No item before ``stop`` is asked for from now on."""
+
+    def skip(self, count: int, size_bytes: int) -> None:
+        """Begin with number ``count``, as if those before, of ``size_bytes``, had been taken and released."""
+
+
+class KeptItems(Generic[T]):
+    """Items as they are, each with the bytes before it."""
+
+    __slots__ = ("_first", "_kept", "_length", "_total_bytes")
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[T, int]] = {}
+        self._first = 0
+        self._length = 0
+        self._total_bytes = 0
+
+    def append(self, item: T, size_bytes: int) -> None:
+        """See :class:`Items`, here and below."""
+        self._kept[self._length] = (item, self._total_bytes)
+        self._length += 1
+        self._total_bytes += size_bytes
+
+    def item(self, index: int) -> T:
+        return self._kept[index][0]
+
+    def bytes_before(self, index: int) -> int:
+        return self._kept[index][1]
+
+    def release(self, stop: int) -> None:
+        for index in range(self._first, stop):
+            del self._kept[index]
+        self._first = stop
+
+    def skip(self, count: int, size_bytes: int) -> None:
+        self._first = self._length = count
+        self._total_bytes = size_bytes
