@@ -174,7 +174,7 @@ class _Seal:
                 dataset=partition.dataset,
                 partition=partition.index,
             )
-            partition.corrupt(cause)
+            partition.corrupt(cause, partition.epoch)
             raise cause.fresh() from corrupt
         finally:
             room.free()

@@ -97,7 +97,7 @@ async def read(
     dataset.want(reader.partition)
     if dataset.retention.readers is not None:
         run_bytes = 0  # a frame counts as passed when the next is taken: not before it was sent
-    subscription = partition.subscribe(start)
+    subscription, epoch = partition.subscribe(start), partition.epoch
     with core.reading(subscription, reader):
         back = ReadBack(
             reader,
@@ -136,7 +136,7 @@ async def read(
                 dataset=dataset.name,
                 partition=reader.partition,
             )
-            partition.corrupt(cause)
+            partition.corrupt(cause, epoch)
             raise cause.fresh() from corrupt
         finally:
             back.close()

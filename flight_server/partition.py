@@ -20,7 +20,8 @@ Producing again
     What comes from a source can be had again: after a failure, or when its frames were let go instead
     of spilled. ``reopen`` starts again from frame 0, under the same generation; whoever publishes then
     answers for it that the same frames come again, in ``pulls``. The totals of a partition that was
-    sealed once stay known.
+    sealed once stay known. ``epoch`` tells one opening from the next: a task that began in an earlier one
+    and has awaited since compares it before it publishes, seals, fails or corrupts.
 
 Victims
     :meth:`Partition.victims` says which frames can leave RAM, coldest first: those that no attached
@@ -108,6 +109,7 @@ class Partition:
         self.index = index
         self.state = PartitionState.OPEN
         self.writing = False  # a producer of a one-producer kind has this partition
+        self.epoch = 0  # how often it was reopened
         self._retain_readers = retain_readers
         self._begin()
         self._changes = Changes() if changes is None else changes
@@ -196,6 +198,7 @@ class Partition:
             Conflict: the partition is open or was dropped.
         """
         self._step("reopen")
+        self.epoch += 1
         self._begin()
 
     def fail(self, cause: FlightShuffleError) -> None:
@@ -207,9 +210,12 @@ class Partition:
         self._step("fail")
         self._let_all_go(cause)
 
-    def corrupt(self, cause: FlightShuffleError) -> None:
-        """A frame of the partition is lost: nobody can read it whole any more, sealed or not."""
-        if self.state is not PartitionState.DROPPED:
+    def corrupt(self, cause: FlightShuffleError, epoch: int) -> None:
+        """A frame of this epoch is lost: no reader can read the partition whole any more, sealed or not.
+
+        Does nothing once the partition was reopened: the frame was not one of those that it has now.
+        """
+        if self.state is not PartitionState.DROPPED and self.epoch == epoch:
             self.state = PartitionState.FAILED
             self._let_all_go(cause)
             self._changes.tell()

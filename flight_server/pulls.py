@@ -9,6 +9,11 @@ Who holds what
     holds the dataset. Dropping the dataset cancels its pulls. One that was only replaced is pulled to
     its end for the readers it has.
 
+Producing again
+    A pull belongs to one epoch of its partition (see ``partition``). When the partition fails under it
+    and a reader has it reopened, that pull is cancelled and its successor waits for its end; should it
+    come back from an await all the same, it publishes, seals and fails nothing.
+
 Failure
     Readers get the cause, and it is remembered for ``source_failure_seconds``: who comes within that
     time gets it at once, who comes later starts the next pull. That one begins at frame 0 and must
@@ -23,7 +28,7 @@ Memory
     again by the next reader. Both go by ``reopen``, so nothing else needs to know of it.
 
 Cancelling
-    Only ``Pulls.close`` and the end of the server cancel a pull; what it has admitted is given back.
+    ``Pulls.close``, a successor and the end of the server cancel a pull; what it has admitted is given back.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -57,6 +63,18 @@ from .wire import MessageKind
 _log = structlog.get_logger("flight_server.pulls")
 
 
+class _Superseded(Exception):
+    """The partition was reopened for another pull."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A pull, and the epoch of the partition that it is for."""
+
+    task: asyncio.Task[None]
+    epoch: int
+
+
 class Pulls:
     """The pulls of one dataset.
 
@@ -76,7 +94,7 @@ class Pulls:
         self._core = core
         self._source = source
         self._renew = renew
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, _Running] = {}
         self._failed_at: dict[int, float] = {}
         self._repetitions: defaultdict[int, Repetition] = defaultdict(Repetition)
         self._started = 0
@@ -86,17 +104,22 @@ class Pulls:
         partition = dataset.partition(index)
         if partition.state is PartitionState.FAILED and not self._remembered(index):
             partition.reopen()
-        if partition.state is PartitionState.OPEN and index not in self._running:
+        running = self._running.get(index)
+        if partition.state is PartitionState.OPEN and (running is None or running.epoch != partition.epoch):
+            if running is not None:
+                running.task.cancel()
             self._started += 1
             self._core.counters.pulls += 1
-            self._running[index] = self._core.background.start(
-                self._pull(dataset, partition), f"pull of {dataset.name!r} partition {index}"
+            task = self._core.background.start(
+                self._pull(dataset, partition, partition.epoch, running),
+                f"pull of {dataset.name!r} partition {index}",
             )
+            self._running[index] = _Running(task, partition.epoch)
 
     def close(self) -> None:
         """The dataset was dropped: stop."""
-        for task in self._running.values():
-            task.cancel()
+        for running in self._running.values():
+            running.task.cancel()
 
     def statistics(self) -> dict[str, Any]:
         failed = [index for index in self._failed_at if self._remembered(index)]
@@ -107,38 +130,49 @@ class Pulls:
         seconds = self._core.settings.source_failure_seconds
         return failed_at is not None and asyncio.get_running_loop().time() < failed_at + seconds
 
-    async def _pull(self, dataset: Dataset, partition: Partition) -> None:
+    async def _pull(
+        self, dataset: Dataset, partition: Partition, epoch: int, before: _Running | None
+    ) -> None:
         index = partition.index
         try:
-            await self._publish_all(dataset, partition)
+            if before is not None:
+                await asyncio.wait([before.task])
+            await self._publish_all(dataset, partition, epoch)
+            _check(partition, epoch)
             dataset.end_stream(partition)
             self._failed_at.pop(index, None)
         except asyncio.CancelledError:
-            partition.fail(Unavailable(f"{_where(partition)}: the server stopped; read it elsewhere"))
+            if _fillable(partition, epoch):
+                partition.fail(Unavailable(f"{_where(partition)}: the server stopped; read it elsewhere"))
             raise
+        except _Superseded:
+            pass
         except Exception as error:  # noqa: BLE001  # whatever it is, readers wait and must be told
-            if partition.state is PartitionState.OPEN:
+            if _fillable(partition, epoch):
                 self._failed_at[index] = asyncio.get_running_loop().time()
                 self._core.counters.pulls_failed += 1
                 partition.fail(self._cause(partition, error))
             # From here on the next reader may start the next pull, also while the source is renewed.
-            self._running.pop(index, None)
+            self._leave(index)
             if isinstance(error, SourceChanged):
                 await self._renew(dataset)
         finally:
-            if self._running.get(index) is asyncio.current_task():
-                del self._running[index]
+            self._leave(index)
 
-    async def _publish_all(self, dataset: Dataset, partition: Partition) -> None:
+    def _leave(self, index: int) -> None:
+        running = self._running.get(index)
+        if running is not None and running.task is asyncio.current_task():
+            del self._running[index]
+
+    async def _publish_all(self, dataset: Dataset, partition: Partition, epoch: int) -> None:
         core, index = self._core, partition.index
         who: dict[str, Any] = {
             "dataset": dataset.name,
             "partition": index,
             "peer": self._source.describe(index),
         }
-        repetition = self._repetitions[index]
-        repetition.begin()
-        intake = _Intake(core, dataset, partition)
+        repeated = self._repetitions[index].begin()
+        intake = _Intake(core, dataset, partition, epoch)
         async with aclosing(self._source.pull(index, lambda: partition.so_far)) as arriving:
             while True:
                 await core.room_for_arrivals(who["peer"])
@@ -147,10 +181,10 @@ class Pulls:
                 if pulled is None:
                     break
                 size_bytes = len(pulled.message) + pulled.accepted.copied_bytes
-                repetition.check(pulled.accepted.crc32c)
+                repeated.check(pulled.accepted.crc32c)
                 intake.keep(pulled, await core.admit(size_bytes, **who))
                 del pulled  # it may be spilled while the next one is awaited
-        repetition.end()
+        repeated.end()
 
     def _cause(self, partition: Partition, error: Exception) -> FlightShuffleError:
         """What readers are told."""
@@ -176,15 +210,21 @@ class Pulls:
 class _Intake:
     """Where the messages of one pull go."""
 
-    def __init__(self, core: Core, dataset: Dataset, partition: Partition) -> None:
+    def __init__(self, core: Core, dataset: Dataset, partition: Partition, epoch: int) -> None:
         self._core = core
         self._dataset = dataset
         self._partition = partition
+        self._epoch = epoch
         self._dictionaries: DictionaryState = NO_DICTIONARIES
         self._sequence = 0
 
     def keep(self, pulled: Pulled, reservation: Reservation) -> None:
-        """Store a message that was checked and admitted. No await: it is kept or it is not."""
+        """Store a message that was checked and admitted. No await: it is kept or it is not.
+
+        Raises:
+            _Superseded: the partition was reopened for another pull.
+        """
+        _check(self._partition, self._epoch)
         self._sequence += 1
         accepted, size_bytes = pulled.accepted, len(pulled.message)
         payload = Payload(pulled.message, reservation)
@@ -210,6 +250,15 @@ class _Intake:
         counters.rows_in += accepted.rows
         counters.bytes_in += size_bytes
         self._dataset.touch()
+
+
+def _check(partition: Partition, epoch: int) -> None:
+    if partition.epoch != epoch:
+        raise _Superseded
+
+
+def _fillable(partition: Partition, epoch: int) -> bool:
+    return partition.epoch == epoch and partition.state is PartitionState.OPEN
 
 
 def _where(partition: Partition) -> str:

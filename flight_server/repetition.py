@@ -22,11 +22,18 @@ class Repetition:
 
     def __init__(self) -> None:
         self._known = array("I")
-        self._place = 0
         self._whole = False
 
-    def begin(self) -> None:
+    def begin(self) -> Repeated:
         """A pull starts, at the first message."""
+        return Repeated(self)
+
+
+class Repeated:
+    """One pull's place among the messages. Each pull has its own: an earlier one may not have ended yet."""
+
+    def __init__(self, repetition: Repetition) -> None:
+        self._repetition = repetition
         self._place = 0
 
     def check(self, crc32c: int) -> None:
@@ -35,9 +42,10 @@ class Repetition:
         Raises:
             SourceChanged: another message was in its place, or the partition had ended before it.
         """
-        if self._place == len(self._known) and not self._whole:
-            self._known.append(crc32c)
-        elif self._place == len(self._known) or self._known[self._place] != crc32c:
+        known, whole = self._repetition._known, self._repetition._whole
+        if self._place == len(known) and not whole:
+            known.append(crc32c)
+        elif self._place == len(known) or known[self._place] != crc32c:
             raise SourceChanged(f"its message {self._place} is not what it was when it was pulled before")
         self._place += 1
 
@@ -47,8 +55,9 @@ class Repetition:
         Raises:
             SourceChanged: earlier pulls had more messages.
         """
-        if self._place < len(self._known):
+        known = self._repetition._known
+        if self._place < len(known):
             raise SourceChanged(
-                f"it ends after {self._place} messages; it had {len(self._known)} when it was pulled before"
+                f"it ends after {self._place} messages; it had {len(known)} when it was pulled before"
             )
-        self._whole = True
+        self._repetition._whole = True

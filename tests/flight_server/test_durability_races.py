@@ -95,7 +95,7 @@ async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empt
     await persist(core, dataset, [0])
     gate = Gate(dataset, monkeypatch)
     sealing = asyncio.ensure_future(persist(core, dataset, [1]))
-    await gate.meanwhile(sealing, lambda: dataset.partition(0).corrupt(CorruptFrame("another checksum")))
+    await gate.meanwhile(sealing, lambda: dataset.partition(0).corrupt(CorruptFrame("another checksum"), 0))
     assert isinstance(sealing.exception(), CorruptFrame)
     assert manifests(tmp_path) == []
 

@@ -272,7 +272,7 @@ class Life:
         self.partition.drop()
 
     def corrupt(self) -> None:
-        self.partition.corrupt(failed())
+        self.partition.corrupt(failed(), self.partition.epoch)
 
     def reopen(self) -> None:
         self.partition.reopen()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,6 +49,7 @@ class NumbersSource:
         self.allowed = asyncio.Semaphore(1 << 20)
         self.pulled: list[int] = []
         self.first = 0
+        self.stubborn = False  # goes on when it is cancelled
         self.failing: dict[int, Exception] = {}  # what is raised instead of a frame; once
 
     def describe(self, index: int) -> str:
@@ -60,7 +62,8 @@ class NumbersSource:
         for number, pulled in enumerate(
             Encoder(SCHEMA, max_message_bytes=1 << 20, max_rows=ROWS).encode(batches)
         ):
-            await self.allowed.acquire()
+            with suppress(asyncio.CancelledError) if self.stubborn else nullcontext():
+                await self.allowed.acquire()
             if number in self.failing:
                 raise self.failing.pop(number)
             yield pulled
@@ -225,9 +228,29 @@ async def test_a_pull_that_finds_the_source_changed_asks_for_a_new_generation(
 
 async def test_a_frame_that_is_lost_on_disk_is_pulled_again(served: Served) -> None:
     assert await served.numbers() == EXPECTED
-    served.dataset.partition(0).corrupt(CorruptFrame("another checksum"))
+    served.dataset.partition(0).corrupt(CorruptFrame("another checksum"), 0)
     assert await served.numbers(0, 3) == EXPECTED[3 * ROWS :]
     assert served.source.pulled == [0, 0]
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_pull_whose_partition_was_lost_and_reopened_adds_nothing_to_the_next_one(
+    served: Served, stubborn: bool
+) -> None:
+    source, partition = served.source, served.dataset.partition(0)
+    source.allowed, source.stubborn = asyncio.Semaphore(2), stubborn
+    first = asyncio.ensure_future(served.numbers())
+    await served.until(lambda: partition.so_far.frames == 2)
+    partition.corrupt(CorruptFrame("another checksum"), partition.epoch)
+    second = asyncio.ensure_future(served.numbers())  # has the partition reopened
+    await asyncio.wait([first])
+    for _ in range(2 * FRAMES):
+        source.allowed.release()
+    assert await second == EXPECTED
+    assert isinstance(first.exception(), CorruptFrame)
+    assert source.pulled == [0, 0]
+    assert partition.totals.rows == FRAMES * ROWS
+    assert await served.numbers() == EXPECTED
 
 
 @at_once

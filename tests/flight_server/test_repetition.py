@@ -46,11 +46,11 @@ def take(subscription: Subscription[Frame], at_most: int) -> tuple[list[str], bo
 
 def checked(repetition: Repetition, messages: str, *, whole: bool = True) -> None:
     """One pull of these messages."""
-    repetition.begin()
+    pull = repetition.begin()
     for message in messages:
-        repetition.check(crc32c(message.encode()))
+        pull.check(crc32c(message.encode()))
     if whole:
-        repetition.end()
+        pull.end()
 
 
 def test_a_sealed_partition_that_is_reopened_is_empty_and_keeps_its_totals() -> None:
@@ -79,6 +79,27 @@ def test_readers_of_the_failed_one_keep_their_error_and_later_ones_get_the_new_f
         before.next_nowait()
     with partition.subscribe() as subscription:
         assert take(subscription, 3) == (["a"], False)
+
+
+def test_a_loss_that_is_told_late_does_not_reach_the_frames_that_have_come_since() -> None:
+    partition = published("a")
+    epoch = partition.epoch
+    partition.corrupt(SourceUnavailable("another checksum"), epoch)
+    partition.reopen()
+    partition.publish(frame("a"))
+    partition.corrupt(SourceUnavailable("another checksum"), epoch)  # a second reader of the same frame
+    with partition.subscribe() as subscription:
+        assert take(subscription, 3) == (["a"], False)
+
+
+def test_two_pulls_that_overlap_are_compared_each_from_its_own_beginning() -> None:
+    repetition = Repetition()
+    first, second = repetition.begin(), repetition.begin()
+    first.check(1)
+    second.check(1)
+    first.check(2)
+    with pytest.raises(SourceChanged, match="message 1 "):
+        second.check(3)
 
 
 def test_what_is_open_or_dropped_is_not_reopened() -> None:
@@ -135,15 +156,15 @@ def test_a_reader_that_resumes_over_any_tries_ends_with_one_state_of_the_source_
     for content, fails_before, patience in tries:
         if partition.state is not PartitionState.OPEN:
             partition.reopen()
-        repetition.begin()
+        pull = repetition.begin()
         with partition.subscribe(len(had)) as subscription:
             try:
                 for number, text in enumerate(content):
                     if number == fails_before:
                         raise SourceUnavailable("gone")
-                    repetition.check(crc32c(text.encode()))
+                    pull.check(crc32c(text.encode()))
                     partition.publish(frame(text))
-                repetition.end()
+                pull.end()
                 partition.seal()
             except (SourceChanged, SourceUnavailable):
                 had += "".join(take(subscription, patience)[0])  # what was there before it failed
