@@ -53,14 +53,26 @@ def has_dictionary(kind: pa.DataType) -> bool:
     return any(has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
 
 
+def allocations(buffers: Iterator[pa.Buffer | None]) -> dict[int, int]:
+    """Address and size of each allocation that the buffers are part of."""
+    sizes: dict[int, int] = {}
+    for buffer in buffers:
+        if buffer is None:
+            continue
+        while buffer.parent is not None:
+            buffer = buffer.parent  # noqa: PLW2901  # up to the allocation that the slice is of
+        sizes[buffer.address] = buffer.size
+    return sizes
+
+
 def held_buffers(batch: pa.RecordBatch) -> dict[int, int]:
     """Address and size of each allocation that the rows of the batch keep alive; without dictionaries."""
-    return _allocations(buffer for column in batch.columns for buffer in column.buffers())
+    return allocations(buffer for column in batch.columns for buffer in column.buffers())
 
 
 def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
     """Address and size of each allocation that the batch's dictionaries keep alive."""
-    return _allocations(
+    return allocations(
         buffer
         for column in batch.columns
         if has_dictionary(column.type)
@@ -124,17 +136,6 @@ def _total(parts: Any) -> RowBits:
 
 def _total_bits(bits: RowBits, rows: int) -> int:
     return bits * rows if isinstance(bits, int) else int(bits.sum())
-
-
-def _allocations(buffers: Iterator[pa.Buffer | None]) -> dict[int, int]:
-    sizes: dict[int, int] = {}
-    for buffer in buffers:
-        if buffer is None:
-            continue
-        while buffer.parent is not None:
-            buffer = buffer.parent  # noqa: PLW2901  # up to the allocation that the slice is of
-        sizes[buffer.address] = buffer.size
-    return sizes
 
 
 def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:

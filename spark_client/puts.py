@@ -12,6 +12,10 @@ When batches travel
     those after them (at most 64 KiB, until the commit at the latest). Any other batch is on its way when
     ``write`` returns.
 
+Iterables
+    An iterable may fill the memory of a batch anew when it is asked for the next one: nothing refers to the
+    batch any more.
+
 Cancelling
     :meth:`PutStream.cancel` may be called from any thread. On the bulk lane a ``write`` or ``commit`` that
     waits for the server then ends at once.
@@ -31,6 +35,7 @@ from flight_server.errors import FlightShuffleError, InvalidRequest
 from flight_server.protocol import Commit, PutCommand, partition_metadata
 from flight_server.strict_json import parse_json
 from spark_client.lanes.writing import open_writing
+from spark_client.own_memory import own_dictionaries
 from spark_client.transport import Server
 
 FRAME_BYTES = 4 * 1024 * 1024
@@ -140,8 +145,8 @@ def as_reader(data: Any) -> pa.RecordBatchReader:
         )
 
     def all_batches() -> Iterator[Any]:
-        yield first
-        yield from batches
+        yield own_dictionaries(first)
+        yield from map(own_dictionaries, batches)
 
     return pa.RecordBatchReader.from_batches(first.schema, all_batches())
 
@@ -169,9 +174,9 @@ async def put_async(server: Server, command: PutCommand, data: Any) -> int:
     stream = await _opened(server, command, schema)
     try:
         if first is not None:
-            await _finished(stream.write, first, cancel=stream.cancel)
+            await _finished(stream.write, own_dictionaries(first), cancel=stream.cancel)
         async for batch in batches:
-            await _finished(stream.write, batch, cancel=stream.cancel)
+            await _finished(stream.write, own_dictionaries(batch), cancel=stream.cancel)
         await _finished(stream.commit, cancel=stream.cancel)
     finally:
         await _finished(stream.abandon)

@@ -4,6 +4,12 @@ Guarantee: what comes out of :func:`run` has the last stage's declared schema ex
 :mod:`spark_client.arrow_types`. Batches flow one at a time from stage to stage: nothing but a group stage
 holds more than the batch it works on, and nothing goes through the JVM in between.
 
+Memory that a function uses again
+    A function may change what it gave as soon as it goes on, as with Spark, which has encoded it by then. So a
+    batch is copied before a later stage or a writer gets it, and a group's result before the next group's call,
+    as far as the function may have its memory (see :mod:`spark_client.own_memory`). What leaves the last stage
+    is copied only if :func:`run` is told that it is kept.
+
 Signatures
     Those of Spark. A map stage calls ``fn(Iterator[RecordBatch]) -> Iterator[RecordBatch]`` once. A group
     stage calls ``fn`` once for each group, with a ``pyarrow.Table`` or, if its annotations say so, with an
@@ -30,6 +36,7 @@ import pyarrow as pa
 from flight_server.errors import InvalidRequest
 from spark_client.arrow_types import Declared
 from spark_client.grouping import groups
+from spark_client.own_memory import Lent, own
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 4 * 1024 * 1024
@@ -42,13 +49,19 @@ class MapStage:
     fn: Callable[[Iterator[Any]], Iterable[Any]]
     declared: Declared
 
-    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The function's batches, checked and cast; empty ones are left out."""
+    def run(self, batches: Iterator[Any], *, kept: bool) -> Iterator[Any]:
+        """The function's batches, checked and cast; empty ones are left out.
+
+        ``kept`` says that they must stay as they are when the next one is asked for.
+        """
         name = self.declared.stage
-        for batch in _noted(name, lambda: iter(_iterable(self.fn(batches), name, "an iterator"))):
+        lent = Lent()
+        given = lent.each(batches)
+        for batch in _noted(name, lambda: iter(_iterable(self.fn(given), name, "an iterator"))):
             _expect(batch, pa.RecordBatch, name)
             if batch.num_rows:
-                yield self.declared.cast(batch)
+                cast = self.declared.cast(batch)
+                yield own(cast, lent) if kept else cast
 
 
 @dataclass(frozen=True)
@@ -65,16 +78,17 @@ class GroupStage:
     with_keys: bool
     iterates: bool
 
-    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def run(self, batches: Iterator[Any], *, kept: bool) -> Iterator[Any]:  # noqa: ARG002  # results are always copied
         """The function's results, checked, cast and put together."""
         table = pa.Table.from_batches(list(batches), self.schema)
         results: list[pa.Table] = []
         rows = size_bytes = 0
         for keys, group in groups(table, self.keys):
+            lent = Lent(group)
             for result in _noted(self.declared.stage, partial(self._call, keys, group)):
                 if not result.num_rows:
                     continue
-                results.append(self.declared.cast(result))
+                results.append(own(self.declared.cast(result), lent))
                 rows, size_bytes = rows + result.num_rows, size_bytes + result.nbytes
                 if rows >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
                     yield from _batches(results)
@@ -96,10 +110,16 @@ class GroupStage:
 Stage = MapStage | GroupStage
 
 
-def run(stages: Sequence[Stage], batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches that leave the last stage; those that came in when there is none."""
-    for stage in stages:
-        batches = stage.run(batches)
+def run(stages: Sequence[Stage], batches: Iterator[Any], *, kept: bool = False) -> Iterator[Any]:
+    """The batches that leave the last stage; those that came in when there is none.
+
+    Args:
+        stages: what to run, in this order.
+        batches: what the first stage works on.
+        kept: whether the caller keeps a batch, or part of it, when it asks for the next one.
+    """
+    for number, stage in enumerate(stages, 1):
+        batches = stage.run(batches, kept=kept or number < len(stages))
     return batches
 
 

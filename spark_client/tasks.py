@@ -133,7 +133,8 @@ class WriteTask:
         context = TaskContext.get()
         assert context is not None
         producer, attempt = context.partitionId(), str(context.taskAttemptId())
-        rows = stages_.run(self.stages, self.source.run(batches) if self.source else batches)
+        given = self.source.run(batches) if self.source else batches
+        rows = stages_.run(self.stages, given, kept=True)
         answer = self.write(rows, producer, attempt)
         report = [producer, attempt, answer["rows"], answer["frames"], answer["bytes"]]
         columns = [pa.array([value], field_.type) for value, field_ in zip(report, _REPORT, strict=True)]

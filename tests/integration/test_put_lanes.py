@@ -94,6 +94,40 @@ def stored(raw: RawFlight, name: str, partition: int = 0) -> list[bytes]:
 # What is stored does not depend on the lane.
 
 
+@both_lanes
+@pytest.mark.parametrize("rows", [3, 300_000])
+@pytest.mark.parametrize("how", ["put", "aput"])
+async def test_an_iterable_may_fill_the_same_memory_again_and_again(
+    process: ServerProcess, lane: Lane, rows: int, how: str
+) -> None:
+    numbers, words = np.empty(rows, np.int64), np.empty(1, np.int64)
+    zeros = pa.array(np.zeros(rows, np.int32))
+
+    def batches() -> Iterator[Any]:
+        for number in range(8):
+            numbers[:], words[:] = number, number
+            yield pa.record_batch(
+                {"n": pa.array(numbers), "d": pa.DictionaryArray.from_arrays(zeros, pa.array(words))}
+            )
+            numbers[:], words[:] = -1, -1
+
+    async def async_batches() -> AsyncIterator[Any]:
+        for batch in batches():
+            yield batch
+
+    name = uuid.uuid4().hex
+    with ShuffleClient(process.location, writing=Writing(lane)) as client:
+        if how == "put":
+            await asyncio.to_thread(client.put, name, batches())
+        else:
+            await client.aput(name, async_batches())
+        found = await asyncio.to_thread(client.get(name).read_all)
+        await asyncio.to_thread(client.drop, name)
+    expected = np.repeat(np.arange(8), rows)
+    assert np.array_equal(found.column("n").to_numpy(), expected)
+    assert np.array_equal(found.column("d").cast(pa.int64()).to_numpy(), expected)
+
+
 def put_by_both(process: ServerProcess, raw: RawFlight, batches: list[pa.RecordBatch]) -> list[bytes]:
     found = []
     for lane in LANES:
