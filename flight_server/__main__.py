@@ -74,7 +74,7 @@ async def _serve(settings: config.Settings) -> None:
     await server.run()
 
 
-_METAVARS = (("Path", "PATH"), ("ByteSize", "SIZE"), ("float", "SECONDS"))
+_METAVARS = (("FlightLocation", "LOCATION"), ("Path", "PATH"), ("ByteSize", "SIZE"), ("float", "SECONDS"))
 
 
 def _option(name: str) -> Any:
@@ -110,7 +110,7 @@ def serve(
     drain_grace_seconds: Annotated[float | None, _option("drain_grace_seconds")] = None,
     source_roots: Annotated[list[str] | None, _option("source_roots")] = None,
     source_s3: Annotated[bool | None, _option("source_s3")] = None,
-    source_flight: Annotated[bool | None, _option("source_flight")] = None,
+    source_flight: Annotated[list[str] | None, _option("source_flight")] = None,
     source_failure_seconds: Annotated[float | None, _option("source_failure_seconds")] = None,
     token: Annotated[str | None, _option("token")] = None,
     tls_cert: Annotated[str | None, _option("tls_cert")] = None,

@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ByteSize, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ByteSize, Field, InstanceOf, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -27,6 +27,7 @@ from pydantic_settings import (
 
 from . import machine
 from .budget import MIN_MEMORY_LIMIT_BYTES
+from .flight_locations import FlightLocation
 from .protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
 
 DEFAULT_MEMORY_SHARE = 0.5
@@ -53,8 +54,13 @@ def _named(value: object) -> object:
     return value
 
 
+def _location(value: object) -> object:
+    return FlightLocation.parse(value) if isinstance(value, str) else value
+
+
 Size = Annotated[ByteSize, BeforeValidator(_size)]
 NamedPath = Annotated[Path, BeforeValidator(_named)]
+AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_location)]
 
 
 class Settings(BaseSettings):
@@ -122,7 +128,11 @@ class Settings(BaseSettings):
         default_factory=list, description="directory that sources may read; may be given several times"
     )
     source_s3: bool = Field(False, description="sources may read s3:// URLs")
-    source_flight: bool = Field(True, description="sources may pull from other Flight servers")
+    source_flight: list[AllowedLocation] = Field(
+        default_factory=list,
+        description="Flight server that sources may pull from, such as grpc://host:8815; without scheme or port: any; "
+        "may be given several times",
+    )
     source_failure_seconds: float = Field(5.0, ge=0, description="how long a failed pull is remembered")
 
     token: str | None = Field(
@@ -184,9 +194,11 @@ def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
         raise OSError(f"the configuration file {toml} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the configuration file {toml} is not TOML: {error}") from None
-    except SettingsError:
-        # The only setting whose text pydantic-settings parses itself.
-        raise ValueError("FLIGHT_SERVER_SOURCE_ROOTS is no JSON list, such as '[\"/data\"]'") from None
+    except SettingsError as error:
+        # Only of lists does pydantic-settings parse the text itself.
+        named = re.search(r'field "(\w+)"', str(error))
+        name = "A list" if named is None else f"FLIGHT_SERVER_{named[1].upper()}"
+        raise ValueError(f'{name} is no JSON list, such as \'["a", "b"]\'') from None
 
 
 def explained(error: ValidationError) -> list[str]:

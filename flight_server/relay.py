@@ -15,9 +15,9 @@ Snapshot
     With ``generation`` only that one of the upstream is ever relayed.
 
 Trust
-    Messages are checked as a producer's are. The upstream is asked at the address that was given and
-    nowhere else, because the token must not go where an endpoint says; endpoints that can be had only
-    elsewhere are refused. The token is in no log, statistics or error.
+    The upstream is a location that the configuration lists (see ``sources``). It is asked there and nowhere
+    else, because the token must not go where an endpoint says; endpoints that can be had only elsewhere are
+    refused. Messages are checked as a producer's are. The token is in no log, statistics or error.
 
 Waiting
     A quiet upstream may be waiting for its own producer, so there is no deadline for a message; HTTP/2
@@ -27,7 +27,6 @@ Waiting
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -50,6 +49,7 @@ from .errors import (
     SourceUnavailable,
     from_json,
 )
+from .flight_locations import FlightLocation
 from .partition import Totals
 from .protocol import (
     CRC_TRAILER,
@@ -65,15 +65,13 @@ from .strict_json import Fields, parse_json
 SERVICE = "/arrow.flight.protocol.FlightService/"
 ASK_SECONDS = 30.0
 WINDOW_BYTES = 4 << 20
-_LOCATION = re.compile(r"grpc(\+tcp|\+tls)?://(?P<target>(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5})/?")
-_TLS = "grpc+tls://"
 
 
 @dataclass(frozen=True)
 class FlightSpec:
     """What a ``create`` says."""
 
-    location: str
+    location: FlightLocation
     dataset: str
     generation: str | None
     token: str | None
@@ -81,11 +79,14 @@ class FlightSpec:
     @classmethod
     def parse(cls, body: dict[str, Any]) -> FlightSpec:
         fields = Fields(body, "source")
-        location = str(fields.required("flight"))
+        try:
+            location = FlightLocation.parse(str(fields.required("flight")))
+        except ValueError as error:
+            raise InvalidRequest(f"source: 'flight': {error}") from None
         dataset = check_dataset_name(fields.required("dataset"))
         generation, token = fields.text("generation"), fields.text("token")
         fields.end()
-        if _target(location) is None:
+        if location.port is None or location.tls is None:
             raise InvalidRequest("source: 'flight' is grpc://host:port or grpc+tls://host:port")
         return cls(location, dataset, generation, token)
 
@@ -211,9 +212,11 @@ class RelaySource:
             )
 
 
-def _target(location: str) -> str | None:
-    matched = _LOCATION.fullmatch(location)
-    return None if matched is None else matched["target"]
+def _is_at(place: str, location: FlightLocation) -> bool:
+    try:
+        return FlightLocation.parse(place) == location
+    except ValueError:
+        return False
 
 
 @asynccontextmanager
@@ -230,8 +233,8 @@ async def _channel(spec: FlightSpec, max_message_bytes: int, keepalive_seconds: 
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ]
-    target = _target(spec.location)
-    if spec.location.startswith(_TLS):
+    target = spec.location.target
+    if spec.location.tls:
         channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options)
     else:
         channel = grpc.aio.insecure_channel(target, options)
@@ -258,7 +261,7 @@ def _check_generation(spec: FlightSpec, described: Any) -> None:
 
 def _ticket(spec: FlightSpec, endpoint: Any) -> bytes:
     places = [_text(location.uri) for location in endpoint.locations]
-    if places and REUSE_CONNECTION not in places and _target(spec.location) not in map(_target, places):
+    if places and REUSE_CONNECTION not in places and not any(_is_at(each, spec.location) for each in places):
         raise InvalidRequest(
             f"source: {spec} can be read only at {', '.join(places)}: give that address as 'flight'"
         )

@@ -13,8 +13,8 @@ generation, that is after a ``drop`` or when a pull finds that the source has ch
 A source is never durable, because it can be pulled again.
 
 Who may read what
-    Local paths under ``source_roots`` only, ``s3://`` only with ``source_s3``, other Flight servers only
-    with ``source_flight``.
+    Local paths under ``source_roots`` only, ``s3://`` only with ``source_s3``, of other Flight servers only
+    those that ``source_flight`` lists.
 """
 
 from __future__ import annotations
@@ -106,10 +106,14 @@ async def _open(core: Core, request: CreateRequest, wanted: SchemaMessage | None
     assert request.source is not None
     settings = core.settings
     if "flight" in request.source:
-        if not settings.source_flight:
-            raise Forbidden("source: this server does not pull from other Flight servers (--source-flight)")
+        spec = FlightSpec.parse(request.source)
+        if not any(allowed.covers(spec.location) for allowed in settings.source_flight):
+            raise Forbidden(
+                f"source: this server does not pull from {spec.location}: it would have to be started with "
+                f"--source-flight {spec.location}"
+            )
         relay = await RelaySource.open(
-            FlightSpec.parse(request.source),
+            spec,
             max_message_bytes=core.max_message_bytes,
             full_validation=settings.full_validation,
             keepalive_seconds=settings.keepalive_seconds,

@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "checksums",
         "data_dir",
         "errors",
+        "flight_locations",
         "items",
         "lean",
         "machine",

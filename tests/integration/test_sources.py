@@ -22,6 +22,7 @@ from tests.support.server_process import ServerProcess
 
 DEADLINE_SECONDS = 60.0
 ROWS = 200_000
+NEAR = {"source_flight": "127.0.0.1"}
 Start = Callable[..., ServerProcess]
 
 
@@ -181,7 +182,7 @@ def test_a_relay_fetches_each_partition_once_and_passes_on_the_same_bytes(
     flight_server_process: Start, connect: Connect, files: Path
 ) -> None:
     upstream = connect(server := flight_server_process(source_roots=files))
-    relay = connect(flight_server_process())
+    relay = connect(flight_server_process(**NEAR))
     upstream.create("d", format="parquet", path=str(files))
     relay.create("near", flight=server.location, dataset="d")
     assert relay.info("near").schema.equals(table_of(0).schema)
@@ -208,7 +209,7 @@ def test_a_relay_of_a_stream_passes_on_what_is_there_before_its_end(
     flight_server_process: Start, connect: Connect
 ) -> None:
     upstream = connect(server := flight_server_process())
-    relay = connect(flight_server_process())
+    relay = connect(flight_server_process(**NEAR))
     schema = pa.schema([("n", pa.int64())])
     writer, _ = upstream.flight.do_put(flight.FlightDescriptor.for_path("live"), schema)
     writer.write_batch(pa.record_batch([[1, 2]], schema))
@@ -234,7 +235,7 @@ def test_a_relay_whose_upstream_is_killed_fails_and_works_again_later(
     flight_server_process: Start, connect: Connect
 ) -> None:
     upstream = connect(server := flight_server_process())
-    relay = connect(flight_server_process(source_failure_seconds=0))
+    relay = connect(flight_server_process(source_failure_seconds=0, **NEAR))
     schema = pa.schema([("n", pa.int64())])
     writer, _ = upstream.flight.do_put(flight.FlightDescriptor.for_path("d"), schema)
     writer.write_batch(pa.record_batch([[1]], schema))
@@ -262,7 +263,7 @@ def test_a_relay_says_that_the_upstream_dataset_was_replaced_and_follows_with_a_
     flight_server_process: Start, connect: Connect
 ) -> None:
     upstream = connect(server := flight_server_process())
-    relay = connect(flight_server_process(source_failure_seconds=0))
+    relay = connect(flight_server_process(source_failure_seconds=0, **NEAR))
     put(upstream, "d", [1, 2])
     generation = relay.create("d", flight=server.location, dataset="d")
     put(upstream, "d", [3], mode="overwrite")
@@ -281,7 +282,7 @@ def test_a_relay_of_one_generation_never_relays_another(
     flight_server_process: Start, connect: Connect
 ) -> None:
     upstream = connect(server := flight_server_process())
-    relay = connect(flight_server_process())
+    relay = connect(flight_server_process(**NEAR))
     put(upstream, "d", [1])
     generation = upstream.action("statistics")["datasets"]["d"]["generation"]
     with pytest.raises(pa.ArrowInvalid, match="has generation"):
@@ -294,7 +295,7 @@ def test_a_relay_has_a_token_for_its_upstream_and_shows_it_nowhere(
     flight_server_process: Start, connect: Connect, files: Path
 ) -> None:
     server = flight_server_process(source_roots=files, token="upstream-secret")
-    relay = connect(near := flight_server_process())
+    relay = connect(near := flight_server_process(**NEAR))
     with pytest.raises(pa.ArrowInvalid, match="wants another 'token'"):
         relay.create("d", flight=server.location, dataset="d", token="wrong-secret")
     with pytest.raises(KeyError, match="there is no dataset 'd'"):
@@ -304,18 +305,26 @@ def test_a_relay_has_a_token_for_its_upstream_and_shows_it_nowhere(
 
 
 @pytest.mark.parametrize(
-    "location", ["http://x:1", "grpc://", "grpc+unix:///tmp/x", "grpc://user@host:1", "host:1"]
+    "location",
+    [
+        "http://x:1",
+        "grpc://",
+        "grpc+unix:///tmp/x",
+        "grpc://user@127.0.0.1:1",
+        "127.0.0.1:1",
+        "grpc://127.0.0.1",
+    ],
 )
 def test_an_upstream_is_a_plain_grpc_address(
     flight_server_process: Start, connect: Connect, location: str
 ) -> None:
-    relay = connect(flight_server_process())
+    relay = connect(flight_server_process(**NEAR))
     with pytest.raises(pa.ArrowInvalid, match="grpc://host:port"):
         relay.create("d", flight=location, dataset="d")
 
 
 def test_an_upstream_that_is_not_there_is_unavailable(flight_server_process: Start, connect: Connect) -> None:
-    relay = connect(flight_server_process())
+    relay = connect(flight_server_process(**NEAR))
     with pytest.raises(flight.FlightUnavailableError, match="does not answer"):
         relay.create("d", flight="grpc://127.0.0.1:1", dataset="d")
 
@@ -323,7 +332,7 @@ def test_an_upstream_that_is_not_there_is_unavailable(flight_server_process: Sta
 def test_a_relay_of_a_server_of_another_kind_reads_its_endpoints(
     flight_server_process: Start, connect: Connect
 ) -> None:
-    relay = connect(flight_server_process())
+    relay = connect(flight_server_process(**NEAR))
     with PlainServer() as plain:
         relay.create("d", flight=f"grpc://127.0.0.1:{plain.port}", dataset="d")
         assert same_rows(relay.tables("d")[0], table_of(0))

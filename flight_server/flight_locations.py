@@ -1,0 +1,68 @@
+"""Addresses of Flight servers that this one may connect to: written in any way, compared in one.
+
+    grpc://host:port   grpc+tcp://host:port (the same)   grpc+tls://host:port
+
+A host is a name, an IPv4 address, or an IPv6 address in brackets. Letter case, a name's final dot, and the
+spellings of one IPv6 address make no difference. A name is never looked up to be compared, so a host that is
+allowed by name is not allowed by its address. Nothing else has a place in an address: no user, path or query.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+_PATTERN = re.compile(
+    r"((?P<scheme>grpc|grpc\+tcp|grpc\+tls)://)?"
+    r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<host>[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?)\.?)"
+    r"(:(?P<port>[0-9]{1,5}))?/?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class FlightLocation:
+    """An address; in a list of what is allowed, None for the port or for TLS means any."""
+
+    host: str
+    port: int | None
+    tls: bool | None
+
+    @classmethod
+    def parse(cls, text: str) -> FlightLocation:
+        """The address that a text means.
+
+        Raises:
+            ValueError: it is none; the message says what is.
+        """
+        matched = _PATTERN.fullmatch(text)
+        try:
+            if matched is None:
+                raise ValueError(text)
+            address, scheme = matched["address"], matched["scheme"]
+            host = matched["host"].lower() if address is None else str(ipaddress.IPv6Address(address))
+            port = None if matched["port"] is None else int(matched["port"])
+            if port is not None and not 1 <= port <= 65535:
+                raise ValueError(port)
+        except ValueError:
+            raise ValueError(f"{text[:200]!r} is not grpc://host:port or grpc+tls://host:port") from None
+        return cls(host, port, None if scheme is None else scheme.lower() == "grpc+tls")
+
+    def covers(self, other: FlightLocation) -> bool:
+        """True if ``other`` is this address, or one of those that this leaves open."""
+        return self.host == other.host and self.port in (None, other.port) and self.tls in (None, other.tls)
+
+    @property
+    def target(self) -> str:
+        """Host and port, as gRPC takes them; with its scheme, for a host may be named like one of gRPC's."""
+        return f"dns:///{self._authority}"
+
+    @property
+    def _authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        scheme = "" if self.tls is None else "grpc+tls://" if self.tls else "grpc://"
+        return scheme + self._authority
