@@ -12,14 +12,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import structlog
+
 from .background import Background
 from .broadcast import Subscription
 from .budget import Budget, reserve
 from .config import Settings
 from .dataset import Dataset
-from .errors import OutOfBudget, ReaderTooSlow
+from .errors import CorruptFrame, OutOfBudget, ReaderTooSlow
 from .frames import Frame
 from .memory import MemoryPool, Request, Reservation
+from .partition import Partition
 from .readback import Reader
 from .running import Running
 from .spiller import Spiller
@@ -28,6 +31,8 @@ from .turns import Turns
 from .waits import Waits
 
 HEAD_PATIENCE_SECONDS = 1.0
+
+_log = structlog.get_logger("flight_server.core")
 
 
 @dataclass
@@ -125,6 +130,20 @@ class Core:
         finally:
             del self._readers[subscription]
             subscription.close()
+
+    def frame_lost(self, partition: Partition, epoch: int, corrupt: CorruptFrame) -> CorruptFrame:
+        """A frame did not come back from disk as it went there: fail its partition; the cause for its readers."""
+        cause = CorruptFrame(
+            f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
+            dataset=partition.dataset,
+            partition=partition.index,
+        )
+        if partition.epoch == epoch and partition.failure is None:
+            _log.error(
+                "frame_lost", dataset=partition.dataset, partition=partition.index, reason=corrupt.message
+            )
+            partition.corrupt(cause, epoch)
+        return cause
 
     def read_back(self, size_bytes: int) -> None:
         """Count a frame that came from disk."""

@@ -169,13 +169,7 @@ class _Seal:
         try:
             (frame.slice,) = await self._in_thread(lambda: self._writer.append([frame.read_back()]))
         except CorruptFrame as corrupt:
-            cause = CorruptFrame(
-                f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
-                dataset=partition.dataset,
-                partition=partition.index,
-            )
-            partition.corrupt(cause, partition.epoch)
-            raise cause.fresh() from corrupt
+            raise self._core.frame_lost(partition, partition.epoch, corrupt).fresh() from corrupt
         finally:
             room.free()
 

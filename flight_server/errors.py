@@ -13,6 +13,7 @@
     │   ├── OutOfBudget         UNAVAILABLE        memory and disk stayed full until the deadline
     │   ├── Draining            UNAVAILABLE        the server is going down
     │   ├── ReaderTooSlow       UNAVAILABLE        a stalled reader held bytes that others waited for
+    │   ├── ReadTrouble         UNAVAILABLE        the disk does not give a frame back now
     │   └── SourceUnavailable   UNAVAILABLE        what a source dataset pulls from cannot be reached
     ├── Unauthenticated         UNAUTHENTICATED
     ├── Forbidden               PERMISSION_DENIED
@@ -167,6 +168,12 @@ class ReaderTooSlow(Unavailable):
     """A reader that took nothing held bytes that other readers waited for."""
 
     code = "reader_too_slow"
+
+
+class ReadTrouble(Unavailable):
+    """The disk does not give a frame back now; the frame stays, and the next read may get it."""
+
+    code = "read_trouble"
 
 
 class SourceUnavailable(Unavailable):

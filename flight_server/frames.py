@@ -47,12 +47,12 @@ class Resident:
 
 
 class Slice(Protocol):
-    """A frame's place on disk; ``read`` blocks and belongs in a thread."""
+    """A frame's place on disk; ``read`` blocks and belongs in a thread, see ``spill``."""
 
     @property
     def size_bytes(self) -> int: ...
 
-    def read(self) -> bytes: ...
+    def read(self, *, anew: bool = False) -> bytes: ...
 
 
 class DictionaryMessage:
@@ -194,17 +194,21 @@ class Frame:
     def read_back(self) -> bytes:
         """The bytes from disk, checked. Blocks.
 
+        Bytes that are not right are read once more, from the medium: what reads right then is no damage.
+
         Raises:
-            CorruptFrame: they cannot be read, or are not those that were written.
+            CorruptFrame: they are not those that were written, also when they are read again.
+            DiskTrouble: the disk does not give them now.
         """
         assert self.slice is not None
-        data = self.slice.read()
-        if stored_checksums(data) != (self.crc32c, self.metadata_crc32c):
-            raise CorruptFrame(
-                f"a frame of {self.size_bytes} bytes came back from disk with another checksum; "
-                "write the dataset again"
-            )
-        return data
+        for anew in (False, True):
+            data = self.slice.read(anew=anew)
+            if stored_checksums(data) == (self.crc32c, self.metadata_crc32c):
+                return data
+        raise CorruptFrame(
+            f"data loss: a frame of {self.size_bytes} bytes ({self.slice}) came back from disk as {len(data)} bytes "
+            "with another checksum, twice; write the dataset again"
+        )
 
 
 def stored_checksums(message: bytes) -> tuple[int, int]:

@@ -131,13 +131,7 @@ async def read(
         except Gone as gone:
             raise partition.released(gone) from None
         except CorruptFrame as corrupt:
-            cause = CorruptFrame(
-                f"dataset {dataset.name!r} partition {reader.partition}: {corrupt.message}",
-                dataset=dataset.name,
-                partition=reader.partition,
-            )
-            partition.corrupt(cause, epoch)
-            raise cause.fresh() from corrupt
+            raise core.frame_lost(partition, epoch, corrupt).fresh() from corrupt
         finally:
             back.close()
 

@@ -13,6 +13,10 @@ No circular wait
     the frame's bytes meanwhile: what a waiting reader held could not be spilled, and producers would
     wait for readers. Frames read ahead, or after the first one of a run, take only what is free at once.
 
+Disk trouble
+    A read that the disk refuses is tried again ``len(RETRY_SECONDS)`` times. Then the reader gets
+    :class:`~flight_server.errors.ReadTrouble`, which it can retry, and the frame stays where it is.
+
 Who holds what
     What was read back belongs to this object, which belongs to one stream; while it is here, other
     readers of the same frames use it too (``Frame.at_hand``). A run that a thread is still reading
@@ -28,18 +32,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 
+import structlog
+
 from .broadcast import Subscription
 from .budget import reserve
-from .errors import CorruptFrame
+from .errors import CorruptFrame, ReadTrouble
 from .frames import Frame, Payload
 from .memory import MemoryPool, Reservation
+from .spill import DiskTrouble
 from .waits import Waits
+
+_log = structlog.get_logger("flight_server.readback")
 
 RUN_BYTES = 2 << 20
 RUN_FRAMES = 256
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4)
 
 _Run = list[tuple[Frame, Reservation]]
-_Results = list[bytes | CorruptFrame]
+_Results = list[bytes | CorruptFrame | DiskTrouble]
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,7 @@ class ReadBack:
 
         Raises:
             CorruptFrame: they did not come back from disk as they went there.
+            ReadTrouble: the disk did not give them; the next try may succeed.
         """
         if frame not in self._ready and self._ahead is not None and frame.at_hand() is None:
             await self._finish_ahead()
@@ -115,6 +126,11 @@ class ReadBack:
             run = self._run_from(frame, room.split(frame.size_bytes))
             with self._wait("disk"):
                 results = await self._submit(run)
+                for seconds in RETRY_SECONDS:
+                    if not isinstance(results[0], DiskTrouble):
+                        break
+                    await asyncio.sleep(seconds)
+                    results = await self._submit(run)
             self._keep(run, results, wanted=frame)
             payload = self._ready.pop(frame)
         return payload, room
@@ -140,6 +156,16 @@ class ReadBack:
             self._ahead[1].cancel()
             self._ahead = None
         self._ready.clear()
+
+    def _trouble(self, trouble: DiskTrouble) -> ReadTrouble:
+        who = self._reader
+        _log.warning("frame_not_read", dataset=who.dataset, partition=who.partition, trouble=str(trouble))
+        return ReadTrouble(
+            f"dataset {who.dataset!r} partition {who.partition}: the disk does not give a frame back now: {trouble}; "
+            "nothing is given up, read on from this frame later",
+            dataset=who.dataset,
+            partition=who.partition,
+        )
 
     def _wait(self, what: str) -> AbstractContextManager[None]:
         who = self._reader
@@ -176,6 +202,10 @@ class ReadBack:
 
     def _keep(self, run: _Run, results: _Results, *, wanted: Frame | None) -> None:
         for (frame, reservation), data in zip(run, results, strict=True):
+            if isinstance(data, DiskTrouble):
+                if frame is wanted:
+                    raise self._trouble(data)
+                return
             if isinstance(data, CorruptFrame):
                 if frame is wanted:
                     # Not `data`: a variable of a frame in its own traceback would keep it, and this run.
@@ -195,4 +225,6 @@ def _read_all(run: _Run) -> _Results:
         except CorruptFrame as corrupt:
             # Without its traceback, which leads back here, to the results and the reservations of the run.
             results.append(corrupt.fresh())
+        except DiskTrouble as trouble:
+            results.append(DiskTrouble(str(trouble), full=trouble.full))
     return results

@@ -18,8 +18,8 @@ Who holds what
 Errors
     Writing is all or nothing for its caller: on ENOSPC, EIO, a vanished directory or a read-only mount
     the segment is cut back to where it was and takes no further appends, :class:`DiskTrouble` is
-    raised, and the frames stay in RAM as they were. A slice that cannot be read is a
-    :class:`~flight_server.errors.CorruptFrame` for its reader; its checksum is the frame's to check.
+    raised, and the frames stay in RAM as they were. A slice that cannot be read is :class:`DiskTrouble`,
+    too, because the next try may read it; whether its bytes are the right ones is the frame's to check.
     After a failed fsync nobody knows which of the segment's pages are on the medium, and the next
     fsync would say that all are: the segment is ``suspect`` for ever, and who needs its frames to be
     safe copies them to another one.
@@ -40,7 +40,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import CorruptFrame
 from .memory import MemoryPool, Reservation
 
 _IOV_MAX = 1024
@@ -48,7 +47,7 @@ _OPEN_ATTEMPTS = 3
 
 
 class DiskTrouble(Exception):
-    """The disk did not take the bytes. ``full`` if for lack of room, by its own word or by the limit."""
+    """The disk did not take the bytes, or give them. ``full`` if for lack of room, by its own word or by the limit."""
 
     def __init__(self, message: str, *, full: bool) -> None:
         super().__init__(message)
@@ -87,25 +86,24 @@ class SegmentSlice:
         self.offset = offset
         self.size_bytes = size_bytes
 
-    def read(self) -> bytes:
-        """The frame's bytes. Blocks.
+    def __str__(self) -> str:
+        return f"{self.segment.path.parent.name}/{self.segment.path.name} at {self.offset}"
+
+    def read(self, *, anew: bool = False) -> bytes:
+        """The frame's bytes, fewer where the file ends before. Blocks.
+
+        Args:
+            anew: from the medium, where the kernel allows it, instead of the page cache.
 
         Raises:
-            CorruptFrame: they cannot be read.
+            DiskTrouble: the disk does not give them now.
         """
         try:
-            data = self.segment.read(self.offset, self.size_bytes)
+            if anew:
+                self.segment.uncache(self.offset, self.size_bytes)
+            return self.segment.read(self.offset, self.size_bytes)
         except OSError as error:
-            raise CorruptFrame(
-                f"{self.segment.path.name} at {self.offset}: {self.size_bytes} bytes cannot be read back: "
-                f"{error.strerror or error}; write the dataset again"
-            ) from error
-        if len(data) != self.size_bytes:
-            raise CorruptFrame(
-                f"{self.segment.path.name} at {self.offset}: {len(data)} of {self.size_bytes} bytes came "
-                "back from disk; write the dataset again"
-            )
-        return data
+            raise trouble_with(self.segment.path, error) from error
 
 
 class Segment:
@@ -162,6 +160,10 @@ class Segment:
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         return os.pread(self._fd, size_bytes, offset)
+
+    def uncache(self, offset: int, size_bytes: int) -> None:
+        """Let the kernel forget these bytes, if the medium has them. Blocks."""
+        os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
         """What was appended before is on the medium. Blocks.

@@ -55,6 +55,12 @@ def test_a_frame_that_comes_back_otherwise_is_an_error() -> None:
         one.read_back()
 
 
+def test_bytes_that_are_right_when_they_are_read_again_are_no_damage() -> None:
+    one = frame(b"data")
+    one.move_to(OnDisk(b"data", passing=True))
+    assert one.read_back() == b"data"
+
+
 def test_a_frame_that_is_on_disk_already_lets_its_ram_go() -> None:
     one = frame(b"data")
     one.slice = OnDisk(b"data")

@@ -26,7 +26,7 @@ class OnDisk:
 
     size_bytes = 10
 
-    def read(self) -> bytes:
+    def read(self, *, anew: bool = False) -> bytes:
         return b"0" * 10
 
 

@@ -8,18 +8,21 @@ from flight_server.memory import MemoryPool
 
 
 class OnDisk:
-    """A slice whose bytes are in RAM after all; ``damaged`` ones come back otherwise."""
+    """A slice whose bytes are in RAM after all; ``damaged`` ones come back otherwise, ``passing`` ones once."""
 
-    def __init__(self, data: bytes, *, damaged: bool = False) -> None:
+    def __init__(self, data: bytes, *, damaged: bool = False, passing: bool = False) -> None:
         self._data = data
+        self._passing = passing
         self._damaged = damaged
 
     @property
     def size_bytes(self) -> int:
         return len(self._data)
 
-    def read(self) -> bytes:
-        return b"?" + self._data[1:] if self._damaged else self._data
+    def read(self, *, anew: bool = False) -> bytes:
+        if self._damaged or (self._passing and not anew):
+            return b"?" + self._data[1:]
+        return self._data
 
 
 def frame(
