@@ -18,7 +18,6 @@ Partitions are made when somebody first asks for them, so 100,000 empty ones cos
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -29,15 +28,11 @@ from .decoder import SchemaMessage
 from .durable_files import DurableFiles
 from .errors import AlreadyExists, Conflict, NotFound
 from .frames import Frame
+from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
 from .protocol import Commit, CreateRequest, Kind, Retention
 from .spill import SegmentWriter
-
-
-def new_generation() -> str:
-    """An opaque name that no other incarnation has, on this server or another."""
-    return secrets.token_hex(8)
 
 
 class Puller(Protocol):

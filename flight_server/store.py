@@ -25,18 +25,20 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
 from . import victims
 from .budget import Budget
-from .dataset import Dataset, new_generation
+from .dataset import Dataset
 from .dataset_names import check_new_dataset_name
 from .decoder import SchemaMessage
 from .durable_files import DurableFiles
 from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, StaleTicket, Unavailable
 from .frames import Frame
+from .generations import from_this_process, new_generation
 from .memory import Reservation
 from .protocol import CreateRequest, Ticket, parse_partition
 from .spill import DiskTrouble, SegmentWriter, dispose_now
@@ -66,6 +68,7 @@ class Store:
         self.budget = budget
         self.data_dir = data_dir
         self.draining = False
+        self.started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         self._segment_bytes = segment_bytes
         self._lease_seconds = lease_seconds
         self._lasting = data_dir is not None
@@ -102,18 +105,26 @@ class Store:
             StaleTicket: there is, but of another generation.
         """
         found = self._datasets.get(name)
+        lost = generation is not None and not from_this_process(generation)
+        facts = {"dataset": name, "generation": generation, "server_started": self.started, "restarted": lost}
+        if found is None and lost:
+            raise NotFound(
+                f"dataset {name!r} is gone: the server was restarted, at {self.started}, and only durable datasets "
+                "outlive that; write it again",
+                **facts,
+            )
         if found is None:
             raise NotFound(
-                f"there is no dataset {name!r}: it was never written, was dropped, or its lease ended; "
-                "list_flights shows what there is",
-                dataset=name,
+                f"there is no dataset {name!r}: it was never written, was dropped, its lease ended, or it was lost "
+                f"when the server was started, at {self.started}; list_flights shows what there is",
+                **facts,
             )
         if generation is not None and generation != found.generation:
             raise StaleTicket(
-                f"the ticket is for an earlier generation of dataset {name!r}, which was replaced or lost in a "
-                "restart; ask get_flight_info again",
-                dataset=name,
-                generation=generation,
+                f"the ticket is for an earlier generation of dataset {name!r}, which was "
+                f"{f'lost when the server was restarted, at {self.started}' if lost else 'replaced'}; "
+                "ask get_flight_info again",
+                **facts,
             )
         return found
 

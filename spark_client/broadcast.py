@@ -101,9 +101,10 @@ class Content:
                 for batch in rows:
                     writer.write_batch(batch)
         except NotFound as error:
+            restarted = error.detail.get("restarted")
+            why = "its server was restarted" if restarted else "it was destroyed, or its driver has ended"
             raise NotFound(
-                f"broadcast {self.name!r} is gone: it was destroyed, or the driver that made it has ended "
-                f"({error.message})"
+                f"broadcast {self.name!r} is gone: {why} ({error.message})", **error.detail
             ) from error
 
     def map(self, file: HostFile) -> pa.Table:

@@ -5,8 +5,8 @@ server. Errors are those of :mod:`flight_server.errors`, with the server's own s
 
 What a client owns
     The results of its pipelines and its broadcasts. They are leased, renewed in the background while the
-    client is open, and dropped by :meth:`ShuffleClient.close`. What ``put`` stores belongs to nobody: it
-    stays until it is dropped, or until the server's own default lease ends.
+    client is open, and dropped by :meth:`ShuffleClient.close`, after which every call is an error. What ``put``
+    stores has no owner: it stays until it is dropped, or until the server's own default lease ends.
 
 Nothing is opened, and no thread started, before it is needed. Without PySpark everything works that does not
 take a DataFrame. The client stays in the driver: closures that run in Spark's tasks can take broadcasts
@@ -30,6 +30,7 @@ from flight_server.errors import InvalidRequest
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetRequest, PutCommand
 from spark_client import embedded
+from spark_client.advice import about, check_location, check_mode
 from spark_client.puts import PutStream, as_reader, put_async
 from spark_client.streams import AsyncMergedStream, merge, merge_async, partition_streams
 from spark_client.transport import Reading, Server, Timeouts, Writing
@@ -81,7 +82,7 @@ class ShuffleClient:
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._server = Server(
-            location,
+            check_location(location),
             token=token,
             tls_root_certs=tls_root_certs,
             timeouts=timeouts,
@@ -158,8 +159,8 @@ class ShuffleClient:
         Raises:
             AlreadyExists, InvalidRequest, Unavailable: nothing is left under the name but a failed dataset.
         """
-        reader = as_reader(data)
-        with PutStream(self._server, _put_command(name, mode), reader.schema) as stream:
+        server, command, reader = self._open(), _put_command(name, mode), as_reader(data)
+        with about(name, server.location), PutStream(server, command, reader.schema) as stream:
             for batch in reader:
                 stream.write(batch)
             stream.commit()
@@ -186,7 +187,9 @@ class ShuffleClient:
         Cancelling it ends the stream without its commit, so that readers get an error and not a short
         dataset.
         """
-        return await put_async(self._server, _put_command(name, mode), data)
+        server = self._open()
+        with about(name, server.location):
+            return await put_async(server, _put_command(name, mode), data)
 
     async def aget(self, name: str, *, ordered: bool = False) -> AsyncMergedStream:
         """As :meth:`get`: an async iterator of RecordBatches, and an async context manager that ends it."""
@@ -198,7 +201,9 @@ class ShuffleClient:
         Raises:
             NotFound: there is none of that name.
         """
-        self._server.action("drop", DatasetRequest(check_dataset_name(name)).encode())
+        server = self._open()
+        with about(name, server.location):
+            server.action("drop", DatasetRequest(check_dataset_name(name)).encode())
 
     def datasets(self, prefix: str = "") -> list[DatasetInfo]:
         """The datasets whose names begin with ``prefix``."""
@@ -210,16 +215,16 @@ class ShuffleClient:
                 info.total_bytes,
                 info.schema,
             )
-            for info in self._server.list_flights(prefix)
+            for info in self._open().list_flights(prefix)
         ]
 
     def statistics(self, name: str | None = None) -> dict[str, Any]:
         """The server's counters; ``name`` restricts the part about datasets to one."""
-        return self._server.action("statistics", DatasetRequest(name).encode())
+        return self._open().action("statistics", DatasetRequest(name).encode())
 
     def why(self, name: str | None = None) -> list[dict[str, Any]]:
         """Every stream of the server that waits: for what, for how long, for which peer."""
-        return list(self._server.action("why", DatasetRequest(name).encode()).get("waits", []))
+        return list(self._open().action("why", DatasetRequest(name).encode()).get("waits", []))
 
     # Spark.
 
@@ -257,6 +262,7 @@ class ShuffleClient:
             self._embedded.close()
 
     def __enter__(self) -> Self:
+        self._open()
         return self
 
     def __exit__(
@@ -265,28 +271,34 @@ class ShuffleClient:
         self.close()
 
     def _merge(self, how: Callable[..., _Merged], name: str, *, ordered: bool) -> _Merged:
-        info = self._server.flight_info(check_dataset_name(name))
-        reading = self._server.reading
-        streams = partition_streams(self._server, info.endpoints, lane=reading.lane)
+        server = self._open()
+        with about(name, server.location):
+            info = server.flight_info(check_dataset_name(name))
+        reading = server.reading
+        streams = partition_streams(server, info.endpoints, lane=reading.lane)
         return how(
             streams,
             pool=MemoryPool(reading.budget_bytes, "merge"),
             scratch_dir=reading.scratch_dir,
             order="stream" if ordered else "arrival",
-            timeouts=self._server.timeouts,
+            timeouts=server.timeouts,
         )
+
+    def _open(self) -> Server:
+        if self._closed:
+            raise InvalidRequest("this ShuffleClient is closed; make a new one")
+        return self._server
 
     def _owned(self) -> Shuffles:
         from spark_client.shuffles import Shuffles  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         with self._lock:
-            if self._closed:
-                raise InvalidRequest("this ShuffleClient is closed; make a new one")
+            server = self._open()
             if self._shuffles is None:
-                self._shuffles = Shuffles(self._server, self._lease_seconds, self._embedded)
+                self._shuffles = Shuffles(server, self._lease_seconds, self._embedded)
             return self._shuffles
 
 
 def _put_command(name: str, mode: str) -> PutCommand:
     # With an attempt the server wants a commit, so that a stream which ends early fails its dataset.
-    return PutCommand(check_dataset_name(name), producer=0, attempt=uuid.uuid4().hex, mode=mode)
+    return PutCommand(check_dataset_name(name), producer=0, attempt=uuid.uuid4().hex, mode=check_mode(mode))

@@ -17,6 +17,7 @@ own.
 from __future__ import annotations
 
 import collections
+import difflib
 import json
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from flight_server.errors import InvalidRequest, Unavailable
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 _TAIL_LINES = 20
+_ROOT = Path(errors.__file__).resolve().parents[1]
+"""Where the package is: a server that is started there finds it even when it was never installed."""
 
 
 class _Log:
@@ -107,6 +110,7 @@ def start(**options: Any) -> Embedded:
             where other users of the machine could read it.
 
     Raises:
+        InvalidRequest: the server has no such option; the message names the nearest.
         Unavailable: it did not start.
     """
     given = {"host": "127.0.0.1", "port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True}
@@ -119,8 +123,7 @@ def start(**options: Any) -> Embedded:
             options["config"].write_text(f"token = {json.dumps(str(token))}\n")
         process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
             [sys.executable, "-m", "flight_server", *_flags(given | options)],
-            # From where the package is, so that it is found even when it was never installed.
-            cwd=Path(errors.__file__).resolve().parents[1],
+            cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -130,10 +133,39 @@ def start(**options: Any) -> Embedded:
         embedded = Embedded(process)
         try:
             embedded.wait_until_ready()
+        except Unavailable:
+            embedded.close()
+            _check_names(options)
+            raise
         except BaseException:
             embedded.close()
             raise
         return embedded
+
+
+def _check_names(options: dict[str, Any]) -> None:
+    # Asked only of a server that did not start: its settings are its own to know, in its own process.
+    names = _run("from flight_server.config import Settings; print(*Settings.model_fields)").split()
+    for name in options:
+        if names and name not in (*names, "config"):
+            near = difflib.get_close_matches(name, names, 3) or [each for each in names if name in each]
+            raise InvalidRequest(
+                f"the server has no option {name!r}"
+                f"{': did you mean ' + ' or '.join(near) + '?' if near else ''}; it has {', '.join(names)}",
+                option=name,
+            )
+
+
+def _run(code: str) -> str:
+    done = subprocess.run(  # noqa: S603 - our own interpreter with our own code
+        [sys.executable, "-c", code],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+    return done.stdout
 
 
 def _flags(options: dict[str, Any]) -> list[str]:

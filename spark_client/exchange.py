@@ -30,12 +30,13 @@ Works on Spark Classic and Spark Connect.
 from __future__ import annotations
 
 import inspect
+import operator
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +49,7 @@ from flight_server.errors import InvalidRequest
 from flight_server.protocol import MAX_PARTITIONS
 from spark_client.arrow_types import Declared
 from spark_client.grouping import check_groupable
-from spark_client.placement import find_keys, partition_ids
+from spark_client.placement import partition_ids
 from spark_client.reads import Source
 from spark_client.shuffles import Shuffles
 from spark_client.spark_types import arrow_schema, check_frame, declared_struct
@@ -142,12 +143,15 @@ class Pipeline:
             GroupStage(fn, declared, keys, self.current.declared.schema, with_keys, iterates), struct
         )
 
-    def exchange(self, partitions: int, *keys: str, budget_bytes: int = WRITE_BUDGET_BYTES) -> Pipeline:
+    def exchange(
+        self, partitions: SupportsIndex, *keys: str, budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES
+    ) -> Pipeline:
         """Rows to ``partitions`` partitions by the hash of ``keys``, or in turn when there are none.
 
         Args:
-            partitions: 1 to 100,000.
-            keys: columns; without any, rows go round robin.
+            partitions: 1 to 100,000; any integer type.
+            keys: names of columns, found as Spark finds them (``spark.sql.caseSensitive``); without any, rows go
+                round robin.
             budget_bytes: what one writing task may gather before it sends; it takes up to twice as much at
                 its peak. Frames are about ``budget_bytes / partitions`` large, at most 2 MiB: many
                 partitions want more.
@@ -156,10 +160,18 @@ class Pipeline:
             InvalidRequest: a number of partitions or a budget out of range, a key that is not a column, or
                 one whose type has no hash.
         """
-        where = str(Exchange(partitions, keys)) if all(isinstance(key, str) for key in keys) else "exchange"
-        if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
-            raise InvalidRequest(f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}")
-        if type(budget_bytes) is not int or budget_bytes < 1 << 20:
+        if isinstance(partitions, str):
+            named = ", ".join(map(repr, (partitions, *keys)))
+            raise InvalidRequest(
+                f"exchange: the number of partitions comes before the keys, as in exchange(200, {named})"
+            )
+        count, budget = _integer(partitions), _integer(budget_bytes)
+        where = str(Exchange(count, keys)) if all(isinstance(key, str) for key in keys) else "exchange"
+        if not 1 <= count <= MAX_PARTITIONS:
+            raise InvalidRequest(
+                f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
+            )
+        if budget < 1 << 20:
             raise InvalidRequest(f"{where}: budget_bytes must be at least 1 MiB, not {budget_bytes!r}")
         found = self._keys(keys, where)
         for key in found:
@@ -177,10 +189,10 @@ class Pipeline:
             )
             try:
                 # Placing no rows tells whether the types can be placed, by the code that will place them.
-                partition_ids(nothing, found, partitions)
+                partition_ids(nothing, found, count)
             except (TypeError, ValueError) as error:
                 raise InvalidRequest(f"{where}: {error}") from error
-        closed = replace(self.current, exchange=Exchange(partitions, found, budget_bytes))
+        closed = replace(self.current, exchange=Exchange(count, found, budget))
         declared = replace(self.current.declared, stage=where)
         return replace(
             self,
@@ -281,14 +293,23 @@ class Pipeline:
             InvalidRequest: not text, or no such column; all that are missing are named.
         """
         schema: pa.Schema = self.current.declared.schema
-        found, missing = [], []
+        exact = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        found: list[str] = []
+        missing: list[str] = []
         for key in keys:
             if not isinstance(key, str):
-                raise InvalidRequest(f"{where}: a key is a column's name, not {type(key).__name__}")
-            try:
-                found.append(schema.names[find_keys(schema, [key])[0]])
-            except ValueError:
-                missing.append(key)
+                raise InvalidRequest(
+                    f"{where}: a key is a column's name, not {type(key).__name__}; make an expression a column "
+                    "by withColumn first, and give several keys one by one"
+                )
+            same = [name for name in schema.names if name == key or (not exact and _folded(name, key))]
+            if len(same) > 1:
+                raise InvalidRequest(
+                    f"{where}: {key!r} could be any of {', '.join(map(repr, same))}; rename one, or set "
+                    "spark.sql.caseSensitive",
+                    column=key,
+                )
+            (found if same else missing).append(same[0] if same else key)
         if missing:
             raise InvalidRequest(
                 f"{where}: no column {', '.join(map(repr, missing))} after {self.current.declared.stage}; "
@@ -296,6 +317,18 @@ class Pipeline:
                 column=missing[0],
             )
         return tuple(found)
+
+
+def _integer(value: Any) -> int:
+    """The number, of whatever integer type; 0, which is out of range everywhere, for what is no integer."""
+    try:
+        return 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return 0
+
+
+def _folded(name: str, key: str) -> bool:
+    return name.casefold() == key.casefold()
 
 
 def _numbers(spark: SparkSession, partitions: int) -> DataFrame:

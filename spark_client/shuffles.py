@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from flight_server.errors import FlightShuffleError, InvalidRequest, NotFound
 from flight_server.protocol import CreateRequest, DatasetRequest, Kind, SealRequest
+from spark_client.interpreter import check_interpreter
 from spark_client.lanes.writing import places_of
 from spark_client.leases import LeaseKeeper
 from spark_client.progress import watch
@@ -49,10 +50,17 @@ class Shuffles:
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
         self._results: list[tuple[DataFrame, str]] = []
         self._at_close: list[Callable[[], object]] = []
+        self._closed = False
         self._lock = threading.Lock()
 
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> str:
-        """A new shuffle dataset, leased and renewed from now on; its generation."""
+        """A new shuffle dataset, leased and renewed from now on; its generation.
+
+        Raises:
+            InvalidRequest: the client was closed.
+        """
+        if self._closed:
+            raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")
         request = CreateRequest(
             dataset,
             Kind.SHUFFLE,
@@ -86,9 +94,11 @@ class Shuffles:
         ``task`` makes what each Spark task runs, from the generation; ``label`` is for the progress bar.
 
         Raises:
+            InvalidRequest: Spark's tasks would be run by an interpreter that cannot run them.
             FlightShuffleError: the server could not be asked, or refused.
             pyspark.errors.PySparkException: the job failed.
         """
+        check_interpreter(rows.sparkSession)
         generation = self.create(dataset, schema, partitions)
         try:
             # So that no task has to ask.
@@ -145,6 +155,7 @@ class Shuffles:
     def close(self) -> None:
         """Drop everything and stop renewing. Twice is fine."""
         with self._lock:
+            self._closed = True
             calls, self._at_close = self._at_close, []
             self._results.clear()
         for call in calls:

@@ -23,8 +23,13 @@ def check_frame(df: DataFrame, where: str) -> None:
     """Nothing, if tasks of a job of ours can take ``df``'s rows.
 
     Raises:
-        InvalidRequest: it is a stream, or has a column that Spark's ``mapInArrow`` cannot take.
+        InvalidRequest: it is no DataFrame of Spark, it is a stream, or has a column that Spark's ``mapInArrow``
+            cannot take.
     """
+    if not hasattr(df, "mapInArrow"):
+        raise InvalidRequest(
+            f"{where} is of type {type(df).__name__}, not a DataFrame of Spark; spark.createDataFrame makes one"
+        )
     if df.isStreaming:
         raise InvalidRequest(
             f"{where} is a stream: use it inside foreachBatch, where each batch is a DataFrame"
@@ -75,10 +80,13 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
     for field in struct:
         try:
             fields.extend(to_arrow_schema(StructType([field]), **options))
-        except (PySparkTypeError, UnsupportedOperationException) as error:
+        except (PySparkTypeError, UnsupportedOperationException, ValueError) as error:
+            # A ValueError is pyarrow's, for elements without a type that must not be null: array() of Spark SQL.
+            name = field.dataType.simpleString()
+            helps = name.replace("void", "string") if "void" in name else "string"
             raise InvalidRequest(
-                f"{stage}: Spark has no Arrow type for column {field.name!r} of type "
-                f"{field.dataType.simpleString()}; cast it before, for example to string",
+                f"{stage}: Spark has no Arrow type for column {field.name!r} of type {name}; cast it before, for "
+                f"example to {helps}",
                 stage=stage,
                 column=field.name,
             ) from error

@@ -21,7 +21,8 @@ Groups
     ``BATCH_ROWS`` rows or ``BATCH_BYTES``, because one message for each group would cost more than the group.
 
 Errors
-    An exception of a function passes through as it is, with a note that names the stage.
+    An exception of a function passes through as it is, with a note that names the stage; one that came with
+    the stages' input says so instead, because Spark shows the function's lines in either case.
 """
 
 from __future__ import annotations
@@ -118,20 +119,36 @@ def run(stages: Sequence[Stage], batches: Iterator[Any], *, kept: bool = False) 
         batches: what the first stage works on.
         kept: whether the caller keeps a batch, or part of it, when it asks for the next one.
     """
+    if stages:
+        batches = _given(batches)
     for number, stage in enumerate(stages, 1):
         batches = stage.run(batches, kept=kept or number < len(stages))
     return batches
 
 
 def _noted(stage: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    note = f"raised in {stage}"
     try:
         yield from start()
     except Exception as error:
-        # An error of an earlier stage comes through the later ones, which pull from it.
-        if not any(other.startswith("raised in ") for other in getattr(error, "__notes__", ())):
-            error.add_note(note)
+        _note(error, f"{_NOTE}in {stage}")
         raise
+
+
+def _given(batches: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except Exception as error:
+        _note(error, f"{_NOTE}by what the stages read, not by their functions")
+        raise
+
+
+_NOTE = "raised "
+
+
+def _note(error: Exception, text: str) -> None:
+    # An error of the input or of an earlier stage comes through the later ones, which pull from it.
+    if not any(other.startswith(_NOTE) for other in getattr(error, "__notes__", ())):
+        error.add_note(text)
 
 
 def _iterable(result: Any, stage: str, wanted: str) -> Iterable[Any]:

@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "data_dir",
         "errors",
         "flight_locations",
+        "generations",
         "items",
         "lean",
         "machine",
@@ -95,8 +96,11 @@ SHARED = frozenset(
 GRPC = frozenset({"grpc", "grpc_health", "grpc_status"})
 # A relay is a client of another server, and takes its messages as bytes, which pyarrow's client cannot do.
 GRPC_ALLOWED = frozenset({"relay", "server", "service"})
-# The embedded server's process is handed its parent's environment; nothing is read from it there.
-ENVIRONMENT_ALLOWED = frozenset({"flight_server/config.py", "spark_client/embedded.py"})
+# The embedded server's process is handed its parent's environment; nothing is read from it there. Which
+# interpreter Spark starts is said in Spark's own variable.
+ENVIRONMENT_ALLOWED = frozenset(
+    {"flight_server/config.py", "spark_client/embedded.py", "spark_client/interpreter.py"}
+)
 # An executor has these and the standard library. PySpark brings pandas.
 CLIENT_LIBRARIES = frozenset(
     {"flight_server", "google_crc32c", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.broadcast import EndOfQueue, WouldBlock
-from flight_server.dataset import Dataset, new_generation
+from flight_server.dataset import Dataset
 from flight_server.decoder import SchemaMessage
 from flight_server.errors import (
     AlreadyExists,
@@ -18,6 +18,7 @@ from flight_server.errors import (
     NotFound,
     ProducerFailed,
 )
+from flight_server.generations import new_generation
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Commit, CreateRequest, Kind, Retention
 from tests.support.frames import frame

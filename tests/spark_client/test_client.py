@@ -15,6 +15,7 @@ from pyarrow import flight
 from flight_server.errors import AlreadyExists, InvalidRequest, NotFound, PartitionFailed, Unauthenticated
 from spark_client import ShuffleClient, puts
 from spark_client.lanes.writing import open_writing
+from spark_client.transport import Server
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -264,8 +265,96 @@ def test_a_client_does_not_travel_into_tasks() -> None:
         pickle.dumps(client)
 
 
-def test_closing_twice_is_fine_and_a_closed_client_makes_no_broadcast(client: ShuffleClient) -> None:
+def test_closing_twice_is_fine_and_every_call_of_a_closed_client_says_so(client: ShuffleClient) -> None:
     client.close()
     client.close()
-    with pytest.raises(InvalidRequest, match="is closed"):
-        client.broadcast(TABLE)
+    calls: list[Callable[[], Any]] = [
+        lambda: client.put("d", TABLE),
+        lambda: asyncio.run(client.aput("d", TABLE)),
+        lambda: client.get("d"),
+        lambda: asyncio.run(client.aget("d")),
+        lambda: client.drop("d"),
+        client.datasets,
+        client.statistics,
+        client.why,
+        lambda: client.broadcast(TABLE),
+        lambda: client.pipeline(TABLE),
+        lambda: client.release(TABLE),
+        client.__enter__,
+    ]
+    for call in calls:
+        with pytest.raises(InvalidRequest, match="this ShuffleClient is closed; make a new one"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("localhost:8815", "grpc://localhost:8815"),
+        ("localhost", "grpc://localhost:8815"),
+        ("http://flight:8816", "grpc://flight:8816"),
+        ("grpc://flight", "grpc://flight:8815"),
+        ("", "grpc://host:8815"),
+        (8815, "grpc://host:8815"),
+    ],
+)
+def test_an_address_without_its_scheme_or_port_is_answered_with_the_right_form(
+    given: Any, meant: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"no address of a server: write '{meant}'"):
+        ShuffleClient(given)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["grpc://h:1", "grpc+tcp://h:1", "grpc+tls://h.example:1/", "grpc://[::1]:1", "grpc+unix:///s"],
+)
+def test_an_address_of_every_form_is_taken(location: str) -> None:
+    ShuffleClient(location).close()
+
+
+def test_what_the_server_says_of_flight_and_json_is_said_of_python(client: ShuffleClient) -> None:
+    client.put("d", TABLE)
+    with pytest.raises(AlreadyExists, match=r"put\('d', …, mode='overwrite'\)") as exists:
+        client.put("d", TABLE)
+    assert '{"mode": "overwrite"}' in str(exists.value.__cause__)
+    assert exists.value.detail["dataset"] == "d"
+    for call in (lambda: client.get("no"), lambda: client.drop("no")):
+        with pytest.raises(NotFound, match=r"no dataset 'no': .* datasets\(\) lists") as missing:
+            call()
+        assert "list_flights" not in str(missing.value)
+    with pytest.raises(InvalidRequest, match=r"mode is 'create', .* 'overwrite', .* not 'append'"):
+        client.put("d", TABLE, mode="append")
+
+
+def test_a_read_after_a_restart_is_told_of_the_restart(
+    flight_server_process: Callable[..., ServerProcess],
+) -> None:
+    before = flight_server_process(http_port=0)
+    port, http_port = (int(str(place).rpartition(":")[2]) for place in (before.location, before.http))
+    with ShuffleClient(before.location) as client:
+        shared = client.broadcast(TABLE, "countries")
+        client.put("d", TABLE)
+        ticket = client._server.flight_info("d").endpoints[0].ticket.ticket
+        before.kill()
+        flight_server_process(http_port=http_port, port=port)
+        with pytest.raises(NotFound, match="dataset 'd' is gone: the server was restarted, at 20"):
+            flight_read(client.location, ticket)
+        with pytest.raises(NotFound, match=r"'d': it was never .* lost when the server was started, at 20"):
+            client.get("d")
+        with pytest.raises(NotFound, match="'countries' is gone: its server was restarted"):
+            shared.table()
+        client.put("d", TABLE)
+        with pytest.raises(
+            NotFound, match=r"earlier generation of dataset 'd', which was lost when .* restarted"
+        ):
+            flight_read(client.location, ticket)
+
+
+def flight_read(location: str, ticket: bytes) -> Any:
+    server = Server(location)
+    try:
+        with server.calling() as (raw, call), call.errors():
+            return raw.do_get(flight.Ticket(ticket)).read_all()
+    finally:
+        server.close()

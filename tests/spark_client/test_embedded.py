@@ -51,6 +51,12 @@ def test_a_wrong_option_is_an_error_with_the_servers_words() -> None:
         embedded.start(memory_limit="1KiB")
 
 
+def test_an_option_that_the_server_has_not_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidRequest, match="no option 'memory': did you mean memory_limit") as wrong:
+        ShuffleClient.embedded(memory="1GiB")
+    assert "disk_limit" in str(wrong.value)
+
+
 def test_the_token_is_needed_and_not_on_the_command_line() -> None:
     with ShuffleClient.embedded(token='a "secret"') as client:
         assert client.datasets() == []

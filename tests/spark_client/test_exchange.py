@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -69,7 +72,9 @@ def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -
         ),
         (lambda p: p.exchange(0, "id"), "how many partitions, 1 to 100000"),
         (lambda p: p.exchange(100_001, "id"), "how many partitions, 1 to 100000"),
-        (lambda p: p.exchange("id"), "how many partitions, 1 to 100000"),
+        (lambda p: p.exchange("id", "name"), r"before the keys, as in exchange\(200, 'id', 'name'\)"),
+        (lambda p: p.exchange(2.0, "id"), "how many partitions, 1 to 100000"),
+        (lambda p: p.exchange(2, ["id", "name"]), "not list; .* give several keys one by one"),
         (lambda p: p.exchange(True, "id"), "how many partitions, 1 to 100000"),
         (lambda p: p.exchange(4, 7), "a key is a column's name, not int"),
         (lambda p: p.exchange(4, "m"), "'m' contains a map"),
@@ -95,6 +100,68 @@ def test_a_step_that_cannot_work_is_refused_where_it_is_written(
 ) -> None:
     with pytest.raises(InvalidRequest, match=what):
         step(pipeline)
+
+
+def test_numbers_of_any_integer_type_are_taken(pipeline: Pipeline) -> None:
+    plan = pipeline.exchange(np.int64(8), "id", budget_bytes=np.uint32(1 << 20))
+    assert plan.done == pipeline.exchange(8, "id", budget_bytes=1 << 20).done
+    assert repr(plan) == "<Pipeline DataFrame → exchange(8, 'id')>"
+
+
+def test_an_expression_is_no_key_until_it_is_a_column(pipeline: Pipeline) -> None:
+    from pyspark.sql import functions as sql
+
+    with pytest.raises(InvalidRequest, match="not Column; make an expression a column by withColumn first"):
+        pipeline.exchange(4, sql.array("id"))  # type: ignore[arg-type]  # what the test is about
+
+
+@pytest.mark.parametrize("data", [[1], pa.table({"x": [1]}), None])
+def test_a_pipeline_of_something_else_than_a_frame_says_what_it_takes(
+    client: ShuffleClient, data: Any
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"not a DataFrame of Spark; spark\.createDataFrame makes one"):
+        client.pipeline(data)
+
+
+def test_an_array_whose_elements_have_no_type_is_refused_with_the_cast_that_helps(
+    spark: SparkSession, client: ShuffleClient
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"'a' of type array<void>; cast it before, .* to array<string>"):
+        client.pipeline(spark.sql("select id, array() as a from range(5)"))
+
+
+def test_keys_are_found_as_spark_finds_columns(spark: SparkSession, client: ShuffleClient) -> None:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        both = client.pipeline(spark.createDataFrame([], "key long, Key long"))
+        assert both.exchange(2, "Key").done[0].exchange.keys == ("Key",)  # type: ignore[union-attr]  # it has one
+        with pytest.raises(InvalidRequest, match="no column 'KEY' after the DataFrame; it has 'key', 'Key'"):
+            both.exchange(2, "KEY")
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    with pytest.raises(InvalidRequest, match="'key' could be any of 'key', 'Key'; rename one"):
+        both.exchange(2, "key")
+    one = client.pipeline(spark.createDataFrame([], "Key long"))
+    assert one.exchange(2, "KEY").done[0].exchange.keys == ("Key",)  # type: ignore[union-attr]  # it has one
+
+
+def test_an_interpreter_that_cannot_run_tasks_is_an_error_before_the_job(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "python3"
+    other.write_text('#!/bin/sh\nexec "$REAL_PYTHON" -S "$@"\n')  # without site-packages
+    other.chmod(0o755)
+    monkeypatch.setenv("REAL_PYTHON", sys.executable)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    for run in (
+        lambda: client.pipeline(spark.range(3)).exchange(2).toDF(),
+        lambda: client.broadcast(spark.range(3)),
+    ):
+        with pytest.raises(
+            InvalidRequest, match=f"{other}, which has no numpy and no pyarrow: set PYSPARK_PYTHON"
+        ):
+            run()
 
 
 def test_a_writer_with_no_room_to_gather_is_refused(pipeline: Pipeline) -> None:

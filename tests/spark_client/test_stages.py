@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flight_server.errors import InvalidRequest
+from flight_server.errors import InvalidRequest, PartitionFailed
 from spark_client.arrow_types import Declared
 from spark_client.stages import BATCH_ROWS, GroupStage, MapStage, run
 
@@ -116,6 +116,17 @@ def test_an_error_of_a_function_is_noted_with_its_own_stage_only() -> None:
     with pytest.raises(KeyError, match="what the function said") as caught:
         list(run(stages, iter([batch(["a"], [1])])))
     assert caught.value.__notes__ == ["raised in stage 1 (mapInArrow bad)"]
+
+
+def test_an_error_of_the_input_is_not_blamed_on_a_function() -> None:
+    def lost() -> Iterator[Any]:
+        yield batch(["a"], [1])
+        raise PartitionFailed("what the server said")
+
+    stages = (map_stage(lambda batches: (each for each in batches)), group_stage(lambda table: table))
+    with pytest.raises(PartitionFailed, match="what the server said") as caught:
+        list(run(stages, lost()))
+    assert caught.value.__notes__ == ["raised by what the stages read, not by their functions"]
 
 
 @pytest.mark.parametrize(
