@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 from pyarrow import flight
 
-from . import flight_sql, wire
+from . import flight_sql, reports, wire
 from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
@@ -118,13 +118,11 @@ async def _renew(core: Core, body: bytes) -> bytes:
 
 
 async def _statistics(core: Core, body: bytes) -> bytes:
-    request = DatasetRequest.parse(body, "statistics", needed=False)
-    return dump_json(core.statistics(request.dataset))
+    return dump_json(await reports.statistics(core, reports.Page.parse(body, "statistics")))
 
 
 async def _why(core: Core, body: bytes) -> bytes:
-    request = DatasetRequest.parse(body, "why", needed=False)
-    return dump_json({"waits": core.waits.listed(request.dataset), "disk_trouble": core.spiller.trouble})
+    return dump_json(reports.why(core, reports.Page.parse(body, "why")))
 
 
 async def _locations(core: Core, body: bytes) -> bytes:

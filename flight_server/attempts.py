@@ -36,7 +36,6 @@ class Attempt:
         self.state = AttemptState.WRITING
         self.rows = 0
         self.total_bytes = 0
-        self.bytes_by_partition: dict[int, int] = {}
         self._frames: list[tuple[int, Frame]] = []
         self._cold_below = 0
 
@@ -63,7 +62,6 @@ class Attempt:
         self._frames.append((partition, frame))
         self.rows += frame.rows
         self.total_bytes += frame.size_bytes
-        self.bytes_by_partition[partition] = self.bytes_by_partition.get(partition, 0) + frame.size_bytes
 
     def commit(self, totals: Commit) -> None:
         """The producer has sent everything.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -18,10 +18,9 @@ from .background import Background
 from .broadcast import Subscription
 from .budget import Budget, reserve
 from .config import Settings
-from .dataset import Dataset
 from .errors import CorruptFrame, OutOfBudget, ReaderTooSlow
 from .frames import Frame
-from .memory import MemoryPool, Request, Reservation
+from .memory import Request, Reservation
 from .partition import Partition
 from .readback import Reader
 from .running import Running
@@ -75,7 +74,8 @@ class Core:
         self.location: str | None = None
         self.http_location: str | None = None
         self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
-        self._readers: dict[Subscription[Frame], Reader] = {}
+        # Those that are attached, with who reads.
+        self.readers: dict[Subscription[Frame], Reader] = {}
         self._writes: dict[asyncio.Timeout, float] = {}
         # Who is next in the queue for ``sends``, and since when; only its identity matters.
         self._head: Request | None = None
@@ -123,12 +123,12 @@ class Core:
     @contextmanager
     def reading(self, subscription: Subscription[Frame], reader: Reader) -> Iterator[None]:
         """Show the subscription in the statistics, and close it at the end."""
-        self._readers[subscription] = reader
+        self.readers[subscription] = reader
         self.counters.gets += 1
         try:
             yield
         finally:
-            del self._readers[subscription]
+            del self.readers[subscription]
             subscription.close()
 
     def frame_lost(self, partition: Partition, epoch: int, corrupt: CorruptFrame) -> CorruptFrame:
@@ -200,87 +200,3 @@ class Core:
         for timeout, since in list(self._writes.items()):
             if now - since >= self.settings.stall_seconds and timeout.when() is None:
                 timeout.reschedule(now)
-
-    # Statistics
-
-    def statistics(self, only: str | None = None) -> dict[str, Any]:
-        """Everything that can be counted, as JSON; ``only`` restricts it to one dataset.
-
-        Raises:
-            NotFound: there is no such dataset.
-        """
-        datasets = [self.store.find(only)] if only is not None else list(self.store)
-        lags = self._lags()
-        return {
-            "memory": _pool(self.budget.memory),
-            "disk": {**_pool(self.budget.disk), "trouble": self.spiller.trouble},
-            "spilled_frames": self.spiller.spilled_frames,
-            "spilled_bytes": self.spiller.spilled_bytes,
-            "draining": self.store.draining,
-            "waits": len(self.waits),
-            **asdict(self.counters),
-            "task_failures": dict(self.background.failures),
-            "datasets": {dataset.name: self._dataset(dataset, lags) for dataset in datasets},
-        }
-
-    def _lags(self) -> dict[tuple[str, int], list[dict[str, Any]]]:
-        """The subscriptions, by dataset and partition."""
-        lags: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        for subscription, reader in self._readers.items():
-            lags.setdefault((reader.dataset, reader.partition), []).append(
-                {
-                    "peer": reader.peer,
-                    "position": subscription.position,
-                    "lag_bytes": subscription.lag_bytes,
-                }
-            )
-        return lags
-
-    def _dataset(self, dataset: Dataset, lags: dict[tuple[str, int], list[dict[str, Any]]]) -> dict[str, Any]:
-        partitions = {}
-        for partition in dataset.partitions():
-            totals = partition.totals
-            partitions[str(partition.index)] = {
-                "state": partition.state.value,
-                "rows": totals.rows,
-                "frames": totals.frames,
-                "bytes": totals.bytes,
-                "resident_bytes": partition.resident_bytes,
-                "subscriptions": lags.get((dataset.name, partition.index), []),
-            }
-        left = dataset.lease_left_seconds
-        return {
-            "kind": dataset.kind.value,
-            "generation": dataset.generation,
-            "sealed": dataset.sealed,
-            "durable": dataset.durable,
-            "rows": dataset.rows,
-            "bytes": dataset.total_bytes,
-            "partition_count": dataset.partition_count,
-            "lease_left_seconds": None if left is None else round(left, 3),
-            "attempts": [
-                {
-                    "producer": attempt.producer,
-                    "attempt": attempt.attempt,
-                    "state": attempt.state.value,
-                    "rows": attempt.rows,
-                    "bytes": attempt.total_bytes,
-                }
-                for attempt in dataset.attempts
-            ],
-            "partitions": partitions,
-            **({} if dataset.puller is None else {"source": dataset.puller.statistics()}),
-        }
-
-
-def _pool(pool: MemoryPool) -> dict[str, Any]:
-    numbers = pool.statistics()
-    shown: dict[str, Any] = {
-        "limit_bytes": numbers.limit_bytes,
-        "used_bytes": numbers.used_bytes,
-        "peak_bytes": numbers.peak_bytes,
-        "waiting": numbers.waiting,
-    }
-    if pool.accounts():
-        shown["accounts"] = {account.name: _pool(account) for account in pool.accounts()}
-    return shown

@@ -4,8 +4,9 @@
     GET  /v1/datasets/{dataset}?generation=…                          all its partitions (see ``bulk``)
     HEAD of both                                                      generation, sealed, totals
     POST /v1/put                                                      takes a put        (see ``intake``)
-    GET  /v1/datasets?prefix=…                                        what there is, JSON
-    GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names
+    GET  /v1/datasets?prefix=…                                        what there is  (see ``reports``)
+    GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names; these
+                                                                      three in pages: first=…&limit=…
     GET  /metrics                                                     Prometheus
     GET  /healthz, /readyz                                            alive; 503 while draining
     GET  /                                                            a page that shows the statistics
@@ -48,7 +49,7 @@ from urllib.parse import unquote
 import structlog
 from aiohttp import web
 
-from . import bulk, intake, metrics
+from . import bulk, intake, metrics, reports
 from .addresses import bind
 from .auth import authorize
 from .core import Core
@@ -212,27 +213,17 @@ class HttpServer:
     # What there is
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        listed = [
-            {
-                "dataset": dataset.name,
-                "kind": dataset.kind.value,
-                "generation": dataset.generation,
-                "partitions": dataset.partition_count,
-                "sealed": dataset.sealed,
-                "failed": dataset.failure is not None,
-                "rows": dataset.rows,
-                "bytes": dataset.total_bytes,
-            }
-            for dataset in self._core.store.listed(_query(request, "prefix").get("prefix", ""))
-        ]
-        return _json({"datasets": listed})
+        query = _query(request, "prefix", "first", "limit")
+        prefix = query.pop("prefix", "")
+        return _json(await reports.datasets(self._core, prefix, reports.Page.of_query(query, "datasets")))
 
     async def _statistics(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._core.statistics(_query(request, "dataset").get("dataset")))
+        page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "statistics")
+        return _json(await reports.statistics(self._core, page))
 
     async def _why(self, request: web.Request) -> web.StreamResponse:
-        waits = self._core.waits.listed(_query(request, "dataset").get("dataset"))
-        return _json({"waits": waits, "disk_trouble": self._core.spiller.trouble})
+        page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "why")
+        return _json(reports.why(self._core, page))
 
     async def _scrape(self, _: web.Request) -> web.StreamResponse:
         return web.Response(

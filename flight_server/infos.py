@@ -11,7 +11,6 @@ message of the rest (protobuf joins repeated fields), a slice at a time, so that
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import time
 from typing import Any
@@ -25,10 +24,10 @@ from .dataset import Dataset
 from .partition import PartitionState
 from .protocol import REUSE_CONNECTION, Ticket, bulk_path
 from .put_framing import PUT_PATH
+from .slices import in_slices
 from .strict_json import dump_json
 
 EMPTY_SCHEMA = pa.schema([])
-ENDPOINTS_AT_ONCE = 500
 
 
 def locations(core: Core) -> list[str]:
@@ -67,16 +66,20 @@ async def flight_info(core: Core, dataset: Dataset) -> bytes:
         FlightShuffleError: a partition has failed, or the dataset was dropped: a fresh copy of the cause.
             A source's failed partition is no failure of its dataset: whoever reads it is told.
     """
-    for partition in dataset.partitions():
+    rows = total_bytes = 0
+    async for partition in in_slices(dataset.partitions()):
         if dataset.puller is None or dataset.dropped:  # what a source has failed to do it may do next time
             partition.check()
+        totals = partition.totals
+        rows += totals.rows
+        total_bytes += totals.bytes
     schema = dataset.schema.schema if dataset.schema is not None else EMPTY_SCHEMA
     info = flight.FlightInfo(
         schema,
         flight.FlightDescriptor.for_path(dataset.name),
         [],
-        dataset.rows if dataset.sealed else -1,
-        dataset.total_bytes if dataset.sealed else -1,
+        rows if dataset.sealed else -1,
+        total_bytes if dataset.sealed else -1,
         ordered=False,
         app_metadata=dump_json(
             {"generation": dataset.generation, "kind": dataset.kind.value, "sealed": dataset.sealed}
@@ -86,9 +89,7 @@ async def flight_info(core: Core, dataset: Dataset) -> bytes:
     ends_at = expiration(dataset)
     common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
     common += b"".join(_location(uri) for uri in locations(core))
-    for index in range(dataset.partition_count):
-        if index % ENDPOINTS_AT_ONCE == ENDPOINTS_AT_ONCE - 1:
-            await asyncio.sleep(0)
+    async for index in in_slices(range(dataset.partition_count)):
         ticket = wire.field(1, Ticket(dataset.name, index, dataset.generation).encode())
         bulk = bulk_location(core, dataset, index)
         parts.append(wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b"")))
@@ -104,18 +105,20 @@ async def poll_info(core: Core, dataset: Dataset) -> bytes:
     parts = [wire.field(1, await flight_info(core, dataset))]
     if dataset.filling:
         parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
-    parts.append(wire.double_field(3, progress(dataset)))
+    parts.append(wire.double_field(3, await progress(dataset)))
     ends_at = expiration(dataset)
     if ends_at is not None:
         parts.append(wire.field(4, wire.timestamp(ends_at)))
     return b"".join(parts)
 
 
-def progress(dataset: Dataset) -> float:
+async def progress(dataset: Dataset) -> float:
     """Between 0 and 1: committed producers where their number is declared, else sealed partitions."""
     if dataset.sealed:
         return 1.0
     if dataset.producers:
         return min(1.0, dataset.attempts.committed_producers / dataset.producers)
-    done = sum(partition.state is PartitionState.SEALED for partition in dataset.partitions())
+    done = 0
+    async for partition in in_slices(dataset.partitions()):
+        done += partition.state is PartitionState.SEALED
     return done / dataset.partition_count

@@ -89,18 +89,14 @@ class _ServerCollector(Collector):
 
     def _datasets(self) -> Iterator[Metric]:
         kinds: Counter[str] = Counter({kind.value: 0 for kind in Kind})
-        subscriptions = lag_bytes = 0
         for dataset in self._core.store:
             kinds[dataset.kind.value] += 1
-            for partition in dataset.partitions():
-                for subscription in partition.subscriptions():
-                    subscriptions += 1
-                    lag_bytes = max(lag_bytes, subscription.lag_bytes)
+        lag_bytes = max((each.lag_bytes for each in self._core.readers), default=0)
         family = GaugeMetricFamily(PREFIX + "datasets", "datasets that a name leads to", labels=["kind"])
         for kind, number in kinds.items():
             family.add_metric([kind], number)
         yield family
-        yield _gauge("subscriptions", "readers that are attached", subscriptions)
+        yield _gauge("subscriptions", "readers that are attached", len(self._core.readers))
         yield _gauge("subscription_lag_max_bytes", "what the slowest reader has not taken yet", lag_bytes)
 
     def _waits(self) -> Iterator[Metric]:

@@ -348,7 +348,7 @@ class SealRequest:
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """Body of ``drop`` and ``renew`` (dataset needed), ``statistics`` and ``why`` (optional)."""
+    """Body of ``drop`` and ``renew`` (dataset needed); ``statistics`` and ``why`` take it too, see ``reports``."""
 
     dataset: str | None = None
     generation: str | None = None
@@ -373,8 +373,8 @@ ACTIONS: dict[str, str] = {
     "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}}",
     "drop": "Drop a dataset and what it holds: {dataset, generation}",
     "renew": "Renew a dataset's lease: {dataset, generation}",
-    "statistics": "Memory, disk, datasets, partitions and subscriptions: {dataset}",
-    "why": "Every stream that waits: for what, for how long, for which peer: {dataset}",
+    "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",
+    "why": "Every stream that waits: for what, for how long, for which peer: {dataset, first, limit}",
     "locations": "Where this server is reached, and where it takes puts on the bulk lane: {}",
     "drain": "Take nothing new, let running streams end, then stop the server: {}",
     "CancelFlightInfo": "Arrow's own: drop the dataset that the FlightInfo describes",

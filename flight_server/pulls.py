@@ -122,8 +122,9 @@ class Pulls:
             running.task.cancel()
 
     def statistics(self) -> dict[str, Any]:
-        failed = [index for index in self._failed_at if self._remembered(index)]
-        return {"pulls": self._started, "running": sorted(self._running), "failed": sorted(failed)}
+        """How many pulls there were, run, and have failed so lately that it is remembered."""
+        failed = sum(map(self._remembered, self._failed_at))
+        return {"pulls": self._started, "running": len(self._running), "failed": failed}
 
     def _remembered(self, index: int) -> bool:
         failed_at = self._failed_at.get(index)

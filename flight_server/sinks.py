@@ -124,7 +124,6 @@ class StreamSink:
             "committed": True,
             "rows": totals_now.rows,
             "bytes": totals_now.bytes,
-            "partitions": {str(self._partition.index): totals_now.bytes},
             "generation": self.dataset.generation,
         }
 
@@ -200,12 +199,10 @@ class AttemptSink:
         self._attempt.publish(partition, frame)
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
-        by_partition = {str(index): size for index, size in sorted(self._attempt.bytes_by_partition.items())}
         answer = {
             "committed": True,
             "rows": self._attempt.rows,
             "bytes": self._attempt.total_bytes,
-            "partitions": by_partition,
             "generation": self.dataset.generation,
         }
         complete = self.dataset.commit(self._attempt, totals)

@@ -22,12 +22,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+# What, since when, dataset, partition, peer and deadline.
+_Wait = tuple[str, float, str | None, int | None, str | None, float | None]
+_ALL = slice(None)
+
 
 class Waits:
     """The waits of one server; one event loop."""
 
     def __init__(self) -> None:
-        self._open: dict[int, tuple[str, float, str | None, int | None, str | None, float | None]] = {}
+        self._open: dict[int, _Wait] = {}
         self._next = 0
 
     @contextmanager
@@ -52,22 +56,25 @@ class Waits:
     def __len__(self) -> int:
         return len(self._open)
 
-    def listed(self, dataset: str | None = None) -> list[dict[str, Any]]:
+    def count(self, dataset: str | None = None) -> int:
+        """How many waits are open; only those of ``dataset`` if it is given."""
+        return len(self._open) if dataset is None else len(self._of(dataset))
+
+    def listed(self, dataset: str | None = None, part: slice = _ALL) -> list[dict[str, Any]]:
         """The open waits, longest first; only those of ``dataset`` if it is given."""
         now = time.monotonic()
-        rows: list[dict[str, Any]] = []
+        return [
+            {
+                "waiting_for": what,
+                "seconds": round(now - since, 6),
+                "dataset": name,
+                "partition": partition,
+                "peer": peer,
+                "deadline_seconds": deadline_seconds,
+            }
+            for what, since, name, partition, peer, deadline_seconds in self._of(dataset)[part]
+        ]
+
+    def _of(self, dataset: str | None) -> list[_Wait]:
         # Insertion-ordered, so the longest wait comes first.
-        for what, since, name, partition, peer, deadline_seconds in list(self._open.values()):
-            if dataset is not None and name != dataset:
-                continue
-            rows.append(
-                {
-                    "waiting_for": what,
-                    "seconds": round(now - since, 6),
-                    "dataset": name,
-                    "partition": partition,
-                    "peer": peer,
-                    "deadline_seconds": deadline_seconds,
-                }
-            )
-        return rows
+        return [wait for wait in self._open.values() if dataset is None or wait[2] == dataset]

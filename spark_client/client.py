@@ -219,7 +219,7 @@ class ShuffleClient:
         ]
 
     def statistics(self, name: str | None = None) -> dict[str, Any]:
-        """The server's counters; ``name`` restricts the part about datasets to one."""
+        """The server's counters and its first 1,000 datasets, or one dataset's first 1,000 partitions."""
         return self._open().action("statistics", DatasetRequest(name).encode())
 
     def why(self, name: str | None = None) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def _arrived(server: Server, dataset: str) -> tuple[int, int] | None:
     """Bytes and rows of all attempts so far, those that will not be accepted included."""
     try:
         body = DatasetRequest(dataset).encode()
-        attempts = server.action("statistics", body, timeout_seconds=2.0)["datasets"][dataset]["attempts"]
+        arrived = server.action("statistics", body, timeout_seconds=2.0)["datasets"][dataset]
+        return arrived["attempts_bytes"], arrived["attempts_rows"]
     except (FlightShuffleError, KeyError):
         return None
-    return sum(each["bytes"] for each in attempts), sum(each["rows"] for each in attempts)

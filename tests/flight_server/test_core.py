@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flight_server import reports
 from flight_server.checksums import crc32c
 from flight_server.core import Core
 from flight_server.errors import ReaderTooSlow
@@ -15,6 +16,7 @@ from flight_server.memory import Reservation
 from flight_server.partition import Partition
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.readback import Reader
+from flight_server.reports import Page
 from tests.support.cores import read_messages, running_core
 
 READER = Reader("d", 0, "test")
@@ -106,15 +108,15 @@ async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
         }
         monkeypatch.setattr(Partition, "frames", None)
         with reading:
-            shown = core.statistics()["datasets"]
+            shown = [(await reports.statistics(core, Page(name)))["datasets"][name] for name in ("a", "b")]
         assert core.spiller.spilled_frames > 0
         assert {
             (name, int(index)): partition["resident_bytes"]
-            for name, dataset in shown.items()
+            for name, dataset in zip("ab", shown, strict=True)
             for index, partition in dataset["partitions"].items()
         } == recount
         assert 0 < sum(recount.values()) < 12 << 20
-        (subscription,) = shown["a"]["partitions"]["1"]["subscriptions"]
+        (subscription,) = shown[0]["partitions"]["1"]["subscriptions"]
         assert subscription == {"peer": "test", "position": 0, "lag_bytes": 12 * (256 << 10)}
-        assert shown["b"]["partitions"]["1"]["subscriptions"] == []
+        assert shown[1]["partitions"]["1"]["subscriptions"] == []
         monkeypatch.undo()

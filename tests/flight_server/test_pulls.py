@@ -171,7 +171,8 @@ async def test_a_failure_reaches_every_reader_and_is_remembered(served: Served) 
         await served.numbers()
     assert served.source.pulled == [0]
     assert served.dataset.failure is None
-    assert served.core.statistics()["datasets"]["numbers"]["source"]["failed"] == [0]
+    assert served.dataset.puller is not None
+    assert served.dataset.puller.statistics() == {"pulls": 1, "running": 0, "failed": 1}
     assert await served.numbers(1) == EXPECTED
 
 

@@ -57,6 +57,6 @@ async def test_a_duty_that_fails_ends_neither_itself_nor_another_duty(
             server.store.create(CreateRequest(f"d{number}", lease_seconds=0.1), None)
             while len(server.store):  # noqa: ASYNC110  # expiry announces nothing
                 await asyncio.sleep(0.01)
-        failures = server.core.statistics()["task_failures"]
+        failures = dict(server.core.background.failures)
         monkeypatch.undo()
     assert failures.keys() == {"stalled_readers", "forgotten_files"}

@@ -57,8 +57,8 @@ def sends_bytes(server: ServerProcess) -> int:
 
 
 def readers(server: ServerProcess, name: str) -> list[str]:
-    partitions = statistics(server)["datasets"][name]["partitions"]
-    return [each["peer"] for partition in partitions.values() for each in partition["subscriptions"]]
+    slowest = statistics(server)["slowest_readers"]
+    return [each["peer"] for each in slowest if each["dataset"] == name]
 
 
 @pytest.fixture

@@ -131,7 +131,9 @@ def test_statistics_and_why_show_each_reader_s_place(raw: RawFlight, server: Ser
     with flight.connect(server.location) as client, OpenPut(raw) as open_put:
         for message in (first, *frames):
             open_put.send(message)
-        eventually(lambda: len(raw.action("statistics")["datasets"].get("d", {}).get("partitions", [])), 1)
+        eventually(
+            lambda: raw.action("statistics")["datasets"].get("d", {}).get("partition_states"), {"open": 1}
+        )
         reader = client.do_get(flight.Ticket(b"d"))
         for _ in frames:
             reader.read_chunk()

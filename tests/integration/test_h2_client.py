@@ -189,8 +189,8 @@ def test_many_unread_streams_hold_bounded_memory_and_end_with_their_connection(
 
     def held() -> tuple[int, int]:
         statistics = action(client, "statistics")
-        subscriptions = statistics["datasets"]["d"]["partitions"]["0"]["subscriptions"]
-        return statistics["memory"]["accounts"]["sends"]["used_bytes"], len(subscriptions)
+        readers = statistics["datasets"]["d"]["readers"]
+        return statistics["memory"]["accounts"]["sends"]["used_bytes"], readers
 
     eventually(held, (0, 0))
 

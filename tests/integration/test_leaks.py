@@ -64,7 +64,10 @@ def cancelled_put(raw: RawFlight) -> None:
         open_put.send(message)
     eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
     open_put.cancel()
-    eventually(lambda: raw.action("statistics")["datasets"]["d"]["partitions"]["0"]["state"], "failed")
+    eventually(
+        lambda: raw.action("statistics", {"dataset": "d"})["datasets"]["d"]["partitions"]["0"]["state"],
+        "failed",
+    )
     raw.action("drop", {"dataset": "d"})
 
 
@@ -75,7 +78,10 @@ def bulk_puts(raw: RawFlight) -> None:
         broken.send(*messages)
         broken.raw(b"\0\1\0\0 and no more")
         eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
-    eventually(lambda: raw.action("statistics")["datasets"]["d"]["partitions"]["0"]["state"], "failed")
+    eventually(
+        lambda: raw.action("statistics", {"dataset": "d"})["datasets"]["d"]["partitions"]["0"]["state"],
+        "failed",
+    )
     with suppress(raw_put.Refused):
         raw_put.put(location, messages)
     raw.action("drop", {"dataset": "d"})

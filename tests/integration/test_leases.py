@@ -64,13 +64,8 @@ def reader_process(location: str, ticket: str) -> Iterator[subprocess.Popen[str]
 def held(client: flight.FlightClient) -> tuple[int, int]:
     """How many subscriptions there are, and the bytes on their way to readers."""
     statistics = action(client, "statistics")
-    subscriptions = [
-        subscription
-        for dataset in statistics["datasets"].values()
-        for partition in dataset["partitions"].values()
-        for subscription in partition["subscriptions"]
-    ]
-    return len(subscriptions), statistics["memory"]["accounts"]["sends"]["used_bytes"]
+    subscriptions = sum(dataset["readers"] for dataset in statistics["datasets"].values())
+    return subscriptions, statistics["memory"]["accounts"]["sends"]["used_bytes"]
 
 
 def nothing_is_held(client: flight.FlightClient) -> Callable[[], bool]:

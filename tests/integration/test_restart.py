@@ -176,7 +176,7 @@ def test_a_restored_dataset_has_the_same_tickets_and_is_read_from_disk(
         assert after.endpoints[0].ticket == before.endpoints[0].ticket
         assert (after.total_records, after.total_bytes) == (before.total_records, before.total_bytes)
         statistics = action(client, "statistics")
-        assert statistics["datasets"]["d"]["partitions"]["0"]["resident_bytes"] == 0
+        assert statistics["datasets"]["d"]["resident_bytes"] == 0
         assert 990 < statistics["datasets"]["d"]["lease_left_seconds"] <= 1000
         assert client.do_get(before.endpoints[0].ticket).read_all() == OLD
         assert action(client, "statistics")["frames_read_back"] == 10

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -93,7 +92,7 @@ def refused(raw: RawFlight, messages: list[bytes]) -> Refused:
 
 def attempts(raw: RawFlight) -> dict[str, int]:
     """How many attempts there are in each state."""
-    return dict(Counter(each["state"] for each in raw.action("statistics")["datasets"]["s"]["attempts"]))
+    return dict(raw.action("statistics")["datasets"]["s"]["attempt_states"])
 
 
 def states(**counts: int) -> dict[str, int]:
@@ -142,7 +141,7 @@ def test_a_commit_is_answered_with_its_totals(raw: RawFlight) -> None:
     sizes = [len(message) for message in attempt_messages(7, "x", frames)[1:-1]]
     assert answer["committed"] is True
     assert (answer["rows"], answer["bytes"]) == (3, sum(sizes))
-    assert answer["partitions"] == {"0": sizes[1], "2": sizes[0] + sizes[2]}
+    assert answer.keys() == {"committed", "rows", "bytes", "generation"}  # sums only, whatever the partitions
 
 
 def test_nothing_can_be_read_before_the_seal_and_a_waiting_reader_gets_it_then(
@@ -255,7 +254,7 @@ def test_a_cancelled_attempt_leaves_nothing_behind(raw: RawFlight) -> None:
     open_put.send(first)
     for frame in frames:
         open_put.send(frame)
-    eventually(lambda: raw.action("statistics")["datasets"]["s"]["attempts"][:1] != [], expected=True)
+    eventually(lambda: attempts(raw) != {}, expected=True)
     open_put.cancel()
     eventually(lambda: attempts(raw), states())
     eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)

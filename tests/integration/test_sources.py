@@ -119,7 +119,7 @@ def test_fifty_clients_that_come_first_together_cause_one_pull(
     assert all(same_rows(table, expected) for table in tables)
     statistics = client.action("statistics")
     assert statistics["pulls"] == 1
-    assert statistics["encodes"] == statistics["datasets"]["d"]["partitions"]["0"]["frames"]
+    assert statistics["encodes"] == statistics["datasets"]["d"]["frames"]
     assert client.tables("d")[2].num_rows == ROWS
     assert client.info("d").total_records == 3 * ROWS
     assert client.action("statistics")["pulls"] == 3
@@ -160,7 +160,7 @@ def test_a_source_larger_than_memory_is_read_whole_within_the_limit_and_again(
     assert statistics["memory"]["peak_bytes"] <= limit_bytes
     # What nobody read was let go, not written: its totals are known all the same.
     small = statistics["datasets"]["small"]
-    assert (small["rows"], small["partitions"]["0"]["resident_bytes"]) == (ROWS, 0)
+    assert (small["rows"], small["resident_bytes"]) == (ROWS, 0)
     assert client.tables("small")[0].num_rows == ROWS
     assert server.returncode is None
 
@@ -195,7 +195,7 @@ def test_a_relay_fetches_each_partition_once_and_passes_on_the_same_bytes(
         ]
         expected = [table_of(number) for number in range(3)]
         assert all(same_rows(future.result(), expected[number]) for number, future in futures)
-    above, below = upstream.action("statistics"), relay.action("statistics")
+    above, below = upstream.action("statistics", dataset="d"), relay.action("statistics", dataset="near")
     assert above["gets"] == below["pulls"] == 3
     assert below["gets"] == 12
     for index in ("0", "1", "2"):
@@ -225,7 +225,7 @@ def test_a_relay_of_a_stream_passes_on_what_is_there_before_its_end(
     relay.until("it waits for the upstream", lambda: upstream_waits() == ["source"])
     writer.write_batch(pa.record_batch([[3]], schema))
     assert reader.read_chunk().data.to_pydict() == {"n": [3]}
-    assert relay.action("statistics")["datasets"]["live"]["partitions"]["0"]["rows"] == 3
+    assert relay.action("statistics")["datasets"]["live"]["rows"] == 3
     writer.close()
     with pytest.raises(StopIteration):
         reader.read_chunk()
@@ -364,7 +364,7 @@ def put(client: Client, dataset: str, numbers: list[int], **command: Any) -> Non
 
 
 def _state(client: Client, dataset: str) -> str:
-    partitions = client.action("statistics")["datasets"][dataset]["partitions"]
+    partitions = client.action("statistics", dataset=dataset)["datasets"][dataset]["partitions"]
     return str(partitions.get("0", {"state": "unknown"})["state"])
 
 

@@ -58,7 +58,7 @@ def test_a_commit_is_answered_with_its_totals(server: Server) -> None:
         answer = stream.commit()
     assert answer["committed"] is True
     assert answer["rows"] == 3
-    assert list(answer["partitions"]) == ["3"]
+    assert answer.keys() == {"committed", "rows", "bytes", "generation"}
 
 
 def test_what_was_left_without_a_commit_is_not_there(server: Server) -> None:

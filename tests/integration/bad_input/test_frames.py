@@ -165,7 +165,10 @@ def test_a_message_far_over_the_limit_fails_the_put_and_seals_nothing(
     # which pyarrow raises as the same class.
     assert error.status in {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
     assert str(size_bytes)[:3] in error.message
-    eventually(lambda: raw.action("statistics")["datasets"]["d"]["partitions"]["0"]["state"], "failed")
+    eventually(
+        lambda: raw.action("statistics", {"dataset": "d"})["datasets"]["d"]["partitions"]["0"]["state"],
+        "failed",
+    )
 
 
 def test_pyarrow_raises_the_class_that_fits_with_the_server_s_message(

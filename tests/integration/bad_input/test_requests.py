@@ -118,7 +118,10 @@ def test_a_second_producer_of_a_partition_is_refused_while_the_first_goes_on(raw
     first, *rest = put_messages(path("d", "1"), [BATCH, BATCH])
     with OpenPut(raw) as open_put:
         open_put.send(first)
-        eventually(lambda: "1" in raw.action("statistics")["datasets"]["d"]["partitions"], expected=True)
+        eventually(
+            lambda: "1" in raw.action("statistics", {"dataset": "d"})["datasets"]["d"]["partitions"],
+            expected=True,
+        )
         error = refused(lambda: raw.put(put_messages(path("d", "1"), [BATCH])))
         assert error.status == "INVALID_ARGUMENT"
         assert "dataset 'd' partition 1 is being written" in error.message

@@ -1,0 +1,140 @@
+"""What the server tells of itself: in pages, and while the streams go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flight_server import infos, reports
+from flight_server.core import Core
+from flight_server.errors import InvalidRequest, NotFound
+from flight_server.protocol import CreateRequest, Kind
+from flight_server.reports import MAX_PAGE, Page
+from flight_server.slices import AT_ONCE
+from tests.support.cores import running_core
+
+PARTITIONS = 5 * AT_ONCE
+
+
+@asynccontextmanager
+async def core_with_partitions(tmp_path: Path) -> AsyncIterator[Core]:
+    async with running_core(tmp_path) as core:
+        dataset, _ = core.store.create(CreateRequest("d", Kind.SHUFFLE, partitions=PARTITIONS), None)
+        for index in range(PARTITIONS):
+            dataset.partition(index)
+        yield core
+
+
+async def turns_of_others(work: Awaitable[Any]) -> int:
+    """How often another task had its turn before the work ended."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    await work
+    task.cancel()
+    await asyncio.wait([task])
+    return turns
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda core: reports.statistics(core, Page()),
+        lambda core: reports.statistics(core, Page("d")),
+        lambda core: reports.datasets(core, "", Page()),
+        lambda core: infos.flight_info(core, core.store.find("d")),
+        lambda core: infos.poll_info(core, core.store.find("d")),
+    ],
+    ids=["statistics", "statistics of one", "datasets", "flight_info", "poll_info"],
+)
+async def test_other_tasks_have_their_turns_while_a_long_answer_is_made(
+    tmp_path: Path, answer: Callable[[Core], Awaitable[Any]]
+) -> None:
+    async with core_with_partitions(tmp_path) as core:
+        assert await turns_of_others(answer(core)) >= PARTITIONS // AT_ONCE
+
+
+async def test_the_pages_of_a_dataset_are_its_partitions_each_once(tmp_path: Path) -> None:
+    async with core_with_partitions(tmp_path) as core:
+        seen: list[str] = []
+        first = 0
+        while True:
+            answer = await reports.statistics(core, Page("d", first, 700))
+            seen += answer["datasets"]["d"]["partitions"]
+            first = answer["first"] + answer["limit"]
+            if first >= answer["count"]:
+                break
+        assert seen == [str(index) for index in range(PARTITIONS)]
+        assert answer["count"] == answer["datasets"]["d"]["partition_count"] == PARTITIONS
+
+
+async def test_an_answer_has_no_more_than_a_page_by_default(tmp_path: Path) -> None:
+    async with core_with_partitions(tmp_path) as core:
+        for number in range(MAX_PAGE + 2):
+            core.store.create(CreateRequest(f"other-{number:05}"), None)
+        answer = await reports.statistics(core, Page())
+        assert (len(answer["datasets"]), answer["count"]) == (MAX_PAGE, MAX_PAGE + 3)
+        assert "partitions" not in answer["datasets"]["d"]
+        assert answer["datasets"]["d"]["partition_states"] == {"open": PARTITIONS}
+        last = await reports.statistics(core, Page(first=MAX_PAGE, limit=10))
+        assert list(last["datasets"]) == [
+            f"other-{number:05}" for number in range(MAX_PAGE - 1, MAX_PAGE + 2)
+        ]
+        listed = await reports.datasets(core, "other-", Page(first=1, limit=1))
+        assert [each["dataset"] for each in listed["datasets"]] == ["other-00001"]
+        assert listed["count"] == MAX_PAGE + 2
+        one = await reports.statistics(core, Page("d"))
+        assert len(one["datasets"]["d"]["partitions"]) == MAX_PAGE
+
+
+async def test_the_attempts_of_a_dataset_are_summed_up_and_come_in_pages(tmp_path: Path) -> None:
+    async with running_core(tmp_path) as core:
+        dataset, _ = core.store.create(CreateRequest("s", Kind.SHUFFLE), None)
+        for producer in range(5):
+            dataset.begin_attempt(producer, "a")
+        summary = (await reports.statistics(core, Page()))["datasets"]["s"]
+        assert (summary["attempt_states"], summary["attempts_rows"]) == ({"writing": 5}, 0)
+        answer = await reports.statistics(core, Page("s", first=1, limit=2))
+        assert [each["producer"] for each in answer["datasets"]["s"]["attempts"]] == [1, 2]
+
+
+async def test_waits_come_in_pages_longest_first(tmp_path: Path) -> None:
+    async with running_core(tmp_path) as core:
+        with core.waits.enter("producer", dataset="a"), core.waits.enter("disk", dataset="b"):
+            answer = reports.why(core, Page(first=1, limit=1))
+            assert [each["waiting_for"] for each in answer["waits"]] == ["disk"]
+            assert answer["count"] == 2
+            assert reports.why(core, Page("a"))["count"] == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"limit": MAX_PAGE + 1}, {"limit": 0}, {"first": -1}, {"first": "1"}, {"dataset": 3}, {"last": 1}],
+)
+def test_a_page_that_cannot_be_is_refused(body: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        Page.parse(json.dumps(body).encode(), "statistics")
+
+
+@pytest.mark.parametrize("query", [{"first": "²"}, {"limit": "-1"}, {"limit": "1001"}, {"first": "1" * 16}])
+def test_a_page_in_a_url_that_cannot_be_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest):
+        Page.of_query(query, "statistics")
+
+
+async def test_statistics_of_an_unknown_dataset_are_not_found(tmp_path: Path) -> None:
+    async with running_core(tmp_path) as core:
+        with pytest.raises(NotFound):
+            await reports.statistics(core, Page("none"))
