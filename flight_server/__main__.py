@@ -74,7 +74,13 @@ async def _serve(settings: config.Settings) -> None:
     await server.run()
 
 
-_METAVARS = (("FlightLocation", "LOCATION"), ("Path", "PATH"), ("ByteSize", "SIZE"), ("float", "SECONDS"))
+_METAVARS = (
+    ("FlightLocation", "LOCATION"),
+    ("Path", "PATH"),
+    ("ByteSize", "SIZE"),
+    ("float", "SECONDS"),
+    ("_host_name", "NAME"),
+)
 
 
 def _option(name: str) -> Any:
@@ -96,6 +102,7 @@ def serve(
     port: Annotated[int | None, _option("port")] = None,
     http_port: Annotated[int | None, _option("http_port")] = None,
     advertise_host: Annotated[str | None, _option("advertise_host")] = None,
+    allowed_hosts: Annotated[list[str] | None, _option("allowed_hosts")] = None,
     memory_limit: Annotated[str | None, _option("memory_limit")] = None,
     disk_limit: Annotated[str | None, _option("disk_limit")] = None,
     data_dir: Annotated[str | None, _option("data_dir")] = None,

@@ -36,6 +36,8 @@ _SIZE = re.compile(
     r"\s*(?P<number>[0-9]{1,18}(\.[0-9]{1,9})?)\s*((?P<prefix>[kmgtp]?)(?P<binary>i?)b)?\s*", re.IGNORECASE
 )
 
+_HOST_NAME = re.compile(r"\.?[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?", re.ASCII)
+
 
 def _size(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
@@ -54,12 +56,19 @@ def _named(value: object) -> object:
     return value
 
 
+def _host_name(value: object) -> object:
+    if isinstance(value, str) and not _HOST_NAME.fullmatch(value):
+        raise ValueError(f"{value[:80]!r} is no host name: give it without scheme, port and path")
+    return value
+
+
 def _location(value: object) -> object:
     return FlightLocation.parse(value) if isinstance(value, str) else value
 
 
 Size = Annotated[ByteSize, BeforeValidator(_size)]
 NamedPath = Annotated[Path, BeforeValidator(_named)]
+HostName = Annotated[str, BeforeValidator(_host_name)]
 AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_location)]
 
 
@@ -77,6 +86,12 @@ class Settings(BaseSettings):
     )
     advertise_host: str | None = Field(
         None, description="the host name that clients are told; default: as asked"
+    )
+
+    allowed_hosts: list[HostName] = Field(
+        default_factory=list,
+        description="name by which HTTP clients may ask for a server that has no token, beside its addresses, "
+        "localhost and its host name; .example.org for all names below it; may be given several times",
     )
 
     memory_limit: Size = Field(

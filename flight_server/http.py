@@ -22,6 +22,10 @@ Errors
     a put that was upgraded gets it on its own connection. A bug answers as on the other lane: an id, and
     nothing of the exception.
 
+Browsers
+    Requests that a page of another site makes are refused, and without a token also those for a name that is
+    not this server's; see ``browsers``. The health URLs answer everyone.
+
 Authorization
     As on the other lane. Without it: the health URLs, and the page, which has no data of its own.
 
@@ -52,6 +56,7 @@ from aiohttp import web
 from . import bulk, intake, metrics, reports
 from .addresses import bind
 from .auth import authorize
+from .browsers import Doorkeeper
 from .core import Core
 from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
@@ -74,7 +79,8 @@ _STATUS = {
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
 }
-_OPEN_TO_ALL = frozenset({"/", "/healthz", "/readyz"})
+_HEALTH = frozenset({"/healthz", "/readyz"})
+_OPEN_TO_ALL = _HEALTH | {"/"}
 # Its own style and script, and requests to this server; nothing from elsewhere.
 _PAGE_MAY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -98,6 +104,11 @@ class HttpServer:
         self._metrics = metrics.registry(core)
         self._scratch = memoryview(bytearray(intake.READ_BYTES))
         self._runner: web.AppRunner | None = None
+        settings = core.settings
+        names = [settings.host, settings.advertise_host, *settings.allowed_hosts]
+        self._doorkeeper = Doorkeeper(
+            filter(None, names), core.background, any_name=settings.token is not None
+        )
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen; the port.
@@ -154,6 +165,8 @@ class HttpServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             async with self._core.running.call():
+                if request.path not in _HEALTH:
+                    await self._doorkeeper.check(request)
                 if request.path not in _OPEN_TO_ALL:
                     authorize(self._core.settings.token, request.headers.get("authorization"))
                 return await handler(request)

@@ -168,6 +168,17 @@ def test_the_executors_have_shared_memory_for_broadcasts() -> None:
     assert volume["emptyDir"]["medium"] == "Memory"
 
 
+def test_the_names_by_which_the_servers_are_asked_are_allowed(
+    example: Settings, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "flight-server" in example.allowed_hosts
+    allowed = environment[f"{PREFIX}ALLOWED_HOSTS"].replace("$(POD_NAMESPACE)", "spark")
+    monkeypatch.setenv(f"{PREFIX}ALLOWED_HOSTS", allowed)
+    advertised = environment[f"{PREFIX}ADVERTISE_HOST"].replace("$(POD_NAME)", "flight-server-0")
+    for domain in ("", ".spark", ".spark.svc", ".spark.svc.cluster.local"):
+        assert any(f"{advertised}{domain}".endswith(name) for name in load({}).allowed_hosts)
+
+
 def test_prometheus_scrapes_the_http_port() -> None:
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
     assert job["static_configs"][0]["targets"] == [f"flight-server:{DEFAULT_HTTP_PORT}"]

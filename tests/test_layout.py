@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "turns",
         "waits",
     ),
-    ("auth", "broadcast", "dataset_names", "flight_sql", "running", "strict_json", "wire"),
+    ("auth", "broadcast", "browsers", "dataset_names", "flight_sql", "running", "strict_json", "wire"),
     ("protocol",),
     ("budget", "decoder", "frames", "spill"),
     ("attempts", "config", "durable_files", "lifetime", "manifest", "partition", "readback"),

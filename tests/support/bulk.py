@@ -74,8 +74,8 @@ class RawGet:
     ) -> None:
         """Send a request."""
         target = url.partition("://")[2].partition("/")[2]
-        lines = [f"{method} /{target} HTTP/{version}", "Host: test"]
-        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        fields = {"Host": urlsplit(url).netloc, **(headers or {})}
+        lines = [f"{method} /{target} HTTP/{version}", *(f"{key}: {value}" for key, value in fields.items())]
         self._socket.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
 
     def head(self) -> tuple[int, dict[str, str]]:
