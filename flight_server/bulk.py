@@ -10,6 +10,15 @@ partition could be known: several HTTP clients hand out a short body without an 
     chunk   end-of-stream marker, and in the same write:
     0       trailers: rows, frames, checksum of the whole partition, first frame of this read
 
+Checksums
+    A client that asks with ``x-flight-shuffle-checksums: crc32c`` gets that header back, and with each chunk
+    of messages an extension that says of each of them, in order, how many bytes it has in the chunk and its
+    CRC-32C (see ``checksums``), in hexadecimal: ``;crc32c=1a0-aabbccdd.2c8-11223344``. The schema's chunk has
+    one, too. So every byte between the chunk's first and last is accounted for, and a client can tell where
+    the damage is before it decodes anything. Such a chunk has at most ``CHECKED_MESSAGES``, because clients
+    limit the length of that line. Other clients, some of which limit all extensions of a body together, get
+    none.
+
 Copies
     A frame is kept as the FlightData message that its producer sent. Its header is copied, to stand
     behind the IPC prefix; its body goes to the socket as a view of the bytes that are kept. What is
@@ -32,17 +41,26 @@ from asyncio import Transport
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import islice
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from . import gets, wire
+from .checksums import message_crc32c
 from .core import Core
 from .dataset import Dataset
 from .errors import InvalidRequest
-from .frames import Payload
 from .partition import PartitionState, Totals
-from .protocol import FRAMES_TRAILER, FROM_TRAILER, GENERATION_HEADER, ROWS_TRAILER
+from .protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    FRAMES_TRAILER,
+    FROM_TRAILER,
+    GENERATION_HEADER,
+    PARTITION_HEADER,
+    ROWS_TRAILER,
+)
 from .readback import Reader
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -50,6 +68,7 @@ SEALED_HEADER = "x-flight-shuffle-sealed"
 
 RUN_BYTES = 1 << 20
 SMALL_BODY_BYTES = 16 << 10
+CHECKED_MESSAGES = 256
 NOTHING = Totals(rows=0, frames=0, bytes=0, crc32c=0)
 
 Part = bytes | memoryview
@@ -82,13 +101,18 @@ class ArrowStream(web.StreamResponse):
             self._writer = await super().prepare(request)
         return self._writer
 
-    async def write(self, parts: list[Part]) -> None:  # type: ignore[override] # several buffers at once
-        """Send the parts as one chunk; returns when the kernel has taken them.
+    async def write(self, chunks: list[Part]) -> None:  # type: ignore[override] # several buffers at once
+        """Send whole chunks; returns when the kernel has taken them.
 
         Raises:
             ConnectionError: the client has left.
         """
-        await self._send(_chunk(parts))
+        assert self._transport is not None
+        assert self._writer is not None
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        self._transport.writelines(chunks)
+        await self._writer.drain()
 
     async def finish(self, trailers: Mapping[str, str]) -> None:
         """Everything was sent: say so, with the totals.
@@ -97,7 +121,7 @@ class ArrowStream(web.StreamResponse):
             ConnectionError: the client has left.
         """
         lines = "".join(f"{name}: {value}\r\n" for name, value in trailers.items())
-        await self._send([*_chunk([wire.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
+        await self.write([*_chunk([wire.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
         self._whole = True
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -109,33 +133,50 @@ class ArrowStream(web.StreamResponse):
             self.force_close()
             self._transport.abort()
 
-    async def _send(self, buffers: list[Part]) -> None:
-        assert self._transport is not None
-        assert self._writer is not None
-        if self._transport.is_closing():
-            raise ConnectionResetError("the client has left")
-        self._transport.writelines(buffers)
-        await self._writer.drain()
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An IPC message, located, and its checksum."""
+
+    parts: wire.FlightData
+    crc32c: int
+
+    @property
+    def size_bytes(self) -> int:
+        """In an IPC stream."""
+        return wire.encapsulated_bytes(self.parts.header) + len(self.parts.body)
 
 
-def _chunk(parts: list[Part]) -> list[Part]:
-    return [b"%x\r\n" % sum(map(len, parts)), *parts, b"\r\n"]
+def chunks_of(messages: Iterable[Message], *, checked: bool) -> list[Part]:
+    """The messages in one chunk; with ``checked`` in as many as it takes, with their checksums."""
+    messages = iter(messages)
+    if not checked:
+        return _chunk(ipc_parts(messages))
+    out: list[Part] = []
+    while some := list(islice(messages, CHECKED_MESSAGES)):
+        sums = ".".join(f"{message.size_bytes:x}-{message.crc32c:08x}" for message in some)
+        out += _chunk(ipc_parts(some), f";{CHECKSUMS}={sums}".encode("ascii"))
+    return out
 
 
-def ipc_parts(payloads: Iterable[Payload]) -> list[Part]:
-    """Stored FlightData messages as an IPC stream has them: prefix, header, body.
+def _chunk(parts: list[Part], extension: bytes = b"") -> list[Part]:
+    return [b"%x%b\r\n" % (sum(map(len, parts)), extension), *parts, b"\r\n"]
+
+
+def ipc_parts(messages: Iterable[Message]) -> list[Part]:
+    """Stored messages as an IPC stream has them: prefix, header, body.
 
     The header is padded to 8 bytes; the body is as long as the header says, which is never changed.
     """
     parts: list[Part] = []
     small: list[Part] = []
-    for payload in payloads:
-        message = wire.locate(payload.data)
-        small.append(wire.encapsulate(message.header))
-        if len(message.body) < SMALL_BODY_BYTES:
-            small.append(message.body)
+    for message in messages:
+        body = message.parts.body
+        small.append(wire.encapsulate(message.parts.header))
+        if len(body) < SMALL_BODY_BYTES:
+            small.append(body)
         else:
-            parts += (b"".join(small), message.body)
+            parts += (b"".join(small), body)
             small.clear()
     parts.append(b"".join(small))
     return parts
@@ -184,6 +225,7 @@ class BulkRead:
         return {
             GENERATION_HEADER: self.dataset.generation,
             SEALED_HEADER: "true" if sealed else "false",
+            PARTITION_HEADER: self.dataset.name + ("" if self.partition is None else f"/{self.partition}"),
             FROM_TRAILER: str(self.start),
             # A URL without a generation means whichever is current.
             "Cache-Control": "no-store",
@@ -203,18 +245,23 @@ class BulkRead:
         self.check()
         reader = Reader(dataset.name, partitions[0], peer)
         schema = await gets.schema_of(core, dataset, reader)
-        stream = ArrowStream({**self.headers(), "Trailer": ", ".join(self._totals([NOTHING]))})
+        checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
+        headers = {**self.headers(), "Trailer": ", ".join(self._totals([NOTHING]))}
+        if checked:
+            headers[CHECKSUMS_HEADER] = CHECKSUMS
+        stream = ArrowStream(headers)
         await stream.prepare(request)
         totals: list[Totals] = []
         try:
-            await core.deliver(stream.write, [wire.encapsulate(schema.header)], reader)
+            first = Message(wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header))
+            await core.deliver(stream.write, chunks_of([first], checked=checked), reader)
             for index in partitions:
                 reader = Reader(dataset.name, index, peer)
                 async with aclosing(
                     gets.read(core, dataset, reader, self.start, run_bytes=RUN_BYTES)
                 ) as runs:
                     async for run in runs:
-                        await core.deliver(stream.write, ipc_parts(_payloads(run)), reader)
+                        await core.deliver(stream.write, chunks_of(_messages(run), checked=checked), reader)
                 # Now: a source's partition may be let go as soon as nobody reads it.
                 totals.append(dataset.partition(index).totals)
             await core.deliver(stream.finish, self._totals(totals), reader)
@@ -229,8 +276,8 @@ class BulkRead:
         return {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}
 
 
-def _payloads(run: list[gets.Outgoing]) -> Iterator[Payload]:
+def _messages(run: list[gets.Outgoing]) -> Iterator[Message]:
     for outgoing in run:
         for dictionary in outgoing.dictionaries:
-            yield dictionary.payload
-        yield outgoing.payload
+            yield Message(wire.locate(dictionary.payload.data), dictionary.crc32c)
+        yield Message(wire.locate(outgoing.payload.data), outgoing.frame.crc32c)

@@ -34,7 +34,7 @@ def crc32c(data: Part, before: int = 0) -> int:
     return int(google_crc32c.extend(before, readable))
 
 
-def message_crc32c(header: Part, body: Part) -> int:
+def message_crc32c(header: Part, body: Part = b"") -> int:
     """The checksum of an IPC message; see the module."""
     checksum = crc32c(header)
     if padding := _PADDING[len(header) % 8]:

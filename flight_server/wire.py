@@ -37,6 +37,7 @@ _EMPTY: Final = memoryview(b"")
 
 CANCEL_STATUS_CANCELLED: Final = 1
 CONTINUATION: Final = b"\xff\xff\xff\xff"
+_PREFIX_BYTES: Final = 8
 END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
 
 
@@ -53,10 +54,10 @@ class MessageKind(IntEnum):
 class FlightData:
     """Views into one received message; an absent field is an empty view."""
 
-    descriptor: memoryview
-    header: memoryview
-    metadata: memoryview
-    body: memoryview
+    descriptor: memoryview = _EMPTY
+    header: memoryview = _EMPTY
+    metadata: memoryview = _EMPTY
+    body: memoryview = _EMPTY
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -299,6 +300,11 @@ def decompressed_bytes(header: memoryview, body: memoryview) -> int:
 def schema_header(encapsulated: bytes) -> bytes:
     """The flatbuffer of an encapsulated IPC message without a body (``schema.serialize()``)."""
     return encapsulated[8:] if encapsulated[:4] == CONTINUATION else encapsulated[4:]
+
+
+def encapsulated_bytes(header: bytes | memoryview) -> int:
+    """How much :func:`encapsulate` makes of a header."""
+    return _PREFIX_BYTES + len(header) + -len(header) % 8
 
 
 def encapsulate(header: bytes | memoryview) -> bytes:

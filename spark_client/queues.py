@@ -43,6 +43,7 @@ Two consumers
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -80,10 +81,12 @@ class Run:
     """Consecutive batches of one stream that were received together; at least one.
 
     ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own.
+    ``checksums`` are those of their messages, if the lane has seen them.
     """
 
     batches: list[Batch]
     shared_bytes: int = 0
+    checksums: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

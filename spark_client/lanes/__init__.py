@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from flight_server.errors import Unavailable
-from flight_server.protocol import FRAMES_TRAILER, GENERATION_HEADER, ROWS_TRAILER
+from flight_server.protocol import CRC_TRAILER, FRAMES_TRAILER, GENERATION_HEADER, ROWS_TRAILER
 from spark_client.queues import Run
 
 LaneChoice = Literal["auto", "grpc", "bulk"]
@@ -39,6 +39,8 @@ class Totals:
 
     rows: int
     frames: int
+    crc32c: int | None = None
+    """Of the frames' checksums (see ``flight_server.checksums``), if the server says it."""
 
     @classmethod
     def parse(cls, headers: Mapping[str, str]) -> Totals | None:
@@ -46,7 +48,10 @@ class Totals:
         rows, frames = headers.get(ROWS_TRAILER, ""), headers.get(FRAMES_TRAILER, "")
         if not (rows.isdecimal() and frames.isdecimal()):
             return None
-        return cls(int(rows), int(frames))
+        try:
+            return cls(int(rows), int(frames), int(headers.get(CRC_TRAILER, ""), 16))
+        except ValueError:
+            return cls(int(rows), int(frames))
 
 
 class Reading(Protocol):

@@ -29,7 +29,14 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pyarrow as pa
 
 from flight_server.errors import FlightShuffleError, Forbidden, Unauthenticated, from_json
-from flight_server.protocol import Ticket, bulk_path
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    FROM_TRAILER,
+    PARTITION_HEADER,
+    Ticket,
+    bulk_path,
+)
 from spark_client.lanes import BrokenStream, Totals
 from spark_client.lanes.http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
 from spark_client.lanes.runs import RunReader
@@ -67,7 +74,10 @@ class BulkReading:
         self._beyond = beyond
         self._timeouts = server.timeouts
         self._target = target_of(location, ticket)
+        self._asked = ticket
         self._request_headers = {"Accept": ARROW_STREAM}
+        if server.reading.check:
+            self._request_headers[CHECKSUMS_HEADER] = CHECKSUMS
         if server.token is not None:
             self._request_headers["Authorization"] = f"Bearer {server.token}"
         self._where = pool.location
@@ -89,10 +99,23 @@ class BulkReading:
             kind = self.headers.get("content-type", "").partition(";")[0].strip()
             if kind != ARROW_STREAM:
                 raise NoBulkLane(f"{self._where} answered {kind!r}, which is not an Arrow stream")
-            self._runs = RunReader(body)
+            self._check_place()
+            self._runs = RunReader(body, checked=self.headers.get(CHECKSUMS_HEADER) == CHECKSUMS)
             # A little longer than what the merge waits: it can say why, a socket cannot.
             self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
             return self._runs.schema
+
+    def _check_place(self) -> None:
+        """The server reads what it was asked for, if it says so: the request could have been damaged, too.
+
+        Raises:
+            ConnectionError: it reads something else.
+        """
+        asked = self._asked
+        wanted = {PARTITION_HEADER: f"{asked.dataset}/{asked.partition or 0}", FROM_TRAILER: str(asked.from_)}
+        for name, value in wanted.items():
+            if self.headers.get(name, value) != value:
+                raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")
 
     def _file(self) -> io.BufferedReader:
         assert self._connection is not None

@@ -17,6 +17,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from flight_server.errors import Unavailable
+from flight_server.protocol import CHECKSUMS
 from spark_client.transport import Server, Timeouts
 
 MAX_BUSY = 32
@@ -215,6 +217,18 @@ def _headers(file: io.BufferedReader) -> dict[str, str]:
     return headers
 
 
+def _announced(extension: str) -> deque[tuple[int, int]]:
+    """What the server says of each message of a chunk, see ``flight_server.bulk``."""
+    name, _, value = extension.partition("=")
+    if name.strip() != CHECKSUMS:
+        return deque()
+    pairs = [each.split("-") for each in value.strip().split(".")]
+    try:
+        return deque((int(size_bytes, 16), int(checksum, 16)) for size_bytes, checksum in pairs)
+    except ValueError:
+        raise ConnectionResetError(f"{value[:40]!r} are not the checksums of a chunk") from None
+
+
 class Body:
     """The HTTP body as the file that Arrow's decoder reads. Knows whether it has ended."""
 
@@ -229,6 +243,8 @@ class Body:
         self._left = 0 if self._chunked else int(length)
         self._back = memoryview(b"")
         self._first = True
+        self.announced: deque[tuple[int, int]] = deque()
+        """Of the messages in the chunk that began last and are still to be read: size and CRC-32C, if said."""
         self.ended = not self._chunked and self._left == 0
         self.trailers: dict[str, str] = {}
 
@@ -240,11 +256,14 @@ class Body:
         if not self._first and _line(self._file):
             raise ConnectionResetError("a chunk is longer than it said")
         self._first = False
-        size = _line(self._file).partition(";")[0].strip()
+        size, _, extension = _line(self._file).partition(";")
         try:
-            self._left = int(size, 16)
+            self._left = int(size.strip(), 16)
         except ValueError:
             raise ConnectionResetError(f"{size[:20]!r} is not the size of a chunk") from None
+        self.announced = _announced(extension)
+        if self.announced and sum([size_bytes for size_bytes, _ in self.announced]) != self._left:
+            raise ConnectionResetError(f"a chunk of {self._left} bytes has messages of another size")
         if self._left == 0:
             self.trailers = _headers(self._file)
             self.ended = True

@@ -2,9 +2,13 @@
 
 Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from
 ``start`` on, each once and in order; None comes only when their number and rows equal the totals that
-the server has sent. They are all of one generation. The server's checksum is left alone: it is CRC-32C over
-FlightData messages, which neither HTTP's bodies nor pyarrow's client have, and nothing that executors have
-computes CRC-32C at the speed of a stream.
+the server has sent. They are all of one generation.
+
+Checksums
+    On the bulk lane each frame's checksum is compared before its batch is returned (see ``lanes.runs``); a frame
+    that came damaged is a broken stream, and is asked for again. At the end the checksum of all frames is
+    compared with the server's, unless a part of them came by gRPC, where pyarrow gives no message's bytes.
+    ``Reading(check=False)`` turns this off.
 
 Resuming
     A connection that breaks, and an error that the server calls temporary, is tried again at the next
@@ -37,16 +41,16 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.errors import InvalidRequest, NotFound, PartitionFailed, Released, StaleTicket, Unavailable
-from flight_server.protocol import FROM_TRAILER, REUSE_CONNECTION, Ticket
+from flight_server.checksums import running_crc32c
+from flight_server.errors import NotFound, PartitionFailed, Released, StaleTicket, Unavailable
+from flight_server.protocol import FROM_TRAILER, Ticket
 from spark_client.lanes import BrokenStream, LaneChoice, Reading, generation_of
+from spark_client.lanes.addresses import Address, addresses
 from spark_client.lanes.bulk import BulkReading
 from spark_client.lanes.grpc import GrpcReading
 from spark_client.lanes.http import HttpPool, NoBulkLane, NoFreeConnection
@@ -61,44 +65,6 @@ class StreamStalled(Unavailable):
     """A stream stayed silent longer than its deadline; the message says what the server waits for."""
 
     code = "stream_stalled"
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where and how a partition can be read."""
-
-    lane: Literal["grpc", "bulk"]
-    location: str
-
-
-def addresses(server: Server, locations: Sequence[str], lane: LaneChoice) -> list[Address]:
-    """The addresses to try, in order, each once.
-
-    Raises:
-        InvalidRequest: the bulk lane alone was asked for, and no location has it.
-        ValueError: an unknown lane.
-    """
-    if lane not in ("auto", "grpc", "bulk"):
-        raise ValueError(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
-    found: list[Address] = []
-    for location in locations:
-        if location.startswith(REUSE_CONNECTION.rstrip("?")):
-            found.append(Address("grpc", server.location))
-        elif location.startswith(("http://", "https://")):
-            found.append(Address("bulk", location))
-        elif location.startswith("grpc"):
-            found.append(Address("grpc", location))
-    if not any(address.lane == "grpc" for address in found):
-        found.append(Address("grpc", server.location))
-    found = list(dict.fromkeys(found))
-    found.sort(key=lambda address: address.lane != "bulk")
-    if lane != "auto":
-        found = [address for address in found if address.lane == lane]
-    if not found:
-        raise InvalidRequest(
-            f"the server {server.location} names no http:// location, so it has no bulk lane: use lane='auto'"
-        )
-    return found
 
 
 class PartitionStream:
@@ -122,6 +88,7 @@ class PartitionStream:
         self.next_frame = ticket.from_
         self.rows = 0
         self.resumes = 0
+        self._crc32c = 0 if ticket.from_ == 0 else None  # of the frames so far, if all of them are known
         self.lane = lane
         self._addresses = addresses(server, locations, lane)
         self._asked_from = self.start
@@ -195,6 +162,7 @@ class PartitionStream:
             if run is not None:
                 self.next_frame += len(run.batches)
                 self.rows += sum([batch.num_rows for batch in run.batches])
+                self._sum_up(run)
                 self._failures = 0
             return run
 
@@ -231,6 +199,13 @@ class PartitionStream:
 
     # Inside.
 
+    def _sum_up(self, run: Run) -> None:
+        if len(run.checksums) != len(run.batches):
+            self._crc32c = None
+        elif self._crc32c is not None:
+            for checksum in run.checksums:
+                self._crc32c = running_crc32c(self._crc32c, checksum)
+
     def _check(self, reading: Reading) -> None:
         totals, started = reading.totals, reading.headers.get(FROM_TRAILER)
         assert totals is not None
@@ -239,12 +214,14 @@ class PartitionStream:
         if (
             self.next_frame > totals.frames
             or (self.start == 0 and self.rows != totals.rows)
+            or (self._crc32c is not None and totals.crc32c not in (None, self._crc32c))
             or (started is not None and started != str(self._asked_from))
         ):
             raise PartitionFailed(
                 f"{self.name} gave {self.rows} rows up to frame {self.next_frame}, last asked from frame "
                 f"{self._asked_from}; the server counts {totals.rows} rows in {totals.frames} frames, and says "
-                f"that it began at frame {started}: what was read cannot be trusted",
+                f"that it began at frame {started}; checksums {_hex(self._crc32c)} and {_hex(totals.crc32c)}: what was "
+                "read cannot be trusted",
                 dataset=self.dataset,
                 partition=self.partition,
             )
@@ -396,3 +373,7 @@ def partition_streams(
         )
         for endpoint in endpoints
     ]
+
+
+def _hex(checksum: int | None) -> str:
+    return "unknown" if checksum is None else f"{checksum:08x}"

@@ -14,8 +14,9 @@ import pytest
 from flight_server.errors import Forbidden, InvalidRequest, PartitionFailed, ProducerFailed, StaleTicket
 from flight_server.protocol import Ticket
 from spark_client.lanes import BrokenStream
+from spark_client.lanes.addresses import Address, addresses
 from spark_client.lanes.bulk import target_of
-from spark_client.lanes.partition import Address, PartitionStream, addresses
+from spark_client.lanes.partition import PartitionStream
 from spark_client.queues import Closed
 from spark_client.streams import merge
 from spark_client.transport import Server, Timeouts

@@ -2,10 +2,11 @@
 
     with Proxy("127.0.0.1", 8815) as proxy:
         proxy.cut_after(1000)        # the next connection that brings 1,000 bytes back is reset there
+        proxy.flip_back(500, bit=3)  # one bit of what the server sends next comes as another one
         client = connect(proxy.location)
 
-Only bytes from the server to the client are counted. ``cut_after`` counts from now over all connections,
-and cuts all of them at once, in the middle of whatever is under way. ``hold`` lets nothing through in
+``cut_after`` and the flips count from now over all connections. A cut ends all of them at once, in the middle of
+whatever is under way; a flip is made once. ``hold`` lets nothing through in
 either direction until ``release``; the connections stay.
 
 Limits: two threads for each connection, so it is for tests of a few connections.
@@ -37,7 +38,11 @@ class Proxy:
         self._cut_at_bytes: int | None = None
         self._refusing = False
         self._closed = False
+        self._flip: tuple[bool, int, int] | None = None
+        self._flip_text: tuple[bytes, bytes] | None = None
         self.bytes_back = 0
+        self.bytes_forth = 0
+        self.flips = 0
         self.connections = 0
         self.cuts = 0
         self._spawn(self._accept)
@@ -65,6 +70,20 @@ class Proxy:
         """Reset every connection when this many more bytes have come back from the server."""
         with self._lock:
             self._cut_at_bytes = self.bytes_back + size_bytes
+
+    def flip_back(self, at: int, bit: int) -> None:
+        """Flip a bit of the byte at this place among those that come next from the server."""
+        with self._lock:
+            self._flip = True, self.bytes_back + at, bit
+
+    def flip_forth(self, at: int, bit: int) -> None:
+        """Flip a bit of the byte at this place among those that go next to the server."""
+        with self._lock:
+            self._flip = False, self.bytes_forth + at, bit
+
+    def flip_every_back(self, text: bytes, bit: int) -> None:
+        """From now on flip a bit of the first byte of this text wherever the server sends it in one piece."""
+        self._flip_text = text, bytes([text[0] ^ 1 << bit]) + text[1:]
 
     def refuse(self, *, refusing: bool = True) -> None:
         """Reset new connections at once, or take them again."""
@@ -136,15 +155,14 @@ class Proxy:
             while data := source.recv(_READ_BYTES):
                 self._flowing.wait()
                 cut_here = False
-                if back:
-                    with self._lock:
-                        if (
-                            self._cut_at_bytes is not None
-                            and self.bytes_back + len(data) >= self._cut_at_bytes
-                        ):
-                            data = data[: self._cut_at_bytes - self.bytes_back]
-                            self._cut_at_bytes, cut_here = None, True
-                        self.bytes_back += len(data)
+                with self._lock:
+                    data = self._flipped(data, back)
+                    if not back:
+                        self.bytes_forth += len(data)
+                    elif self._cut_at_bytes is not None and self.bytes_back + len(data) >= self._cut_at_bytes:
+                        data = data[: self._cut_at_bytes - self.bytes_back]
+                        self._cut_at_bytes, cut_here = None, True
+                    self.bytes_back += len(data) if back else 0
                 if data:
                     target.sendall(data)
                 if cut_here:
@@ -155,6 +173,20 @@ class Proxy:
             # One side is gone; the other one must see it.
             for sock in (source, target):
                 _reset(sock)
+
+    def _flipped(self, data: bytes, back: bool) -> bytes:
+        if self._flip_text is not None and back:
+            data = data.replace(*self._flip_text)
+        if self._flip is None or self._flip[0] is not back:
+            return data
+        at = self._flip[1] - (self.bytes_back if back else self.bytes_forth)
+        if not 0 <= at < len(data):
+            return data
+        changed = bytearray(data)
+        changed[at] ^= 1 << self._flip[2]
+        self._flip = None
+        self.flips += 1
+        return bytes(changed)
 
 
 def _host_and_port(location: str) -> tuple[str, int]:
