@@ -26,8 +26,9 @@ Cancelling
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol, Self
 from urllib.parse import unquote
 
@@ -183,17 +184,21 @@ class FileSource:
         if file.schema is None:
             return
         schema = self.schema.schema
-        inside = pa.schema([field for field in schema if field.name in file.schema.names])
+        in_file = frozenset(file.schema.names)
+        inside = pa.schema([field for field in schema if field.name in in_file])
         keys = {
             field.name: pa.scalar(file.keys.get(field.name), pa.string()).cast(field.type)
             for field in schema
-            if field.name not in file.schema.names
+            if field.name not in in_file
         }
         for batch in self._spec.format.batches(opened.stream, file.path, inside):
             batch.validate(full=self._full_validation)
+            if batch.schema.equals(schema):
+                yield batch
+                continue
             columns = [
                 batch.column(field.name).cast(field.type)
-                if field.name in inside.names
+                if field.name in in_file
                 else pa.repeat(keys[field.name], batch.num_rows)
                 for field in schema
             ]
@@ -233,15 +238,22 @@ def _look(spec: FileSpec, where: Files, wanted: pa.Schema | None) -> tuple[list[
         raise InvalidRequest(
             f"source: {len(paths)} files are more than the {MAX_PARTITIONS} partitions that a dataset may have"
         )
-    files = [_look_at(spec, where, path, wanted) for path in paths]
+    files: list[_File] = []
+    for path in paths:
+        file = _look_at(spec, where, path, wanted)
+        before = files[-1].schema if files else None
+        # Most files have the schema of the one before: it is held once.
+        if file.schema is not None and before is not None and file.schema.equals(before, check_metadata=True):
+            file = replace(file, schema=before)
+        files.append(file)
     schema = _unified(files, wanted)
     if wanted is not None:
-        unknown = [name for name in wanted.names if name not in schema.names]
+        unknown = _missing(wanted.names, schema)
         if unknown:
             raise InvalidRequest(f"source: no file has column {unknown[0]!r} of the schema that was given")
         schema = wanted
     if spec.columns is not None:
-        unknown = [name for name in spec.columns if name not in schema.names]
+        unknown = _missing(spec.columns, schema)
         if unknown:
             raise InvalidRequest(f"source: there is no column {unknown[0]!r}; there are {schema.names}")
         schema = pa.schema([schema.field(name) for name in spec.columns], schema.metadata)
@@ -270,8 +282,22 @@ def _hive_value(text: str) -> str | None:
     return None if text == _HIVE_NULL else unquote(text)
 
 
+def _missing(names: Sequence[str], schema: pa.Schema) -> list[str]:
+    known = frozenset(schema.names)
+    return [name for name in names if name not in known]
+
+
+def _different_schemas(files: Sequence[_File]) -> list[tuple[str, pa.Schema]]:
+    """The schemas of the files, each with the first file that has it."""
+    different: dict[int, tuple[str, pa.Schema]] = {}
+    for file in files:
+        if file.schema is not None:
+            different.setdefault(id(file.schema), (file.path, file.schema))
+    return list(different.values())
+
+
 def _unified(files: Sequence[_File], wanted: pa.Schema | None) -> pa.Schema:
-    schemas = [(file.path, file.schema) for file in files if file.schema is not None]
+    schemas = _different_schemas(files)
     if not schemas:
         if wanted is not None:
             return wanted
@@ -285,12 +311,9 @@ def _unified(files: Sequence[_File], wanted: pa.Schema | None) -> pa.Schema:
                 raise InvalidRequest(
                     f"source: the columns of {path} do not fit those of {first}: {_first_line(error)}"
                 ) from None
-    fields = [
-        field.with_nullable(
-            any(field.name not in each.names or each.field(field.name).nullable for _, each in schemas)
-        )
-        for field in together
-    ]
+    # A column that every file has, and that may be null in none.
+    always = Counter(field.name for _, schema in schemas for field in schema if not field.nullable)
+    fields = [field.with_nullable(always[field.name] < len(schemas)) for field in together]
     for key in dict.fromkeys(key for file in files for key in file.keys):
         if key not in together.names:
             values = [value for file in files if (value := file.keys.get(key)) is not None]

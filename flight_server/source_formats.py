@@ -55,7 +55,8 @@ class Parquet:
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
         rows = max(1, min(MAX_BATCH_ROWS, TARGET_BYTES // max(1, row_bytes)))
-        names = [name for name in file.schema_arrow.names if name in wanted.names]
+        wanted_names = frozenset(wanted.names)  # ``names`` is a list that each access makes anew
+        names = [name for name in file.schema_arrow.names if name in wanted_names]
         yield from file.iter_batches(rows, columns=names, use_threads=False)
 
 
@@ -68,7 +69,8 @@ class Ipc:
     def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         names = self._open(stream).schema.names
         stream.seek(0)
-        included = [index for index, name in enumerate(names) if name in wanted.names]
+        wanted_names = frozenset(wanted.names)
+        included = [index for index, name in enumerate(names) if name in wanted_names]
         reader = self._open(stream, pa.ipc.IpcReadOptions(included_fields=included, use_threads=False))
         if isinstance(reader, pa.ipc.RecordBatchFileReader):
             for index in range(reader.num_record_batches):

@@ -213,3 +213,18 @@ async def test_two_pulls_of_a_file_give_the_same_bytes(served: Served, written: 
     del junk
     assert await read_messages(served.core, dataset) == first
     assert served.core.counters.pulls == 2
+
+
+@every_format
+async def test_files_of_20000_columns_are_read_and_put_together(served: Served, written: str) -> None:
+    """Takes minutes if the work for a column grows with the number of columns."""
+    columns = {f"column-{number:05}": pa.array([number], pa.int64()) for number in range(20_000)}
+    wide = pa.table(columns)
+    served.write(written, wide.drop(["column-00007"]), "key=1/a")
+    served.write(written, wide, "key=2/b")
+    dataset = await served.create(written)
+    first, second = await served.read(dataset)
+    assert second.select(wide.column_names).equals(wide)
+    assert first["column-00007"].null_count == 1
+    assert first["column-19999"].to_pylist() == [19_999]
+    assert first["key"].to_pylist() == [1]
