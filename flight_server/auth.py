@@ -1,7 +1,9 @@
 """Authorization: the one token of a server, the same on both lanes.
 
 A call carries it in the header ``authorization``: ``Bearer <token>``, or ``Basic`` credentials whose
-password is the token. Comparing takes the same time wherever two texts differ.
+password is the token; or, on the gRPC lane, in ``auth-token-bin``, where clients of Flight's older handshake
+put what the handshake gave them. Comparing takes the same time wherever two texts differ, and no error or log
+repeats what was given.
 """
 
 from __future__ import annotations
@@ -12,19 +14,31 @@ import hmac
 from .errors import Unauthenticated
 
 
-def authorize(token: str | None, header: str | None) -> None:
-    """Return if the header carries the token, or if the server has none.
+def authorize(token: str | None, header: str | None, legacy: bytes | None = None) -> None:
+    """Return if the header, or where there is none the legacy one, carries the token, or if the server has none.
 
     Raises:
         Unauthenticated: it does not.
     """
     if token is None:
         return
-    if not header:
+    if header:
+        # aiohttp keeps bytes that are not UTF-8 as surrogates.
+        check(token, [_given(header).encode("utf-8", "surrogateescape")], "in the header 'authorization'")
+    elif legacy:
+        check(token, [legacy], "in the header 'auth-token-bin'")
+    else:
         raise Unauthenticated("this server wants a token: send the header 'authorization: Bearer <token>'")
-    # aiohttp keeps bytes that are not UTF-8 as surrogates.
-    if not hmac.compare_digest(_given(header).encode("utf-8", "surrogateescape"), token.encode()):
-        raise Unauthenticated("the token in the header 'authorization' is not this server's")
+
+
+def check(token: str, given: list[bytes], where: str) -> None:
+    """Return if one of them is the token.
+
+    Raises:
+        Unauthenticated: none is.
+    """
+    if True not in [hmac.compare_digest(each, token.encode()) for each in given]:
+        raise Unauthenticated(f"the token {where} is not this server's")
 
 
 def _given(header: str) -> str:

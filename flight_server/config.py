@@ -62,12 +62,19 @@ def _host_name(value: object) -> object:
     return value
 
 
+def _token(value: object) -> object:
+    if isinstance(value, str) and not (value.isascii() and value.isprintable() and value == value.strip()):
+        raise ValueError("a token is printable ASCII, without spaces around it: it travels in a header")
+    return value
+
+
 def _location(value: object) -> object:
     return FlightLocation.parse(value) if isinstance(value, str) else value
 
 
 Size = Annotated[ByteSize, BeforeValidator(_size)]
 NamedPath = Annotated[Path, BeforeValidator(_named)]
+Token = Annotated[str, BeforeValidator(_token)]
 HostName = Annotated[str, BeforeValidator(_host_name)]
 AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_location)]
 
@@ -150,7 +157,7 @@ class Settings(BaseSettings):
     )
     source_failure_seconds: float = Field(5.0, ge=0, description="how long a failed pull is remembered")
 
-    token: str | None = Field(
+    token: Token | None = Field(
         None,
         min_length=1,
         description="bearer token that every call must carry; better in FLIGHT_SERVER_TOKEN",

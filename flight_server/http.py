@@ -60,25 +60,16 @@ from .browsers import Doorkeeper
 from .core import Core
 from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
+from .http_errors import Runner, refusal
 from .protocol import Ticket, parse_partition
 from .put_framing import PUT_PATH
 from .strict_json import dump_json
 
 BACKLOG = 1024
 IDLE_CONNECTION_SECONDS = 75.0
-RETRY_AFTER_SECONDS = 1
 SHUTDOWN_SECONDS = 1.0
 KEEPALIVE_PROBES = 3
 
-_STATUS = {
-    "INVALID_ARGUMENT": 400,
-    "UNAUTHENTICATED": 401,
-    "PERMISSION_DENIED": 403,
-    "NOT_FOUND": 404,
-    "INTERNAL": 500,
-    "UNIMPLEMENTED": 501,
-    "UNAVAILABLE": 503,
-}
 _HEALTH = frozenset({"/healthz", "/readyz"})
 _OPEN_TO_ALL = _HEALTH | {"/"}
 # Its own style and script, and requests to this server; nothing from elsewhere.
@@ -103,7 +94,7 @@ class HttpServer:
         self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
         self._metrics = metrics.registry(core)
         self._scratch = memoryview(bytearray(intake.READ_BYTES))
-        self._runner: web.AppRunner | None = None
+        self._runner: Runner | None = None
         settings = core.settings
         names = [settings.host, settings.advertise_host, *settings.allowed_hosts]
         self._doorkeeper = Doorkeeper(
@@ -127,7 +118,7 @@ class HttpServer:
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/", self._dashboard)
         listener = self._listener(host, port)
-        self._runner = web.AppRunner(
+        self._runner = Runner(
             app,
             access_log=None,
             handler_cancellation=True,
@@ -173,14 +164,14 @@ class HttpServer:
         except FlightShuffleError as error:
             return _answer(request, error)
         except web.HTTPMethodNotAllowed as error:
-            return _refusal(
+            return refusal(
                 InvalidRequest(
                     f"only GET and HEAD are served here: write with Arrow Flight, or POST to {PUT_PATH}"
                 ),
                 error,
             )
         except web.HTTPException as error:
-            return _refusal(NotFound(f"there is nothing at {request.path}; see /v1/datasets"), error)
+            return refusal(NotFound(f"there is nothing at {request.path}; see /v1/datasets"), error)
         except ConnectionError:
             return web.Response()  # nobody is there to get it
         except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
@@ -256,11 +247,6 @@ class HttpServer:
         )
 
 
-def status_of(error: FlightShuffleError) -> int:
-    """The HTTP status that an error becomes."""
-    return _STATUS[error.status]
-
-
 def _query(request: web.Request, *known: str) -> dict[str, str]:
     """The query's values.
 
@@ -302,16 +288,4 @@ def _json(body: dict[str, Any], status: int = 200) -> web.Response:
 def _answer(request: web.Request, error: FlightShuffleError) -> web.StreamResponse:
     """The error as this connection speaks: HTTP, or what it was upgraded to."""
     speaks = None if request.transport is None else request.transport.get_protocol()
-    return speaks.refuse(error) if isinstance(speaks, intake.Intake) else _refusal(error)
-
-
-def _refusal(error: FlightShuffleError, http: web.HTTPException | None = None) -> web.Response:
-    headers = {} if http is None else {name: value for name, value in http.headers.items() if name == "Allow"}
-    status = status_of(error) if http is None else http.status
-    if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    elif status == 503:
-        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-    return web.Response(
-        body=error.to_json().encode(), status=status, content_type="application/json", headers=headers
-    )
+    return speaks.refuse(error) if isinstance(speaks, intake.Intake) else refusal(error)

@@ -37,15 +37,23 @@ from pyarrow import flight
 
 from . import gets, infos, puts, wire
 from .actions import run as run_action
-from .auth import authorize
+from .auth import authorize, check
 from .core import Core
 from .dataset import Dataset
-from .errors import ERROR_TRAILER, FlightShuffleError, InternalError, InvalidRequest, Unsupported
+from .errors import (
+    ERROR_TRAILER,
+    FlightShuffleError,
+    InternalError,
+    InvalidRequest,
+    Unauthenticated,
+    Unsupported,
+)
 from .protocol import ACTIONS, GENERATION_HEADER, Ticket
 from .readback import Reader
 
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
+HANDSHAKE_SECONDS = 10.0
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 LAST_ANSWERS_SECONDS = 5.0
 LAST_WORDS_SECONDS = 1.0
@@ -119,15 +127,31 @@ class FlightService:
         return guarded
 
     def _authorize(self, context: Context) -> None:
-        authorize(self._core.settings.token, _metadata(context, "authorization"))
+        header, legacy = _metadata(context, "authorization"), _metadata(context, "auth-token-bin")
+        authorize(self._core.settings.token, header, None if legacy is None else legacy.encode("latin-1"))
 
     async def handshake(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """Exchange basic credentials, whose password is the token, for the bearer header."""
+        """Exchange credentials for the token: as the header ``authorization`` for those that gave it themselves;
+        else as the answer to a first message that is a ``BasicAuth`` whose password is the token, or the token.
+        """
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await self._shake_hands(aiter(requests), context)
+        except TimeoutError:
+            raise Unauthenticated(f"the handshake has not ended within {HANDSHAKE_SECONDS:g} s") from None
+
+    async def _shake_hands(self, messages: AsyncIterator[bytes], context: Context) -> None:
         token = self._core.settings.token
         if token is not None:
-            self._authorize(context)
+            by_message = _metadata(context, "authorization") is None
+            if by_message:
+                _check_handshake(token, await anext(messages, b""))
+            else:
+                self._authorize(context)
             await context.send_initial_metadata((("authorization", f"Bearer {token}"),))
-        async for request in requests:
+            if by_message:
+                await context.write(wire.field(2, token.encode()))
+        async for request in messages:
             payload = wire.bytes_field(request, 2, "HandshakeRequest")
             await context.write(wire.field(2, payload) if payload else b"")
 
@@ -338,6 +362,16 @@ def _metadata(context: Context, key: str) -> str | None:
         if name == key:
             return value if isinstance(value, str) else value.decode("latin-1")
     return None
+
+
+def _check_handshake(token: str, request: bytes) -> None:
+    payload = wire.bytes_field(request, 2, "HandshakeRequest")
+    if not payload:
+        authorize(token, None)
+    given = [payload]
+    with suppress(InvalidRequest):  # not a BasicAuth: 2 user name, 3 password
+        given.append(wire.bytes_field(payload, 3, "BasicAuth"))
+    check(token, given, "in the handshake, as the password or as the whole payload,")
 
 
 async def _abort(context: Context, error: FlightShuffleError) -> None:

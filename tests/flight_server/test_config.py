@@ -131,3 +131,11 @@ def test_the_file_must_be_there_and_be_toml(tmp_path: Path) -> None:
 def test_each_setting_says_what_it_means() -> None:
     for name, field in Settings.model_fields.items():
         assert field.description, name
+
+
+@pytest.mark.parametrize("token", ["tökén", "tok\nen", " tok", "tok ", "tok\x7f"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(token: str) -> None:
+    with pytest.raises(ValidationError, match="printable ASCII") as caught:
+        config.load({"token": token})
+    (sentence,) = config.explained(caught.value)
+    assert sentence.removeprefix("--token: a token").count("tok") == 0

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import flight
 
 from flight_server.errors import error_classes
-from flight_server.http import status_of
+from flight_server.http_errors import status_of
 from tests.support.bulk import RawGet, get, head_of
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,3 +90,108 @@ def test_a_server_without_a_token_needs_none(flight_server_process: Any) -> None
     with RawFlight(server.location) as raw:
         for rpc in ("ListFlights", "ListActions"):
             raw.ask(rpc, request(rpc))
+
+
+class Legacy(flight.ClientAuthHandler):
+    """Flight's older handshake: sends one payload, and keeps the answer as the token."""
+
+    def __init__(self, payload: bytes) -> None:
+        super().__init__()
+        self._payload = payload
+        self.token = b""
+
+    def authenticate(self, outgoing: Any, incoming: Any) -> None:
+        outgoing.write(self._payload)
+        self.token = incoming.read()
+
+    def get_token(self) -> bytes:
+        return self.token
+
+
+@pytest.mark.parametrize("payload", [flight.BasicAuth("anybody", TOKEN).serialize(), TOKEN.encode()])
+def test_the_older_handshake_gives_a_token_for_both_headers(server: ServerProcess, payload: bytes) -> None:
+    handler = Legacy(payload)
+    with flight.connect(server.location) as client:
+        client.authenticate(handler)
+        assert client.do_get(flight.Ticket(b"d")).read_all().num_rows == 1
+    assert handler.token == TOKEN.encode()
+    with flight.connect(server.location) as client:
+        options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + handler.token)])
+        assert client.do_get(flight.Ticket(b"d"), options).read_all().num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (flight.BasicAuth("anybody", "wr0ng").serialize(), "is not this server's"),
+        (flight.BasicAuth("wr0ng", "").serialize(), "is not this server's"),
+        (flight.BasicAuth(TOKEN, "wr0ng").serialize(), "is not this server's"),
+        (b"wr0ng", "is not this server's"),
+        (b"\xff\xff", "is not this server's"),
+        (b"", "wants a token"),
+    ],
+)
+def test_the_older_handshake_gives_nothing_for_another_password(
+    server: ServerProcess, payload: bytes, words: str
+) -> None:
+    handler = Legacy(payload)
+    with flight.connect(server.location) as client:
+        with pytest.raises(flight.FlightUnauthenticatedError, match=words) as caught:
+            client.authenticate(handler)
+        assert "wr0ng" not in str(caught.value)
+        handler.token = b"wr0ng"
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            client.do_get(flight.Ticket(b"d"))
+
+
+def test_a_handshake_without_a_message_is_told_what_is_wanted(server: ServerProcess) -> None:
+    with RawFlight(server.location) as raw, pytest.raises(Refused, match="wants a token"):
+        raw.ask("Handshake", iter([]))
+
+
+def test_a_token_given_as_a_binary_header_must_be_the_token(server: ServerProcess) -> None:
+    for token, options in (
+        (TOKEN.encode(), {"headers": [(b"auth-token-bin", TOKEN.encode())]}),
+        (b"wr0ng", {"headers": [(b"auth-token-bin", b"wr0ng")]}),
+        (b"both", {"headers": [(b"auth-token-bin", TOKEN.encode()), (b"authorization", b"Bearer wr0ng")]}),
+    ):
+        with flight.connect(server.location) as client:
+            call = flight.FlightCallOptions(**options)
+            if token == TOKEN.encode():
+                assert client.do_get(flight.Ticket(b"d"), call).read_all().num_rows == 1
+            else:
+                with pytest.raises(flight.FlightUnauthenticatedError):
+                    client.do_get(flight.Ticket(b"d"), call)
+
+
+MALFORMED = [
+    b"Authorization: Bearer S3CR3T\0x",
+    b"Authorization: Bearer S3CR3T\x01",
+    b"Authorization : Bearer S3CR3T",
+    b"Authorization: Bearer S3CR3T\nX",
+    b"Authorization: Bearer " + 5000 * b"S3CR3T",
+    b"Authorization\xff: Bearer S3CR3T",
+    b"Authorization: Basic S3CR3T",
+    b"Authorization: S3CR3T",
+    b"Bearer S3CR3T",
+]
+
+
+def test_a_malformed_header_is_repeated_neither_in_the_answer_nor_in_the_log(
+    flight_server_process: Any,
+) -> None:
+    server = flight_server_process(memory_limit="64MiB", log_level="debug", token=TOKEN)
+    host, _, port = server.http.partition("://")[2].rpartition(":")
+    before, after = b"GET /v1/why HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", b"\r\n\r\n"
+    for request in [before + head + after for head in MALFORMED] + [MALFORMED[0] + after]:
+        with (
+            socket.create_connection((host, int(port)), 30) as connection,
+            connection.makefile("rb") as answer,
+        ):
+            connection.sendall(request)
+            said = answer.read()
+        assert said.startswith((b"HTTP/1.0 400 ", b"HTTP/1.1 401 "))
+        assert b"S3CR3T" not in said
+    assert server.terminate() == 0
+    assert len(server.events("malformed_request")) == len(MALFORMED) - 1
+    assert "S3CR3T" not in server.tail(10_000)
