@@ -18,7 +18,12 @@ What runs when
 
 Groups
     ``applyInArrow`` groups by the keys of the exchange before it. A ``mapInArrow`` between the two must pass
-    those columns on unchanged: a row whose key it changes stays in the partition of the old one.
+    those columns on unchanged: a row whose key it changes stays in the partition of the old one. The group of a
+    key that belongs to another partition is an error, which names the stage and the key.
+
+Sizes of batches
+    Functions are given batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBatch`` and
+    ``maxBytesPerBatch``, as they are set when ``toDF`` is called.
 
 Failing
     When a job fails, the datasets of the pipeline are dropped and Spark's exception is raised: it ends with
@@ -48,12 +53,12 @@ from pyspark.util import PythonEvalType
 from flight_server.errors import InvalidRequest
 from flight_server.protocol import MAX_PARTITIONS
 from spark_client.arrow_types import Declared
-from spark_client.grouping import check_groupable
+from spark_client.grouping import PlacedKeys, check_groupable
 from spark_client.placement import partition_ids
 from spark_client.reads import Source
 from spark_client.shuffles import Shuffles
-from spark_client.spark_types import arrow_schema, check_frame, declared_struct
-from spark_client.stages import GroupStage, MapStage, Stage, run
+from spark_client.spark_types import arrow_schema, batch_limits, check_frame, check_key, declared_struct
+from spark_client.stages import GroupStage, MapStage, Pass, Stage, run
 from spark_client.tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, WriteTask
 
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
@@ -138,9 +143,15 @@ class Pipeline:
             raise InvalidRequest(f"{stage}: {exchange} has no keys to group by; name them", stage=stage)
         keys = self._keys(exchange.keys, stage)
         check_groupable(self.current.declared.schema, keys, stage)
+        for key in keys:
+            check_key(self.current.struct, key, stage)
+        before = self.done[-1].declared.schema
+        placed = PlacedKeys(
+            str(exchange), pa.schema([before.field(key) for key in exchange.keys]), exchange.partitions
+        )
         with_keys, iterates = _signature(fn, stage)
         return self._with(
-            GroupStage(fn, declared, keys, self.current.declared.schema, with_keys, iterates), struct
+            GroupStage(fn, declared, keys, self.current.declared.schema, with_keys, iterates, placed), struct
         )
 
     def exchange(
@@ -158,7 +169,7 @@ class Pipeline:
 
         Raises:
             InvalidRequest: a number of partitions or a budget out of range, a key that is not a column, or
-                one whose type has no hash.
+                one whose type has no hash, a collation, or a variant in it.
         """
         if isinstance(partitions, str):
             named = ", ".join(map(repr, (partitions, *keys)))
@@ -175,13 +186,7 @@ class Pipeline:
             raise InvalidRequest(f"{where}: budget_bytes must be at least 1 MiB, not {budget_bytes!r}")
         found = self._keys(keys, where)
         for key in found:
-            collated = self.current.struct[key].dataType.simpleString()
-            if "collate" in collated:
-                raise InvalidRequest(
-                    f"{where}: key {key!r} is {collated}, and rows are placed by bytes; "
-                    "make a column of its collation key, or cast it to string",
-                    column=key,
-                )
+            check_key(self.current.struct, key, where)
         if found:
             schema = self.current.declared.schema
             nothing = pa.RecordBatch.from_arrays(
@@ -210,7 +215,8 @@ class Pipeline:
         if not self.done:
             if not self.current.stages:
                 return self.df
-            return self.df.mapInArrow(partial(run, self.current.stages), self.current.struct)
+            how = Pass(limits=batch_limits(self._spark))
+            return self.df.mapInArrow(partial(run, self.current.stages, how=how), self.current.struct)
         token = uuid.uuid4().hex
         source: Source | None = None
         partitions = 0
@@ -225,7 +231,7 @@ class Pipeline:
                     self.shuffles.discard(before.dataset)
             partitions = segment.exchange.partitions
         assert source is not None
-        task = ReadTask(source, self.current.stages)
+        task = ReadTask(source, self.current.stages, batch_limits(self._spark))
         df = _numbers(self._spark, partitions).mapInArrow(task.run, self.current.struct)
         self.shuffles.remember(df, source.dataset)
         return df
@@ -254,6 +260,8 @@ class Pipeline:
         else:
             placement = ByKeys(exchange.keys, exchange.partitions)
 
+        limits = batch_limits(self._spark)
+
         def task(generation: str) -> WriteTask:
             return WriteTask(
                 self.shuffles.server,
@@ -263,7 +271,8 @@ class Pipeline:
                 segment.declared,
                 placement,
                 segment.stages,
-                ReadTask(source) if source is not None else None,
+                source,
+                limits,
                 exchange.budget_bytes,
             )
 

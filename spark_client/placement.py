@@ -26,8 +26,8 @@ What is refused
     decimal256, ...): there is nothing to be equal to, and the error names the cast that helps.
 
 What is not supported
-    Strings with a collation other than Spark's default UTF8_BINARY. Arrow does not show the collation: such
-    a key is placed by its bytes here, and by its collation key in Spark.
+    Strings with a collation other than Spark's default UTF8_BINARY, and variants. Arrow shows neither: the plan
+    refuses such keys (:func:`spark_client.spark_types.check_key`), this module places them by their bytes.
 
 Names of keys
     A key is a column's exact name, or else the only name that equals it when case is ignored, as Spark

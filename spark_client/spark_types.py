@@ -8,15 +8,18 @@ exchange. Works on Spark Classic and Spark Connect.
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType, VariantType
 
 from flight_server.errors import InvalidRequest
+from spark_client.batch_limits import BatchLimits
 
 
 def check_frame(df: DataFrame, where: str) -> None:
@@ -59,6 +62,58 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
     if twice:
         raise InvalidRequest(f"{stage}: the schema names {', '.join(twice)} twice; rename one", stage=stage)
     return struct
+
+
+def check_key(struct: StructType, key: str, where: str) -> None:
+    """Nothing, if Spark's equality of the key's values is that of their bytes.
+
+    Raises:
+        InvalidRequest: a collation or a variant, at any depth: Arrow shows neither.
+    """
+    kind = struct[key].dataType
+    for part in _parts(kind):
+        collation = getattr(part, "collation", "UTF8_BINARY")
+        if collation != "UTF8_BINARY":
+            raise InvalidRequest(
+                f"{where}: key {key!r} is {kind.simpleString()}, and rows are placed and grouped by their bytes, "
+                f"not by collation {collation}; make a column of its collation key, or cast it to string",
+                column=key,
+            )
+        if isinstance(part, VariantType):
+            raise InvalidRequest(
+                f"{where}: key {key!r} is {kind.simpleString()}, and equal variants may differ in their bytes; "
+                "make a column of what it is keyed by, for example with variant_get",
+                column=key,
+            )
+
+
+def batch_limits(spark: SparkSession) -> BatchLimits:
+    """The session's limits of the batches that Python functions are given."""
+    rows = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
+    # Spark 4.0 has no such setting; later ones check the default, too.
+    size = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch", f"{(1 << 31) - 2}b")
+    return BatchLimits(int(rows or 0), _java_bytes(size or ""))
+
+
+def _java_bytes(text: str) -> int:
+    """A size as Spark's settings write it: a number and a unit, which is a power of 1024."""
+    found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
+    return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0
+
+
+def _parts(kind: DataType) -> Iterator[DataType]:
+    """The type and all types inside it."""
+    yield kind
+    if isinstance(kind, StructType):
+        for field in kind:
+            yield from _parts(field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _parts(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _parts(kind.keyType)
+        yield from _parts(kind.valueType)
+    elif isinstance(kind, UserDefinedType):
+        yield from _parts(kind.sqlType())
 
 
 def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Schema:

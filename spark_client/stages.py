@@ -8,7 +8,7 @@ Memory that a function uses again
     A function may change what it gave as soon as it goes on, as with Spark, which has encoded it by then. So a
     batch is copied before a later stage or a writer gets it, and a group's result before the next group's call,
     as far as the function may have its memory (see :mod:`spark_client.own_memory`). What leaves the last stage
-    is copied only if :func:`run` is told that it is kept.
+    is copied only if :class:`Pass` says that it is kept.
 
 Signatures
     Those of Spark. A map stage calls ``fn(Iterator[RecordBatch]) -> Iterator[RecordBatch]`` once. A group
@@ -16,8 +16,8 @@ Signatures
     iterator of batches; a function of two arguments gets the keys, a tuple of Arrow scalars, before it.
 
 Groups
-    A group stage first gathers its whole partition: the worker must have room for it, and for one window of
-    :mod:`spark_client.grouping` beside it. Results of small groups are put together into batches of
+    A group stage first gathers its whole partition: the worker must have room for it, and for what
+    :mod:`spark_client.grouping` takes beside it. Results of small groups are put together into batches of
     ``BATCH_ROWS`` rows or ``BATCH_BYTES``, because one message for each group would cost more than the group.
 
 Errors
@@ -28,7 +28,7 @@ Errors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,11 +36,31 @@ import pyarrow as pa
 
 from flight_server.errors import InvalidRequest
 from spark_client.arrow_types import Declared
-from spark_client.grouping import groups
+from spark_client.batch_limits import NO_LIMITS, BatchLimits
+from spark_client.grouping import PlacedKeys, groups
 from spark_client.own_memory import Lent, own
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How stages are run in one task.
+
+    Args:
+        kept: whether the caller keeps a batch, or part of it, when it asks for the next one.
+        partition: which partition of the exchange the batches are; None where there is none.
+        limits: of the batches that functions are given.
+    """
+
+    kept: bool = False
+    partition: int | None = None
+    limits: BatchLimits = NO_LIMITS
+
+
+ENCODED_AT_ONCE = Pass()
+"""For a caller that keeps nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +70,24 @@ class MapStage:
     fn: Callable[[Iterator[Any]], Iterable[Any]]
     declared: Declared
 
-    def run(self, batches: Iterator[Any], *, kept: bool) -> Iterator[Any]:
-        """The function's batches, checked and cast; empty ones are left out.
-
-        ``kept`` says that they must stay as they are when the next one is asked for.
-        """
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
+        """The function's batches, checked and cast; empty ones are left out."""
         name = self.declared.stage
         lent = Lent()
-        given = lent.each(batches)
+        given = lent.each(how.limits.cut(batches))
         for batch in _noted(name, lambda: iter(_iterable(self.fn(given), name, "an iterator"))):
             _expect(batch, pa.RecordBatch, name)
             if batch.num_rows:
                 cast = self.declared.cast(batch)
-                yield own(cast, lent) if kept else cast
+                yield own(cast, lent) if how.kept else cast
 
 
 @dataclass(frozen=True)
 class GroupStage:
     """``applyInArrow``: one call of ``fn`` for each group of ``keys`` in the partition.
 
-    ``schema`` is the input's; ``with_keys`` and ``iterates`` say which signature ``fn`` has.
+    ``schema`` is the input's; ``with_keys`` and ``iterates`` say which signature ``fn`` has; ``placed`` is how
+    the exchange has placed the keys, None where that is not known.
     """
 
     fn: Callable[..., Any]
@@ -78,15 +96,19 @@ class GroupStage:
     schema: pa.Schema
     with_keys: bool
     iterates: bool
+    placed: PlacedKeys | None = None
 
-    def run(self, batches: Iterator[Any], *, kept: bool) -> Iterator[Any]:  # noqa: ARG002  # results are always copied
-        """The function's results, checked, cast and put together."""
-        table = pa.Table.from_batches(list(batches), self.schema)
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
+        """The function's results, checked, cast and put together.
+
+        Raises:
+            InvalidRequest: a group that the exchange would have placed elsewhere, or a result that does not fit.
+        """
         results: list[pa.Table] = []
         rows = size_bytes = 0
-        for keys, group in groups(table, self.keys):
+        for keys, group in groups(list(batches), self.schema, self.keys, check=partial(self._check, how)):
             lent = Lent(group)
-            for result in _noted(self.declared.stage, partial(self._call, keys, group)):
+            for result in _noted(self.declared.stage, partial(self._call, keys, group, how)):
                 if not result.num_rows:
                     continue
                 results.append(own(self.declared.cast(result), lent))
@@ -96,33 +118,32 @@ class GroupStage:
                     results, rows, size_bytes = [], 0, 0
         yield from _batches(results)
 
-    def _call(self, keys: tuple[Any, ...], group: pa.Table) -> Iterator[Any]:
+    def _call(self, keys: tuple[Any, ...], group: pa.Table, how: Pass) -> Iterator[Any]:
         first = (keys,) if self.with_keys else ()
         if not self.iterates:
             result = self.fn(*first, group)
             _expect(result, pa.Table, self.declared.stage)
             yield result
             return
-        for batch in _iterable(self.fn(*first, iter(group.to_batches())), self.declared.stage, "an iterator"):
+        batches = how.limits.cut(iter(group.to_batches()))
+        for batch in _iterable(self.fn(*first, batches), self.declared.stage, "an iterator"):
             _expect(batch, pa.RecordBatch, self.declared.stage)
             yield pa.Table.from_batches([batch])
+
+    def _check(self, how: Pass, keys: pa.RecordBatch) -> None:
+        if self.placed is not None and how.partition is not None:
+            self.placed.check(keys, how.partition, self.declared.stage)
 
 
 Stage = MapStage | GroupStage
 
 
-def run(stages: Sequence[Stage], batches: Iterator[Any], *, kept: bool = False) -> Iterator[Any]:
-    """The batches that leave the last stage; those that came in when there is none.
-
-    Args:
-        stages: what to run, in this order.
-        batches: what the first stage works on.
-        kept: whether the caller keeps a batch, or part of it, when it asks for the next one.
-    """
+def run(stages: Sequence[Stage], batches: Iterator[Any], how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
+    """The batches that leave the last stage; those that came in when there is none."""
     if stages:
         batches = _given(batches)
     for number, stage in enumerate(stages, 1):
-        batches = stage.run(batches, kept=kept or number < len(stages))
+        batches = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
     return batches
 
 
@@ -170,5 +191,8 @@ def _expect(result: Any, kind: Any, stage: str) -> None:
 
 
 def _batches(results: list[pa.Table]) -> Iterator[Any]:
-    if results:
+    if len(results) == 1:
+        # A large result stays in its chunks: a copy of it would have to have room, too.
+        yield from results[0].to_batches()
+    elif results:
         yield from pa.concat_tables(results).combine_chunks().to_batches()

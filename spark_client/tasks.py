@@ -29,11 +29,12 @@ from pyspark import TaskContext
 from flight_server.protocol import PutCommand
 from spark_client import stages as stages_
 from spark_client.arrow_types import Declared
+from spark_client.batch_limits import NO_LIMITS, BatchLimits
 from spark_client.coalescer import Coalescer
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
 from spark_client.puts import PutStream
 from spark_client.reads import Source
-from spark_client.stages import Stage
+from spark_client.stages import Pass, Stage
 from spark_client.transport import Server
 
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
@@ -97,17 +98,21 @@ class InTurn:
 class ReadTask:
     """Reads the partitions whose numbers come in, and runs the stages over each.
 
-    One task gets one number: the plan has as many Spark partitions as the dataset has.
+    One task gets one number: the plan has as many Spark partitions as the dataset has. ``kept`` and ``limits``:
+    see :class:`~spark_client.stages.Pass`.
     """
 
     source: Source
     stages: tuple[Stage, ...] = ()
+    limits: BatchLimits = NO_LIMITS
+    kept: bool = False
 
     def run(self, numbers: Iterator[Any]) -> Iterator[Any]:
         """The rows of the partitions, after the stages."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from stages_.run(self.stages, self.source.read(number))
+                how = Pass(self.kept, number, self.limits)
+                yield from stages_.run(self.stages, self.source.read(number), how)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ class WriteTask:
     declared: Declared
     placement: Placement
     stages: tuple[Stage, ...] = ()
-    source: ReadTask | None = None
+    source: Source | None = None
+    limits: BatchLimits = NO_LIMITS
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
     places: tuple[str, ...] | None = None
 
@@ -133,8 +139,10 @@ class WriteTask:
         context = TaskContext.get()
         assert context is not None
         producer, attempt = context.partitionId(), str(context.taskAttemptId())
-        given = self.source.run(batches) if self.source else batches
-        rows = stages_.run(self.stages, given, kept=True)
+        if self.source is not None:
+            rows = ReadTask(self.source, self.stages, self.limits, kept=True).run(batches)
+        else:
+            rows = stages_.run(self.stages, batches, Pass(kept=True, limits=self.limits))
         answer = self.write(rows, producer, attempt)
         report = [producer, attempt, answer["rows"], answer["frames"], answer["bytes"]]
         columns = [pa.array([value], field_.type) for value, field_ in zip(report, _REPORT, strict=True)]

@@ -190,6 +190,45 @@ def test_functions_may_fill_the_same_memory_for_every_batch(
     assert sorted(row.id for row in out.collect()) == list(range(100_000))
 
 
+def test_groups_of_a_changed_key_are_refused_and_of_an_unchanged_one_are_whole(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def halves(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch.set_column(0, "k", pc.divide(batch.column("k"), 2))
+
+    def count(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        return pa.table({"k": [str(keys[0])], "n": [table.num_rows]})
+
+    df = spark.range(0, 1000, 1, 4).selectExpr("if(id % 50 = 0, null, id % 50) as k", "id")
+    for step in (client.pipeline(df), client.pipeline(df).mapInArrow(same, df.schema)):
+        placed = step.exchange(7, "k")
+        whole = placed.mapInArrow(same, "k int, id long").applyInArrow(count, "k string, n long").toDF()
+        assert [row.n for row in whole.collect()] == [20] * 50
+        split = placed.mapInArrow(halves, df.schema).applyInArrow(count, "k string, n long").toDF()
+        with pytest.raises(
+            Exception, match=r"stage . \(applyInArrow count\).*'k' = .*exchange\(7, 'k'\) places it"
+        ):
+            split.collect()
+
+
+def test_batches_after_an_exchange_are_as_large_as_spark_makes_them(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def sizes(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pa.record_batch({"rows": pa.array([len(batch)])})
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "700")
+    try:
+        out = client.pipeline(spark.range(5000)).exchange(1).mapInArrow(sizes, "rows long").toDF()
+        found = [row.rows for row in out.collect()]
+        assert max(found) == 700
+        assert sum(found) == 5000
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
 def test_a_result_can_be_computed_again_until_it_is_released(
     client: ShuffleClient, spark: SparkSession
 ) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 from flight_server.errors import InvalidRequest
 from spark_client import ShuffleClient
+from spark_client.batch_limits import BatchLimits
 from spark_client.exchange import Pipeline, _signature
+from spark_client.spark_types import batch_limits
 from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -171,8 +173,38 @@ def test_a_writer_with_no_room_to_gather_is_refused(pipeline: Pipeline) -> None:
 
 def test_a_key_with_a_collation_is_refused(spark: SparkSession, client: ShuffleClient) -> None:
     df = spark.sql("select 'a' collate UTF8_LCASE as name")
-    with pytest.raises(InvalidRequest, match="placed by bytes"):
+    with pytest.raises(InvalidRequest, match="not by collation UTF8_LCASE"):
         client.pipeline(df).exchange(4, "name")
+
+
+@pytest.mark.parametrize(
+    ("type_", "what"),
+    [
+        ("string collate UTF8_LCASE", "not by collation UTF8_LCASE"),
+        ("struct<a: struct<b: string collate UNICODE_CI>>", "not by collation UNICODE_CI"),
+        ("struct<a: string collate UTF8_BINARY_RTRIM>", "not by collation UTF8_BINARY_RTRIM"),
+        ("variant", "equal variants may differ"),
+        ("struct<a: variant>", "equal variants may differ"),
+    ],
+)
+def test_a_key_that_its_bytes_do_not_tell_is_refused_wherever_it_is_declared(
+    spark: SparkSession, client: ShuffleClient, type_: str, what: str
+) -> None:
+    schema = f"id long, name {type_}"
+    with pytest.raises(InvalidRequest, match=f"DataFrame.*{what}|exchange.*{what}"):
+        client.pipeline(spark.createDataFrame([], schema)).exchange(4, "name")
+    before = client.pipeline(spark.createDataFrame([], "id long, name string"))
+    with pytest.raises(InvalidRequest, match=rf"exchange\(4, 'name'\).*{what}"):
+        before.mapInArrow(same, schema).exchange(4, "name")
+    with pytest.raises(InvalidRequest, match=rf"stage 2 \(applyInArrow group\).*{what}"):
+        before.exchange(4, "name").mapInArrow(same, schema).applyInArrow(group, "id long")
+    # Beside the keys they are as good as any other column.
+    before.exchange(4, "id").mapInArrow(same, schema).applyInArrow(group, schema).exchange(2, "id")
+
+
+def test_a_field_may_be_called_as_a_refused_type_is(spark: SparkSession, client: ShuffleClient) -> None:
+    df = spark.createDataFrame([], "k struct<collate: int, variant: string>")
+    client.pipeline(df).exchange(4, "k")
 
 
 def test_a_frame_without_columns_or_with_one_name_twice_is_refused(
@@ -239,6 +271,21 @@ def test_the_signature_of_a_group_function_is_read_as_spark_reads_it() -> None:
     assert _signature(keyed, "s") == (True, False)
     assert _signature(iterating, "s") == (False, True)
     assert _signature(keyed_iterating, "s") == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("size", "size_bytes"), [("64k", 65536), ("1mb", 1 << 20), ("5000", 5000), ("77b", 77)]
+)
+def test_batches_are_limited_as_the_session_says(spark: SparkSession, size: str, size_bytes: int) -> None:
+    names = [f"spark.sql.execution.arrow.max{what}PerBatch" for what in ("Records", "Bytes")]
+    for name, value in zip(names, ("0", size), strict=True):
+        spark.conf.set(name, value)
+    try:
+        assert batch_limits(spark) == BatchLimits(0, size_bytes)
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+    assert batch_limits(spark).rows == 10_000
 
 
 def test_release_wants_the_very_frame_that_a_pipeline_returned(

@@ -16,7 +16,7 @@ from spark_client.arrow_types import Declared
 from spark_client.batch_sizes import allocations
 from spark_client.coalescer import Coalescer
 from spark_client.own_memory import Lent, own
-from spark_client.stages import GroupStage, MapStage, Stage, run
+from spark_client.stages import GroupStage, MapStage, Pass, Stage, run
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 ROWS = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=6), max_size=8)
@@ -115,7 +115,7 @@ def test_a_groups_result_stays_when_the_next_group_is_worked_on(
 def test_a_writer_may_gather_batches(partitions: int, rows: list[list[tuple[int, int]]]) -> None:
     coalescer = Coalescer(SCHEMA, partitions)
     frames: list[Any] = []
-    for batch in run((reuses(rows),), iter([]), kept=True):
+    for batch in run((reuses(rows),), iter([]), Pass(kept=True)):
         frames += coalescer.add(batch, batch.column("k").to_numpy() % partitions)
     frames += coalescer.finish()
     given_rows = list(itertools.chain(*rows))
@@ -131,7 +131,7 @@ def test_columns_that_only_pass_through_are_not_copied() -> None:
         for batch in batches:
             yield pa.record_batch([batch.column(0).slice(1), pa.array(np.array([7, 8]))], schema=SCHEMA)
 
-    (found,) = run((map_stage(adds),), iter([source]), kept=True)
+    (found,) = run((map_stage(adds),), iter([source]), Pass(kept=True))
     addresses = [column.buffers()[1].address for column in found.columns]
     assert addresses[0] == source.column(0).buffers()[1].address
     assert rows_of([found]) == [(2, 7), (3, 8)]

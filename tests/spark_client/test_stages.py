@@ -11,7 +11,8 @@ import pytest
 
 from flight_server.errors import InvalidRequest, PartitionFailed
 from spark_client.arrow_types import Declared
-from spark_client.stages import BATCH_ROWS, GroupStage, MapStage, run
+from spark_client.batch_limits import BatchLimits
+from spark_client.stages import BATCH_ROWS, GroupStage, MapStage, Pass, run
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -145,3 +146,47 @@ def test_a_result_of_the_wrong_kind_is_named(fn: Any, what: str) -> None:
 def test_a_group_result_of_the_wrong_kind_is_named() -> None:
     with pytest.raises(InvalidRequest, match="gave dict where"):
         list(run([group_stage(lambda table: table.to_pydict())], iter([batch(["a"], [1])])))
+
+
+@pytest.mark.parametrize(("limits", "expected"), [
+    (BatchLimits(), [10, 3]),
+    (BatchLimits(rows=4), [4, 4, 2, 3]),
+    (BatchLimits(rows=-1, size_bytes=-1), [10, 3]),
+    (BatchLimits(size_bytes=40), [2, 2, 2, 2, 2, 2, 1]),
+    (BatchLimits(size_bytes=1), [1] * 13),
+])  # fmt: skip
+def test_functions_are_given_batches_within_the_limits(limits: BatchLimits, expected: list[int]) -> None:
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    given = [pa.record_batch([pa.array(range(n))] * 2, schema=schema) for n in (10, 3)]
+    declared = Declared("a stage", schema)
+    seen: list[list[int]] = [[], []]
+
+    def counting(number: int) -> Any:
+        def fn(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                seen[number].append(len(batch))
+                yield batch
+
+        return fn
+
+    def whole(batches: Iterator[Any]) -> Iterator[Any]:
+        yield pa.concat_batches(list(batches)).slice(0, 10)
+        yield given[1]
+
+    stages = [MapStage(fn, declared) for fn in (counting(0), whole, counting(1))]
+    list(run(stages, iter(given), Pass(limits=limits)))
+    assert seen == [expected, expected]
+
+
+def test_a_group_function_that_iterates_is_given_batches_within_the_limits() -> None:
+    seen: list[int] = []
+
+    def fn(batches: Iterator[Any]) -> Iterator[Any]:
+        for found in batches:
+            seen.append(len(found))
+            yield found
+
+    stage = group_stage(fn, iterates=True)
+    given = batch(["a"] * 7, list(range(7)))
+    assert rows(run([stage], iter([given]), Pass(limits=BatchLimits(rows=3)))) == rows(iter([given]))
+    assert seen == [3, 3, 1]
