@@ -112,6 +112,7 @@ def serve(
     lease_seconds: Annotated[float | None, _option("lease_seconds")] = None,
     budget_deadline_seconds: Annotated[float | None, _option("budget_deadline_seconds")] = None,
     stall_seconds: Annotated[float | None, _option("stall_seconds")] = None,
+    put_idle_seconds: Annotated[float | None, _option("put_idle_seconds")] = None,
     schema_seconds: Annotated[float | None, _option("schema_seconds")] = None,
     keepalive_seconds: Annotated[float | None, _option("keepalive_seconds")] = None,
     drain_grace_seconds: Annotated[float | None, _option("drain_grace_seconds")] = None,

@@ -136,6 +136,12 @@ class Settings(BaseSettings):
         gt=0,
         description="a reader that takes nothing for so long is ended when others wait for its room",
     )
+    put_idle_seconds: float = Field(
+        900.0,
+        ge=0,
+        description="a producer that sends no message for so long is ended; 0: never. Inside a message on the "
+        "bulk lane it is --stall-seconds",
+    )
     schema_seconds: float = Field(
         60.0, gt=0, description="how long a reader waits for a schema nobody has sent"
     )

@@ -12,6 +12,7 @@
     ├── Unavailable             UNAVAILABLE        try again later, here or elsewhere
     │   ├── OutOfBudget         UNAVAILABLE        memory and disk stayed full until the deadline
     │   ├── Draining            UNAVAILABLE        the server is going down
+    │   ├── ProducerStalled     UNAVAILABLE        a producer sent nothing until its deadline
     │   ├── ReaderTooSlow       UNAVAILABLE        a stalled reader held bytes that others waited for
     │   ├── ReadTrouble         UNAVAILABLE        the disk does not give a frame back now
     │   └── SourceUnavailable   UNAVAILABLE        what a source dataset pulls from cannot be reached
@@ -174,6 +175,12 @@ class ReadTrouble(Unavailable):
     """The disk does not give a frame back now; the frame stays, and the next read may get it."""
 
     code = "read_trouble"
+
+
+class ProducerStalled(Unavailable):
+    """A producer sent nothing until the deadline of its put."""
+
+    code = "producer_stalled"
 
 
 class SourceUnavailable(Unavailable):

@@ -36,11 +36,14 @@ Compression
 Connections
     A client that vanished without a word is noticed by TCP keepalive as soon as the stream is idle:
     ``keepalive_seconds``, and as long again for the answers. With bytes on the way it is the kernel's
-    retransmission limit, unless others wait for the room (see ``Core.end_stalled_readers``).
+    retransmission limit, unless others wait for the room (see ``Core.end_stalled_readers``). One that has
+    sent no whole request is closed after ``stall_seconds``, one that rests between two requests after
+    ``IDLE_CONNECTION_SECONDS``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import socket
@@ -95,6 +98,9 @@ class HttpServer:
         self._metrics = metrics.registry(core)
         self._scratch = memoryview(bytearray(intake.READ_BYTES))
         self._runner: Runner | None = None
+        # Connections that have sent a request, and since when each other one is known.
+        self._asked: set[object] = set()
+        self._silent_since: dict[object, float] = {}
         settings = core.settings
         names = [settings.host, settings.advertise_host, *settings.allowed_hosts]
         self._doorkeeper = Doorkeeper(
@@ -135,6 +141,22 @@ class HttpServer:
             runner, self._runner = self._runner, None
             await runner.cleanup()
 
+    async def end_silent(self) -> None:
+        """Close the connections that have sent no whole request head within ``stall_seconds``. aiohttp has a
+        deadline for the next request of a connection, but none for its first one.
+        """
+        now = asyncio.get_running_loop().time()
+        server = None if self._runner is None else self._runner.server
+        connections = [] if server is None else server.connections
+        self._asked.intersection_update(connections)
+        self._silent_since = {
+            each: self._silent_since.get(each, now) for each in connections if each not in self._asked
+        }
+        for connection in connections:
+            since = self._silent_since.get(connection)
+            if since is not None and now - since >= self._core.settings.stall_seconds:
+                connection.force_close()
+
     def _listener(self, host: str, port: int) -> socket.socket:
         listener = bind(host, port, option="--http-port")
         try:
@@ -154,6 +176,7 @@ class HttpServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._asked.add(request.protocol)
         try:
             async with self._core.running.call():
                 if request.path not in _HEALTH:

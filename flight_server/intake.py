@@ -22,8 +22,7 @@ Broken off
     for the budget, a thread or the disk), the event loops do not look at it; so it is looked at every
     ``LOOK_SECONDS``, and a reset is seen. A mere close is seen by the next read: the end marker may lie
     before it, so that the put is whole after all. A peer that has vanished without a word is found by TCP
-    keepalive (see ``http``); one that only says nothing is waited for, and ``why`` lists it, as on the other
-    lane.
+    keepalive (see ``http``); one that only says nothing has the deadlines of ``producers``.
 
 Refused
     E is sent at once, and behind it the end of the stream. What the client still sends is read and thrown
@@ -46,6 +45,7 @@ from aiohttp.abc import AbstractStreamWriter
 from . import puts
 from .core import Core
 from .errors import BadFrame, FlightShuffleError, InvalidRequest
+from .producers import Producer
 from .put_framing import ACCEPTED, LENGTH, REFUSED, RESULT, UPGRADE, answer
 
 READ_BYTES = 64 << 10
@@ -103,6 +103,11 @@ class Incoming:
         self._rest = b""  # what has arrived and belongs to no large message; taken up to ``_at``
         self._at = 0
         self._large: _Large | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a part of the next message has arrived."""
+        return self._large is not None or len(self._rest) > self._at
 
     @property
     def ready(self) -> bool:
@@ -198,12 +203,13 @@ class Intake(asyncio.BufferedProtocol):
         if request.transport is None:
             raise ConnectionResetError("the client has left")
         self._core = core
-        self._peer = peer
+        self._producer = Producer(core, peer)
         self._http = request.protocol
         self._transport = request.transport
         self._scratch = scratch
         self._incoming: Incoming | None = Incoming(scratch, core.max_message_bytes)
         self._arrived: asyncio.Future[None] | None = None
+        self._heard = 0.0  # when a byte came last, or the wait for one began
         self._gone = asyncio.Event()
         self._poll = select.poll()
         self._poll.register(self._transport.get_extra_info("socket").fileno(), 0)  # errors and hang-ups only
@@ -220,7 +226,7 @@ class Intake(asyncio.BufferedProtocol):
             FlightShuffleError: it was refused, or failed; nothing of it is left, and ``refuse`` is to say so.
         """
         async with aclosing(self._messages()) as messages:
-            await puts.receive(self._core, messages, self._peer, self)
+            await puts.receive(self._core, messages, self._producer, self)
         self._transport.write(answer(ACCEPTED))
         self._transport.close()
         return _TakenOver(self)
@@ -250,9 +256,9 @@ class Intake(asyncio.BufferedProtocol):
         assert incoming is not None
         taken = 0
         while True:
-            await self._core.room_for_arrivals(self._peer)
+            await self._producer.room()
             if not incoming.ready:
-                with self._core.waits.enter("writer", peer=self._peer):
+                with self._producer.awaited():
                     await self._arrival()
                 taken = 0
             elif taken == MESSAGES_AT_ONCE:
@@ -266,7 +272,8 @@ class Intake(asyncio.BufferedProtocol):
             del message
 
     async def _arrival(self) -> None:
-        self._arrived = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._arrived, self._heard = loop.create_future(), loop.time()
         self._transport.resume_reading()
         try:
             await self._arrived
@@ -276,8 +283,14 @@ class Intake(asyncio.BufferedProtocol):
     def _look(self) -> None:
         if not self._transport.is_reading() and self._poll.poll(0):
             self._transport.abort()
-        else:
-            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+            return
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(LOOK_SECONDS, self._look)
+        if self._arrived is not None and not self._arrived.done() and self._incoming is not None:
+            inside = self._incoming.begun
+            limit_seconds = self._producer.stall_seconds if inside else self._producer.idle_seconds
+            if limit_seconds is not None and loop.time() - self._heard >= limit_seconds:
+                self._arrived.set_exception(self._producer.stalled(inside=inside))
 
     # What puts.receive asks of its Answers
 
@@ -299,6 +312,7 @@ class Intake(asyncio.BufferedProtocol):
         """Bytes have come."""
         if self._incoming is None:
             return
+        self._heard = asyncio.get_running_loop().time()
         self._incoming.received(nbytes)
         if self._incoming.ready:
             self._transport.pause_reading()

@@ -35,6 +35,7 @@ from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
 from .errors import BadFrame, Conflict, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from .memory import Reservation
+from .producers import Producer
 from .protocol import Commit, Kind, PutCommand, parse_path
 from .sinks import AttemptSink, Sink, StreamSink
 from .strict_json import dump_json
@@ -69,17 +70,18 @@ def parse_descriptor(data: bytes) -> PutCommand:
     raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
 
 
-async def receive(core: Core, messages: AsyncIterator[bytes], peer: str, answers: Answers) -> None:
+async def receive(core: Core, messages: AsyncIterator[bytes], producer: Producer, answers: Answers) -> None:
     """Take one put from its first message to its end.
 
     Args:
         messages: FlightData as it came; its end may be the client's, or that of a broken call.
+        producer: the client; it is told of the put's command.
         answers: tells which of the two it was, and takes the answers.
 
     Raises:
         FlightShuffleError: the put was refused or failed; nothing of it is left.
     """
-    put = _Put(core, peer, answers)
+    put = _Put(core, producer, answers)
     try:
         async for message in messages:
             await put.take(message)
@@ -95,9 +97,10 @@ async def receive(core: Core, messages: AsyncIterator[bytes], peer: str, answers
 
 
 class _Put:
-    def __init__(self, core: Core, peer: str, answers: Answers) -> None:
+    def __init__(self, core: Core, producer: Producer, answers: Answers) -> None:
         self._core = core
-        self._peer = peer
+        self._producer = producer
+        self._peer = producer.peer
         self._answers = answers
         self._decoder = FrameDecoder(
             max_message_bytes=core.max_message_bytes, full_validation=core.settings.full_validation
@@ -118,7 +121,7 @@ class _Put:
             descriptor = bytes(locate(message).descriptor)
             if not descriptor:
                 raise InvalidRequest("the first message of a put must carry the descriptor of its dataset")
-            self._command = parse_descriptor(descriptor)
+            self._command = self._producer.command = parse_descriptor(descriptor)
         try:
             inspected = self._decoder.inspect(message)
             accepted = await self._decode(inspected, len(message))
@@ -186,14 +189,7 @@ class _Put:
         )
 
     def _where(self) -> str:
-        command = self._command
-        assert command is not None
-        parts = [f"dataset {command.dataset!r}"]
-        if command.producer is not None:
-            parts.append(f"producer {command.producer} attempt {command.attempt}")
-        else:
-            parts.append(f"partition {command.partition or 0}")
-        return f"{' '.join(parts)} (from {self._peer})"
+        return str(self._producer)
 
     def _open(self, command: PutCommand, schema: SchemaMessage) -> Sink:
         self._core.store.check_open()

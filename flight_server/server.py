@@ -216,6 +216,8 @@ class Server:
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", self.core.max_message_bytes + _HARD_MESSAGE_SLACK_BYTES),
+            # A connection that does not say that it speaks HTTP/2; 2 minutes by default.
+            ("grpc.server_handshake_timeout_ms", int(self.settings.stall_seconds * 1000)),
             ("grpc.max_metadata_size", 64 << 10),
             ("grpc.keepalive_time_ms", keepalive_ms),
             ("grpc.keepalive_timeout_ms", keepalive_ms),
@@ -248,6 +250,7 @@ class Server:
             ("stalled_readers", _at_once(core.end_stalled_readers)),
             ("leases", _at_once(self._expire)),
             ("forgotten_files", _at_once(self.store.forget_again)),
+            ("silent_connections", self._http.end_silent),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
 

@@ -48,6 +48,7 @@ from .errors import (
     Unauthenticated,
     Unsupported,
 )
+from .producers import Producer
 from .protocol import ACTIONS, GENERATION_HEADER, Ticket
 from .readback import Reader
 
@@ -233,20 +234,24 @@ class FlightService:
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One producer; see ``puts``."""
         self._core.store.check_open()
-        peer = context.peer()
-        async with _Answers(context) as answers, aclosing(self._messages(context, peer)) as messages:
-            await puts.receive(self._core, messages, peer, answers)
+        producer = Producer(self._core, context.peer())
+        async with _Answers(context) as answers, aclosing(self._messages(context, producer)) as messages:
+            await puts.receive(self._core, messages, producer, answers)
 
-    async def _messages(self, context: Context, peer: str) -> AsyncGenerator[bytes, None]:
+    async def _messages(self, context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
         """The client's messages, read only while there is room for what has already arrived.
 
         It ends where the client has ended them, and also where the call has broken off. They are not
         taken from gRPC's iterator, which would hold each one until the next has come.
         """
         while True:
-            await self._core.room_for_arrivals(peer)
-            with self._core.waits.enter("writer", peer=peer):
-                message = await context.read()
+            await producer.room()
+            try:
+                with producer.awaited():
+                    async with asyncio.timeout(producer.idle_seconds):
+                        message = await context.read()
+            except TimeoutError:
+                raise producer.stalled(inside=False) from None
             if message is grpc.aio.EOF:
                 return
             yield message

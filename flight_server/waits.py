@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# What, since when, dataset, partition, peer and deadline.
-_Wait = tuple[str, float, str | None, int | None, str | None, float | None]
+# What, since when, dataset, partition, producer, peer and deadline.
+_Wait = tuple[str, float, str | None, int | None, int | None, str | None, float | None]
 _ALL = slice(None)
 
 
@@ -41,13 +41,14 @@ class Waits:
         *,
         dataset: str | None = None,
         partition: int | None = None,
+        producer: int | None = None,
         peer: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Iterator[None]:
         """List a wait for as long as the block runs, however it ends."""
         self._next += 1
         key = self._next
-        self._open[key] = (what, time.monotonic(), dataset, partition, peer, deadline_seconds)
+        self._open[key] = (what, time.monotonic(), dataset, partition, producer, peer, deadline_seconds)
         try:
             yield
         finally:
@@ -69,10 +70,11 @@ class Waits:
                 "seconds": round(now - since, 6),
                 "dataset": name,
                 "partition": partition,
+                "producer": producer,
                 "peer": peer,
                 "deadline_seconds": deadline_seconds,
             }
-            for what, since, name, partition, peer, deadline_seconds in self._of(dataset)[part]
+            for what, since, name, partition, producer, peer, deadline_seconds in self._of(dataset)[part]
         ]
 
     def _of(self, dataset: str | None) -> list[_Wait]:

@@ -24,6 +24,7 @@ from flight_server.errors import (
     ProducerFailed,
 )
 from flight_server.partition import PartitionState
+from flight_server.producers import Producer
 from flight_server.protocol import CreateRequest, Kind
 from tests.support.cores import read_messages, read_table, running_core
 from tests.support.raw_flight import command, commit, flight_data, ipc_messages, path, put_messages
@@ -64,7 +65,7 @@ class Client:
 async def receive(core: Core, messages: Sequence[bytes], **options: Any) -> Client:
     client = Client(messages, **options)
     async with asyncio.timeout(30):
-        await puts.receive(core, client.requests(), "test", client)
+        await puts.receive(core, client.requests(), Producer(core, "test"), client)
     return client
 
 
@@ -184,7 +185,7 @@ async def test_dictionaries_that_no_batch_follows_are_counted_too(tmp_path: Path
                 held.append(core.budget.frames.used_bytes)
 
         client = Watching([flight_data(schema.header, descriptor=path("d")), *[replacement] * 5])
-        await puts.receive(core, client.requests(), "test", client)
+        await puts.receive(core, client.requests(), Producer(core, "test"), client)
         # The decoder has not decoded one of them, so it still holds all five.
         assert held == [5 * len(replacement)]
         assert nothing_left(core)
@@ -201,7 +202,7 @@ async def test_what_the_decoder_keeps_of_compressed_dictionaries_is_counted(tmp_
                 held.append(core.budget.frames.used_bytes)
 
         client = Watching(messages)
-        await puts.receive(core, client.requests(), "test", client)
+        await puts.receive(core, client.requests(), Producer(core, "test"), client)
         stored = len(messages[1]) + len(messages[2])
         assert held[0] > stored + 200_000
         assert core.budget.frames.used_bytes == stored

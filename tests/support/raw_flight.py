@@ -128,10 +128,16 @@ class OpenPut:
     def finish(self) -> list[bytes]:
         """End the requests; the answers, or raise Refused."""
         self._messages.put(None)
+        return self.wait()
+
+    def wait(self) -> list[bytes]:
+        """The answers, or raise Refused; without ending the requests."""
         try:
             return list(self._call)
         except grpc.RpcError as error:
             raise refusal(error) from None
+        finally:
+            self._messages.put(None)  # ends the thread that sends
 
     def cancel(self) -> None:
         self._call.cancel()

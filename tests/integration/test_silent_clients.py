@@ -1,0 +1,138 @@
+"""Clients that connect or put and then say nothing: each ends at a deadline, and is named until then."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+from tests.support.bulk import get
+from tests.support.polling import eventually
+from tests.support.raw_flight import OpenPut, RawFlight, command, commit, path, put_messages
+from tests.support.raw_flight import Refused as CallRefused
+from tests.support.raw_put import RawPut, Refused, framed
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+BATCH = pa.record_batch({"n": [1, 2, 3]})
+SHUFFLE = command({"dataset": "s", "producer": 3, "attempt": "x"})
+FIRST, FRAME = put_messages(path("d"), [BATCH])
+
+
+@pytest.fixture
+def server(flight_server_process: Start) -> ServerProcess:
+    return flight_server_process(memory_limit="64MiB", put_idle_seconds=1, stall_seconds=1)
+
+
+@pytest.fixture
+def raw(server: ServerProcess) -> Iterator[RawFlight]:
+    with RawFlight(server.location) as connected:
+        yield connected
+        eventually(lambda: connected.action("why")["waits"], [])
+
+
+def error_of_reading(raw: RawFlight, ticket: bytes) -> tuple[str, str]:
+    with pytest.raises(CallRefused) as refused:
+        raw.get(ticket)
+    return str(refused.value.detail["error"]), refused.value.message
+
+
+def test_a_silent_producer_on_the_grpc_lane_fails_its_partition_and_frees_the_name(raw: RawFlight) -> None:
+    silent = OpenPut(raw)
+    silent.send(FIRST)
+    silent.send(FRAME)
+    eventually(lambda: "d" in raw.action("statistics")["datasets"], expected=True)
+    error, message = error_of_reading(raw, b"d")  # a reader waits with it
+    assert error == "producer_failed"
+    assert "no message came for 1 s (--put-idle-seconds)" in message
+    with pytest.raises(CallRefused) as refused:
+        silent.finish()
+    assert refused.value.detail["error"] == "producer_stalled"
+    assert refused.value.status == "UNAVAILABLE"
+    assert "dataset 'd' partition 0" in refused.value.message
+    raw.put([FIRST, FRAME])
+    assert len(raw.get(b"d")) == 2
+
+
+@pytest.mark.parametrize(
+    "part", ["nothing of a message", "a length", "half of a small one", "half of a large one"]
+)
+def test_a_silent_producer_on_the_bulk_lane_ends_between_messages_and_inside_one(
+    server: ServerProcess, raw: RawFlight, part: str
+) -> None:
+    large = framed(put_messages(path("d"), [pa.record_batch({"n": range(100_000)})])[1])
+    sent = {
+        "nothing of a message": b"",
+        "a length": framed(FRAME)[:4],
+        "half of a small one": framed(FRAME)[:-10],
+        "half of a large one": large[: len(large) // 2],
+    }[part]
+    raw.action("create", {"dataset": "s", "kind": "shuffle"})
+    first = put_messages(SHUFFLE, [BATCH])[0]
+    with RawPut(f"{server.http}/v1/put") as put:
+        put.send(first)
+        put.raw(sent)
+        with pytest.raises(Refused) as refused:
+            put.answers()
+    assert refused.value.body["error"] == "producer_stalled"
+    assert refused.value.body["dataset"] == "s"
+    assert refused.value.body["producer"] == 3
+    option = "--stall-seconds" if sent else "--put-idle-seconds"
+    assert option in refused.value.body["message"]
+    eventually(lambda: raw.action("statistics")["datasets"]["s"]["attempt_states"], {})
+
+
+def test_a_put_that_never_says_what_it_is_ends_too(server: ServerProcess, raw: RawFlight) -> None:
+    with RawPut(f"{server.http}/v1/put") as put:
+        with pytest.raises(Refused) as refused:
+            put.answers()
+        assert put.peer in refused.value.body["message"]
+    silent = OpenPut(raw)
+    with pytest.raises(CallRefused) as call_refused:
+        silent.wait()
+    assert call_refused.value.detail["error"] == "producer_stalled"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
+def test_a_connection_that_asks_for_nothing_is_closed(server: ServerProcess, sent: bytes) -> None:
+    with socket.create_connection(
+        (urlsplit(server.http or "").hostname, urlsplit(server.http or "").port), 30
+    ) as one:
+        one.sendall(sent)
+        assert one.recv(1) == b""
+
+
+def test_a_connection_that_has_asked_may_rest_before_it_asks_again(server: ServerProcess) -> None:
+    with socket.create_connection(
+        (urlsplit(server.http or "").hostname, urlsplit(server.http or "").port), 30
+    ) as one:
+        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert one.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        with socket.create_connection(one.getpeername(), 30) as silent:
+            assert silent.recv(1) == b""  # the other one is older, and is not closed
+        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert one.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+def test_why_names_the_dataset_and_the_producer_of_a_put_on_both_lanes(flight_server_process: Start) -> None:
+    server = flight_server_process(memory_limit="64MiB")
+    with RawFlight(server.location) as raw:
+        raw.action("create", {"dataset": "s", "kind": "shuffle"})
+        first = put_messages(SHUFFLE, [BATCH])[0]
+        with RawPut(f"{server.http}/v1/put") as put, OpenPut(raw) as open_put:
+            put.send(first)
+            open_put.send(FIRST)
+
+            def named() -> list[Any]:
+                waits = get(f"{server.http}/v1/why").json()["waits"]
+                keys = ("waiting_for", "dataset", "partition", "producer", "deadline_seconds")
+                return sorted((tuple(wait[key] for key in keys) for wait in waits), key=str)
+
+            waits: list[Any] = [("writer", "d", 0, None, 900.0), ("writer", "s", None, 3, 900.0)]
+            eventually(named, waits)
+            put.send(commit(0, 0))
+            put.finish()
