@@ -17,6 +17,7 @@ from .decoder import SchemaMessage
 from .errors import InvalidRequest, Unsupported
 from .infos import expiration, put_locations, timestamp_scalar
 from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket
+from .schema_text import check_text
 from .sinks import seal
 from .strict_json import dump_json, parse_json
 
@@ -45,6 +46,7 @@ def decode_schema(text: str) -> SchemaMessage:
     try:
         message = base64.b64decode(text, validate=True)
         schema = pa.ipc.read_schema(pa.py_buffer(message))
+        check_text(schema)
     except (binascii.Error, pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRequest(
             f"create: 'schema' is not an Arrow IPC schema message in base64: {error}"

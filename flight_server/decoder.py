@@ -36,6 +36,7 @@ import pyarrow as pa
 from . import wire
 from .checksums import message_crc32c
 from .errors import BadFrame, InvalidRequest
+from .schema_text import check_text
 
 COSTLY_BYTES = 4 << 20
 """A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""
@@ -280,6 +281,7 @@ class FrameDecoder:
         self._push(parts)
         try:
             self._reader = pa.ipc.open_stream(pa.PythonFile(self._feed, mode="r"))
+            check_text(self._reader.schema)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise BadFrame(f"the schema message is not valid: {_first_line(error)}") from None
         if self._feed.parts:

@@ -59,6 +59,7 @@ from .protocol import (
     REUSE_CONNECTION,
     ROWS_TRAILER,
 )
+from .schema_text import check_text
 from .source_contract import Pulled, SourceChanged
 from .strict_json import Fields, parse_json
 
@@ -136,6 +137,7 @@ class RelaySource:
                     answer = await _ask(channel, spec, "GetSchema", descriptor)
                     header = wire.schema_header(wire.bytes_field(answer, 1, "SchemaResult"))
                 schema = pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(header)))
+                check_text(schema)
             except grpc.aio.AioRpcError as error:
                 raise _opening_error(spec, error) from None
             except (pa.ArrowException, OSError, ValueError) as error:

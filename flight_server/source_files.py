@@ -40,6 +40,7 @@ from .encoder import Encoder
 from .errors import FlightShuffleError, InvalidRequest, PartitionFailed, SourceUnavailable
 from .partition import Totals
 from .protocol import MAX_PARTITIONS
+from .schema_text import check_text
 from .source_contract import Pulled, SourceChanged
 from .source_formats import Format, format_named
 from .strict_json import Fields
@@ -268,6 +269,8 @@ def _look_at(spec: FileSpec, where: Files, path: str, wanted: pa.Schema | None) 
     try:
         identity = opened.identity()
         schema = spec.format.schema(opened.stream, path, wanted)
+        if schema is not None:
+            check_text(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRequest(f"source: {path} cannot be read: {_first_line(error)}") from None
     finally:

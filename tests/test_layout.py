@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "flight_sql",
         "http_errors",
         "running",
+        "schema_text",
         "strict_json",
         "wire",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -199,32 +198,6 @@ def test_a_bad_ticket_reads_nothing(raw: RawFlight, case: str) -> None:
     error = refused(lambda: raw.get(ticket))
     assert error.status == status
     assert words in error.message
-
-
-SQL = b"type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery"
-FOREIGN_COMMANDS = {
-    "Flight SQL": (field(1, SQL) + field(2, field(1, b"SELECT 1")), "it takes no CommandStatementQuery"),
-    "text": (b"SELECT 1", "is not JSON, and this is not a Flight SQL server"),
-    "bytes": (b"\xff\x00{}", "is not JSON, and this is not a Flight SQL server"),
-}
-
-
-@pytest.mark.parametrize("case", FOREIGN_COMMANDS)
-def test_a_command_of_another_protocol_is_unimplemented(raw: RawFlight, case: str) -> None:
-    body, words = FOREIGN_COMMANDS[case]
-    schema = flight_data(SCHEMA.header, descriptor=command(body))
-    asked = [refused(lambda: raw.put([schema]))]
-    asked += [refused(partial(raw.ask, rpc, command(body))) for rpc in ("GetFlightInfo", "GetSchema")]
-    for error in asked:
-        assert error.status == "UNIMPLEMENTED"
-        assert words in error.message
-        assert 'PATH [dataset] or by CMD {"dataset": "…"}' in error.detail["message"]
-        assert "put command" not in error.message
-
-
-def test_a_flight_sql_ticket_is_unimplemented(raw: RawFlight) -> None:
-    error = refused(lambda: raw.get(FOREIGN_COMMANDS["Flight SQL"][0]))
-    assert (error.status, error.detail["command"]) == ("UNIMPLEMENTED", "CommandStatementQuery")
 
 
 def test_a_plain_ticket_never_reads_a_part_of_several_partitions(raw: RawFlight) -> None:

@@ -1,0 +1,57 @@
+"""The text in a schema: names of columns and fields, time zones, and the keys of metadata must be UTF-8.
+
+Arrow's format says so, and pyarrow does not look; but readers in Rust and Java refuse such a schema or show other
+names, and pyarrow itself raises when a program asks for the name. The *values* of metadata are bytes for pyarrow,
+and programs put bytes there, so they go through as they are; readers in Rust take only UTF-8 there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+
+def check_text(schema: pa.Schema) -> None:
+    """Return if every text of the schema is UTF-8.
+
+    Raises:
+        ValueError: one is not; the message says at which column.
+    """
+    _check_keys(schema.metadata, "the schema")
+    for place in range(len(schema)):
+        where = f"column {place}"
+        try:
+            for field in _with_children(schema.field(place)):
+                _check_keys(field.metadata, where)
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"{where} of the schema has a name or a time zone that is not UTF-8 text: rename it"
+            ) from None
+
+
+def _with_children(field: pa.Field) -> Iterator[pa.Field]:
+    """The field and those in it, their names and time zones decoded."""
+    field.name  # noqa: B018  # decodes
+    yield field
+    yield from _in(field.type)
+
+
+def _in(kind: pa.DataType) -> Iterator[pa.Field]:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind.extension_name  # noqa: B018  # decodes
+        yield from _in(kind.storage_type)
+    elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        yield from _in(kind.value_type)
+    elif pa.types.is_timestamp(kind):
+        kind.tz  # noqa: B018  # decodes
+    for number in range(kind.num_fields):
+        yield from _with_children(kind.field(number))
+
+
+def _check_keys(metadata: Mapping[bytes, bytes] | None, where: str) -> None:
+    try:
+        for key in metadata or ():
+            key.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"a metadata key of {where} is not UTF-8 text: leave it out") from None
