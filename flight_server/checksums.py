@@ -7,6 +7,9 @@ What is covered
     app_metadata. So a reader of either lane can compute it from what it has, and nothing need be encoded
     again for it. Schemas, dictionaries and record batches have one each.
 
+    Of a message of a put also its app_metadata and its descriptor matter, because they say where it goes:
+    :func:`sent_crc32c` goes on with them, so that the server needs one pass for both values.
+
     The checksum of a sequence of messages, of a partition for example, is CRC-32C over their checksums,
     four bytes each, big-endian.
 
@@ -34,12 +37,22 @@ def crc32c(data: Part, before: int = 0) -> int:
     return int(google_crc32c.extend(before, readable))
 
 
-def message_crc32c(header: Part, body: Part = b"") -> int:
-    """The checksum of an IPC message; see the module."""
+def message_crc32c(header: Part, *body: Part) -> int:
+    """The checksum of an IPC message, whose body may be in pieces; see the module."""
     checksum = crc32c(header)
     if padding := _PADDING[len(header) % 8]:
         checksum = crc32c(padding, checksum)
-    return crc32c(body, checksum)
+    for piece in body:
+        checksum = crc32c(piece, checksum)
+    return checksum
+
+
+def sent_crc32c(message: int, metadata: Part, descriptor: Part) -> int:
+    """The checksum of all that a message of a put says: its IPC message's, and on from there."""
+    for part in (metadata, descriptor):
+        if part:
+            message = crc32c(part, message)
+    return message
 
 
 def running_crc32c(checksum: int, message: int) -> int:

@@ -34,8 +34,8 @@ from typing import Any
 import pyarrow as pa
 
 from . import wire
-from .checksums import message_crc32c
-from .errors import BadFrame, InvalidRequest
+from .checksums import message_crc32c, sent_crc32c
+from .errors import BadFrame, DamagedMessage, InvalidRequest
 from .schema_text import check_text
 
 COSTLY_BYTES = 4 << 20
@@ -130,7 +130,7 @@ class Inspected:
 class Accepted:
     """What one message was. ``rows`` is 0 but for record batches; ``metadata`` is its app_metadata.
 
-    ``crc32c``: of a batch or dictionary, see ``checksums``.
+    ``crc32c``: of a batch or dictionary; ``sent_crc32c``: of all that any message says; see ``checksums``.
     ``copied_bytes``: by how much the decoder's own copies grow with this dictionary message.
     """
 
@@ -138,6 +138,7 @@ class Accepted:
     metadata: bytes
     rows: int = 0
     crc32c: int = 0
+    sent_crc32c: int = 0
     schema: SchemaMessage | None = None
     dictionary_id: int = 0
     dictionary_delta: bool = False
@@ -228,22 +229,28 @@ class FrameDecoder:
         costly = cost_bytes + self._pending_bytes > COSTLY_BYTES
         return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
 
-    def decode(self, inspected: Inspected) -> Accepted:
+    def decode(self, inspected: Inspected, said: int | None = None) -> Accepted:
         """Check the contents of the message that was inspected last. May run in any one thread.
 
+        Args:
+            said: the checksum that its producer has sent with it, if it has.
+
         Raises:
+            DamagedMessage: the checksum is another one.
             BadFrame: as in :meth:`feed`.
         """
         parts, kind = inspected.parts, inspected.kind
-        metadata = bytes(parts.metadata)
-        if kind is wire.MessageKind.NONE:
-            return Accepted(kind, metadata)
-        if kind is wire.MessageKind.SCHEMA:
-            return Accepted(kind, metadata, schema=self._open(parts))
         checksum = message_crc32c(parts.header, parts.body)
+        sent = sent_crc32c(checksum, parts.metadata, parts.descriptor)
+        check(said, sent)
+        common: dict[str, Any] = {"metadata": bytes(parts.metadata), "crc32c": checksum, "sent_crc32c": sent}
+        if kind is wire.MessageKind.NONE:
+            return Accepted(kind, **common)
+        if kind is wire.MessageKind.SCHEMA:
+            return Accepted(kind, **common, schema=self._open(parts))
         if kind is wire.MessageKind.DICTIONARY:
-            return self._take_dictionary(inspected, metadata, checksum)
-        return Accepted(kind, metadata, rows=self._take_batch(parts), crc32c=checksum)
+            return self._take_dictionary(inspected, common)
+        return Accepted(kind, **common, rows=self._take_batch(parts))
 
     def end(self) -> None:
         """The producer has ended: let go of what the reader holds. Dictionaries that no batch followed
@@ -290,7 +297,7 @@ class FrameDecoder:
         header = bytes(parts.header)
         return SchemaMessage(self._reader.schema, header + b"\0" * (-len(header) % 8))
 
-    def _take_dictionary(self, inspected: Inspected, metadata: bytes, checksum: int) -> Accepted:
+    def _take_dictionary(self, inspected: Inspected, common: dict[str, Any]) -> Accepted:
         number, delta = wire.dictionary_id(inspected.parts.header)
         self._push(inspected.parts)
         # Arrow copies what it decompresses, and joins a dictionary with its deltas into a new one.
@@ -301,8 +308,7 @@ class FrameDecoder:
         self._dictionaries[number] = (decoded_bytes, copied_bytes)
         return Accepted(
             inspected.kind,
-            metadata,
-            crc32c=checksum,
+            **common,
             dictionary_id=number,
             dictionary_delta=delta,
             copied_bytes=copied_bytes - copied_before_bytes,
@@ -323,6 +329,19 @@ class FrameDecoder:
             raise BadFrame(f"record batch {self._batches} is longer than it says")
         self._batches += 1
         return int(batch.num_rows)
+
+
+def check(said: int | None, checksum: int) -> None:
+    """Compare a message's checksum with the one that its producer has sent with it, if it has.
+
+    Raises:
+        DamagedMessage: they differ.
+    """
+    if said is not None and said != checksum:
+        raise DamagedMessage(
+            f"a message was damaged on its way: its checksum is {checksum:08x}, and its producer sent {said:08x}; "
+            "write it again"
+        )
 
 
 def _first_line(error: BaseException) -> str:

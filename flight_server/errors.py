@@ -15,7 +15,8 @@
     │   ├── ProducerStalled     UNAVAILABLE        a producer sent nothing until its deadline
     │   ├── ReaderTooSlow       UNAVAILABLE        a stalled reader held bytes that others waited for
     │   ├── ReadTrouble         UNAVAILABLE        the disk does not give a frame back now
-    │   └── SourceUnavailable   UNAVAILABLE        what a source dataset pulls from cannot be reached
+    │   ├── SourceUnavailable   UNAVAILABLE        what a source dataset pulls from cannot be reached
+    │   └── DamagedMessage      UNAVAILABLE        a message of a put is not what its producer sent
     ├── Unauthenticated         UNAUTHENTICATED
     ├── Forbidden               PERMISSION_DENIED
     └── PartitionFailed         INTERNAL           the data itself is lost or was never completed
@@ -187,6 +188,12 @@ class SourceUnavailable(Unavailable):
     """What a source dataset pulls from cannot be reached or read."""
 
     code = "source_unavailable"
+
+
+class DamagedMessage(Unavailable):
+    """A message of a put has another checksum than its producer sent it with. Nothing of the put was kept."""
+
+    code = "damaged_message"
 
 
 class Unauthenticated(FlightShuffleError):

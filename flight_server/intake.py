@@ -6,7 +6,7 @@ that ends before it has broken the put off, however complete the last message wa
 
 Copies
     A message of ``LARGE_BYTES`` and more is received by the kernel into the very ``bytes`` object that is
-    stored, sent and spilled: no copy in user space. Its buffer is four bytes longer and takes the next
+    stored, sent and spilled: no copy in user space. Its buffer is a few bytes longer and takes the next
     length in the same read; what is then left over is cut off in place. Smaller messages come in reads of
     ``READ_BYTES``, many at a time, and are copied out.
 
@@ -46,7 +46,8 @@ from . import puts
 from .core import Core
 from .errors import BadFrame, FlightShuffleError, InvalidRequest
 from .producers import Producer
-from .put_framing import ACCEPTED, LENGTH, REFUSED, RESULT, UPGRADE, answer
+from .protocol import CHECKSUMS, CHECKSUMS_HEADER
+from .put_framing import ACCEPTED, CHECKED_LENGTH, LENGTH, REFUSED, RESULT, UPGRADE, answer
 
 READ_BYTES = 64 << 10
 LARGE_BYTES = 32 << 10
@@ -55,7 +56,9 @@ LINGER_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 
-_HEAD = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\r\n".encode()
+_LINES = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"
+_HEAD = f"{_LINES}\r\n".encode()
+_CHECKED_HEAD = f"{_LINES}{CHECKSUMS_HEADER}: {CHECKSUMS}\r\n\r\n".encode()
 
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype = ctypes.py_object
@@ -63,17 +66,17 @@ _new_bytes.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
 
 class _Large:
-    """A message on its way into its own memory, and the length that follows it.
+    """A message on its way into its own memory, and the head of ``head_bytes`` that follows it.
 
     ``bytes`` that nobody has seen yet are filled through BytesIO, which owns them alone and gives them
     back as they are: the only way to receive into ``bytes``. ``bytes(n)`` would be the same memory, but
     written with zeros first.
     """
 
-    def __init__(self, size_bytes: int, begun: memoryview) -> None:
+    def __init__(self, size_bytes: int, head_bytes: int, begun: memoryview) -> None:
         self.size_bytes = size_bytes
         self.filled_bytes = len(begun)
-        self._memory = BytesIO(_new_bytes(None, size_bytes + LENGTH.size))
+        self._memory = BytesIO(_new_bytes(None, size_bytes + head_bytes))
         with self._memory.getbuffer() as whole:
             whole[: len(begun)] = begun
 
@@ -81,7 +84,7 @@ class _Large:
         return self._memory.getbuffer()[self.filled_bytes :]
 
     def take(self) -> tuple[bytes, bytes]:
-        """The message, and what of the next length has come. No view of the room may be alive."""
+        """The message, and what of the next head has come. No view of the room may be alive."""
         with self._memory.getbuffer() as whole:
             beyond = bytes(whole[self.size_bytes : self.filled_bytes])
         self._memory.truncate(self.size_bytes)
@@ -95,9 +98,13 @@ class Incoming:
         scratch: where bytes arrive whose message is not known yet. It may be shared by all connections
             of a loop: nothing stays there from one call to the next.
         max_message_bytes: longer ones are refused when their length is known.
+        checked: each length is followed by a checksum.
     """
 
-    def __init__(self, scratch: memoryview, max_message_bytes: int) -> None:
+    def __init__(self, scratch: memoryview, max_message_bytes: int, *, checked: bool = False) -> None:
+        self.checksum: int | None = None
+        """What came with the message, or the end marker, that was taken last."""
+        self._head = CHECKED_LENGTH if checked else LENGTH
         self._scratch = scratch
         self._max_message_bytes = max_message_bytes
         self._rest = b""  # what has arrived and belongs to no large message; taken up to ``_at``
@@ -117,7 +124,7 @@ class Incoming:
         size_bytes = self._next_bytes()
         return size_bytes is not None and (
             not 0 < size_bytes <= self._max_message_bytes
-            or len(self._rest) - self._at >= LENGTH.size + size_bytes
+            or len(self._rest) - self._at >= self._head.size + size_bytes
         )
 
     def room(self) -> memoryview:
@@ -128,7 +135,9 @@ class Incoming:
                 self._rest, self._at = self._rest[self._at :], 0
                 self._scratch[: len(self._rest)] = self._rest
                 return self._scratch[len(self._rest) :]
-            self._large = _Large(size_bytes, memoryview(self._rest)[self._at + LENGTH.size :])
+            self._note_checksum()
+            begun = memoryview(self._rest)[self._at + self._head.size :]
+            self._large = _Large(size_bytes, self._head.size, begun)
             self._rest, self._at = b"", 0
         return self._large.room()
 
@@ -157,17 +166,22 @@ class Incoming:
                 f"{self._max_message_bytes}: write smaller batches, or raise --max-message",
                 limit_bytes=self._max_message_bytes,
             )
+        self._note_checksum()
         if size_bytes == 0:
             return None
-        begin = self._at + LENGTH.size
+        begin = self._at + self._head.size
         self._at = begin + size_bytes
         return self._rest[begin : self._at]
 
     def _next_bytes(self) -> int | None:
-        if len(self._rest) - self._at < LENGTH.size:
+        if len(self._rest) - self._at < self._head.size:
             return None
         size_bytes: int = LENGTH.unpack_from(self._rest, self._at)[0]
         return size_bytes
+
+    def _note_checksum(self) -> None:
+        if self._head is CHECKED_LENGTH:
+            self.checksum = CHECKED_LENGTH.unpack_from(self._rest, self._at)[1]
 
 
 class _TakenOver(web.StreamResponse):
@@ -207,7 +221,8 @@ class Intake(asyncio.BufferedProtocol):
         self._http = request.protocol
         self._transport = request.transport
         self._scratch = scratch
-        self._incoming: Incoming | None = Incoming(scratch, core.max_message_bytes)
+        checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
+        self._incoming: Incoming | None = Incoming(scratch, core.max_message_bytes, checked=checked)
         self._arrived: asyncio.Future[None] | None = None
         self._heard = 0.0  # when a byte came last, or the wait for one began
         self._gone = asyncio.Event()
@@ -217,7 +232,7 @@ class Intake(asyncio.BufferedProtocol):
         # Paused around the change: uvloop chooses how to read when it starts to.
         self._transport.pause_reading()
         self._transport.set_protocol(self)
-        self._transport.write(_HEAD)
+        self._transport.write(_CHECKED_HEAD if checked else _HEAD)
 
     async def receive(self) -> web.StreamResponse:
         """Take the put, and accept it.
@@ -298,6 +313,11 @@ class Intake(asyncio.BufferedProtocol):
         """Send a PutResult, unless the client is far behind with taking them."""
         if self._transport.get_write_buffer_size() < MAX_UNREAD_ANSWER_BYTES:
             self._transport.write(answer(RESULT, metadata))
+
+    @property
+    def checksum(self) -> int | None:
+        """Of the message that was given last, or of all at the end marker."""
+        return None if self._incoming is None else self._incoming.checksum
 
     async def confirm_end(self) -> None:
         """The end marker has been read: the client has ended the put itself."""

@@ -6,7 +6,7 @@ wrong and what is allowed. What is rendered here parses here to the same value.
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
     ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from"}
-    commit      {"commit": {"rows": n, "frames": n}}, the last message of a shuffle producer
+    commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}, the last message of a shuffle producer
     actions     JSON bodies, one class each below
 """
 
@@ -40,6 +40,7 @@ DEFAULT_HTTP_PORT = 8816
 MAX_PARTITIONS = 100_000
 MAX_LEASE_SECONDS = 30 * 24 * 3600.0
 
+_CHECKSUM = re.compile(r"[0-9a-f]{8}")
 _ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
@@ -195,10 +196,14 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Commit:
-    """The totals with which a shuffle producer ends its stream: what it sent, to be compared."""
+    """The totals with which a shuffle producer ends its stream: what it sent, to be compared.
+
+    ``crc32c``, if it is known, is ``checksums.running_crc32c`` over the messages before, from the first one on.
+    """
 
     rows: int
     frames: int
+    crc32c: int | None = field(default=None, compare=False)
 
     @classmethod
     def parse(cls, data: bytes) -> Commit:
@@ -209,13 +214,19 @@ class Commit:
             raise InvalidRequest('the commit is {"commit": {"rows": n, "frames": n}}')
         totals = Fields(inner, "the commit")
         rows, frames = totals.integer("rows", 0, 2**53), totals.integer("frames", 0, 2**53)
+        checksum = totals.text("crc32c")
         totals.end()
+        if checksum is not None and not _CHECKSUM.fullmatch(checksum):
+            raise InvalidRequest(f"the commit's 'crc32c' is eight hexadecimal digits, not {checksum!r}")
         if rows is None or frames is None:
             raise InvalidRequest("the commit needs 'rows' and 'frames'")
-        return cls(rows, frames)
+        return cls(rows, frames, None if checksum is None else int(checksum, 16))
 
     def encode(self) -> bytes:
-        return dump_json({"commit": {"rows": self.rows, "frames": self.frames}})
+        totals: dict[str, Any] = {"rows": self.rows, "frames": self.frames}
+        if self.crc32c is not None:
+            totals["crc32c"] = f"{self.crc32c:08x}"
+        return dump_json({"commit": totals})
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,13 @@ there on the connection belongs to this one put, both ways at once:
             K   nothing: the put is accepted as a whole, and the connection ends
 
 Length first, so that both sides can put a message of any size into memory of exactly that size; no
-checksum and no padding, because frames carry their own and are kept as they come.
+padding, because frames are kept as they come.
+
+Checksums
+    If the request has the header ``x-flight-shuffle-checksums: crc32c`` and the 101 has it, too, each length, also
+    the last, is followed by a checksum (u32, big-endian): ``checksums.sent_crc32c`` of the message; after length 0
+    ``checksums.running_crc32c`` over those of all messages before. A message that has another one is refused.
+    The server's answers have none: a client compares the rows that it wrote.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ PUT_PATH: Final = "/v1/put"
 UPGRADE: Final = "flight-put"
 
 LENGTH: Final = struct.Struct(">I")
+CHECKED_LENGTH: Final = struct.Struct(">II")
 ANSWER_HEAD: Final = struct.Struct(">cI")
 END_OF_PUT: Final = LENGTH.pack(0)
 
@@ -41,3 +48,8 @@ ACCEPTED: Final = b"K"
 def answer(kind: bytes, data: bytes = b"") -> bytes:
     """One answer of the server, as it travels."""
     return ANSWER_HEAD.pack(kind, len(data)) + data
+
+
+def end_of_put(checksum: int | None) -> bytes:
+    """The end marker; with the checksum of all messages where they have one."""
+    return END_OF_PUT if checksum is None else CHECKED_LENGTH.pack(0, checksum)

@@ -14,6 +14,11 @@ Decoding
     it decodes to, so that many producers' batches are never decompressed beyond the budget. What the
     decoder keeps of compressed dictionaries is counted until the put ends.
 
+Checksums
+    The frame's own checksum is computed once, when it is decoded, and is the one that its client's is compared
+    with, where the client sends one (see ``put_framing``). A commit may name the ``running_crc32c`` of all
+    messages before it, which a client of the gRPC lane can compute, too.
+
 Answers
     A commit is answered with its totals. Where no commit is in use, each message's app_metadata is
     echoed, as Arrow's integration tests expect. Messages without a header are not stored.
@@ -29,10 +34,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from .budget import reserve
-from .checksums import crc32c
+from .checksums import crc32c, message_crc32c, running_crc32c, sent_crc32c
 from .core import Core
 from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
-from .errors import BadFrame, Conflict, FlightShuffleError, InvalidRequest, ProducerFailed
+from .errors import BadFrame, Conflict, DamagedMessage, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from .memory import Reservation
 from .producers import Producer
@@ -43,7 +48,13 @@ from .wire import MessageKind, locate
 
 
 class Answers(Protocol):
-    """The way back to the client."""
+    """The way back to the client, and what it says beside the messages."""
+
+    @property
+    def checksum(self) -> int | None:
+        """What the client has sent with the message that came last: its ``sent_crc32c``, and at the end of a put the
+        ``running_crc32c`` of all. None if it sends none.
+        """
 
     def put(self, metadata: bytes) -> None:
         """Send a PutResult with this app_metadata. Never waits."""
@@ -113,11 +124,13 @@ class _Put:
         self._copies: dict[int, list[Reservation]] = {}
         self._undecoded: list[Payload] = []
         self._sequence = 0
+        self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
         core.counters.puts += 1
 
     async def take(self, message: bytes) -> None:
         if self._command is None:
+            self._check_first(message)
             descriptor = bytes(locate(message).descriptor)
             if not descriptor:
                 raise InvalidRequest("the first message of a put must carry the descriptor of its dataset")
@@ -125,15 +138,21 @@ class _Put:
         try:
             inspected = self._decoder.inspect(message)
             accepted = await self._decode(inspected, len(message))
-        except BadFrame as bad:
-            raise BadFrame(
-                f"{self._where()}: {bad.message}", **bad.detail, dataset=self._command.dataset
+        except (BadFrame, DamagedMessage) as bad:
+            kind = type(bad) if self._is_whole(message) else DamagedMessage
+            raise kind(
+                f"{self._where()}: {bad.message}",
+                **bad.detail,
+                dataset=self._command.dataset,
+                producer=self._command.producer,
             ) from None
+        before = self._running_crc32c
+        self._running_crc32c = running_crc32c(before, accepted.sent_crc32c)
         if accepted.schema is not None:
             self._sink = self._open(self._command, accepted.schema)
             return
         if accepted.kind is MessageKind.NONE:
-            await self._metadata_only(accepted.metadata)
+            await self._metadata_only(accepted.metadata, before)
             return
         assert self._sink is not None
         if self._commit_seen:
@@ -150,7 +169,7 @@ class _Put:
         """Decode in the loop what is quickly done, and the rest in a thread. Cancelling is safe."""
         assert self._command is not None
         if not inspected.costly:
-            return self._decoder.decode(inspected)
+            return self._decoder.decode(inspected, self._answers.checksum)
         room = await reserve(
             self._core.budget.arrivals,
             max(size_bytes, inspected.decoded_bytes),
@@ -160,7 +179,7 @@ class _Put:
             peer=self._peer,
             deadline_seconds=self._core.settings.budget_deadline_seconds,
         )
-        return await asyncio.to_thread(_decode, self._decoder, inspected, room)
+        return await asyncio.to_thread(_decode, self._decoder, inspected, self._answers.checksum, room)
 
     async def end(self) -> None:
         if not self._commit_seen:
@@ -172,6 +191,7 @@ class _Put:
             )
         if self._sink is None:
             raise InvalidRequest(f"{self._where()}: the put ended before its schema")
+        self._compare(self._answers.checksum, self._running_crc32c)
         await self._sink.end()
 
     def abort(self, error: FlightShuffleError | None) -> None:
@@ -209,7 +229,35 @@ class _Put:
                 self._core.store.find(command.dataset)
         return StreamSink(self._core, command, schema)
 
-    async def _metadata_only(self, metadata: bytes) -> None:
+    def _check_first(self, message: bytes) -> None:
+        """Compare the first message, which says whose it is, before any of it is believed."""
+        if not self._is_whole(message):
+            raise DamagedMessage(
+                f"the first message of a put from {self._peer} was damaged on its way; write it again"
+            )
+
+    def _is_whole(self, message: bytes) -> bool:
+        said = self._answers.checksum
+        if said is None:
+            return True
+        try:
+            parts = locate(message)
+        except BadFrame:
+            return False
+        checksum = message_crc32c(parts.header, parts.body)
+        return said == sent_crc32c(checksum, parts.metadata, parts.descriptor)
+
+    def _compare(self, said: int | None, arrived: int) -> None:
+        """All messages so far are those that the client has sent."""
+        if said is not None and said != arrived:
+            raise DamagedMessage(
+                f"{self._where()}: what arrived has checksum {arrived:08x}, and {said:08x} was sent; nothing of it "
+                "was kept, write it again",
+                dataset=self._command.dataset if self._command is not None else None,
+                producer=self._command.producer if self._command is not None else None,
+            )
+
+    async def _metadata_only(self, metadata: bytes, before: int) -> None:
         assert self._command is not None
         if self._sink is not None and self._command.attempt is not None:
             if self._commit_seen:
@@ -221,6 +269,7 @@ class _Put:
                 raise InvalidRequest(
                     f"{self._where()}: {bad.message}", dataset=self._command.dataset
                 ) from None
+            self._compare(totals.crc32c, before)
             self._answers.put(dump_json(await self._sink.commit(totals)))
         elif metadata:
             self._answers.put(metadata)
@@ -262,9 +311,9 @@ class _Put:
             self._answers.put(accepted.metadata)
 
 
-def _decode(decoder: FrameDecoder, inspected: Inspected, room: Reservation) -> Accepted:
+def _decode(decoder: FrameDecoder, inspected: Inspected, said: int | None, room: Reservation) -> Accepted:
     """In a thread. Holds the room for as long as it runs, also when nobody waits for it any more."""
     try:
-        return decoder.decode(inspected)
+        return decoder.decode(inspected, said)
     finally:
         room.free()

@@ -284,6 +284,7 @@ class _Answers:
     """
 
     def __init__(self, context: Context) -> None:
+        self.checksum = None  # the lane has none for each message; a commit may have one for all
         self._context = context
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0

@@ -82,7 +82,7 @@ class PutStream:
         Raises:
             FlightShuffleError: nothing was committed, and why.
         """
-        answers = self._writing.finish(Commit(self.rows, self.frames).encode())
+        answers = self._writing.finish(Commit(self.rows, self.frames))
         answer = parse_json(answers[-1], "the answer to a commit") if answers else {}
         if answer.get("committed") is not True or answer.get("rows") != self.rows:
             raise FlightShuffleError(

@@ -107,9 +107,12 @@ class Writing:
     Args:
         lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` takes the bulk lane where the
             server names one and goes over to gRPC when it cannot be reached.
+        check: let the server compare the checksum of each message (bulk lane) or of all (gRPC, where it takes
+            encoding each batch twice) before it keeps any; costs about 0.1 CPU seconds per GB here.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
+    check: bool = True
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from flight_server.errors import Unavailable
-from flight_server.protocol import CRC_TRAILER, FRAMES_TRAILER, GENERATION_HEADER, ROWS_TRAILER
+from flight_server.protocol import CRC_TRAILER, FRAMES_TRAILER, GENERATION_HEADER, ROWS_TRAILER, Commit
 from spark_client.queues import Run
 
 LaneChoice = Literal["auto", "grpc", "bulk"]
@@ -108,8 +108,8 @@ class Writing(Protocol):
             FlightShuffleError: the server's error, or that the connection broke.
         """
 
-    def finish(self, metadata: bytes) -> list[bytes]:
-        """Send the last message, which has no batch; the answers, once the server has accepted the put.
+    def finish(self, totals: Commit) -> list[bytes]:
+        """Send the last message, the commit; the answers, once the server has accepted the put.
 
         Raises:
             FlightShuffleError: as :meth:`write`.

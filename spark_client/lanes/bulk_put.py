@@ -41,12 +41,12 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.errors import FlightShuffleError, Forbidden, InvalidRequest, Unauthenticated, from_json
-from flight_server.protocol import PutCommand
-from flight_server.put_framing import END_OF_PUT, UPGRADE
+from flight_server.protocol import CHECKSUMS, CHECKSUMS_HEADER, Commit, PutCommand
+from flight_server.put_framing import UPGRADE
 from spark_client.lanes import BrokenStream
 from spark_client.lanes.duplex import Duplex
 from spark_client.lanes.http import Body, HttpPool, NoBulkLane
-from spark_client.lanes.messages import MessageWriter, Part, metadata_message
+from spark_client.lanes.messages import MessageWriter
 from spark_client.lanes.partition import StreamStalled
 from spark_client.queues import Closed
 from spark_client.transport import ForkedProcess, Server, TimedOut, Unreachable
@@ -78,11 +78,11 @@ class BulkWriting:
         self._messages = MessageWriter(schema)
         self._connection = pool.new()
         try:
-            self._upgrade(location)
+            checked = self._upgrade(location)
             with self._errors():
                 self._duplex = Duplex(self._connection, server.timeouts.stall_seconds)
                 descriptor = flight.FlightDescriptor.for_command(command.encode()).serialize()
-                self._duplex.send(self._messages.opening(descriptor))
+                self._duplex.send(self._messages.opening(descriptor, checked=checked))
         except BaseException:
             self.abandon()
             raise
@@ -95,10 +95,9 @@ class BulkWriting:
             else:
                 self._duplex.send(self._messages.take())
 
-    def finish(self, metadata: bytes) -> list[bytes]:
+    def finish(self, totals: Commit) -> list[bytes]:
         with self._errors():
-            last: list[Part] = [metadata_message(metadata), END_OF_PUT]
-            self._duplex.send(self._messages.take() + last)
+            self._duplex.send(self._messages.take() + self._messages.last(totals.encode()))
             answers = self._duplex.finish()
         self._ended = True
         self._connection.close()
@@ -128,8 +127,11 @@ class BulkWriting:
 
     # Inside.
 
-    def _upgrade(self, location: str) -> None:
+    def _upgrade(self, location: str) -> bool:
+        """Whether the server takes checksums, and they are wanted."""
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}
+        if self._server.writing.check:
+            headers[CHECKSUMS_HEADER] = CHECKSUMS
         if self._server.token is not None:
             headers["Authorization"] = f"Bearer {self._server.token}"
         try:
@@ -144,6 +146,7 @@ class BulkWriting:
             ) from error
         if answered.get("upgrade", "").lower() != UPGRADE:
             raise NoBulkLane(f"{self._where} has upgraded to something else", server=self._where)
+        return answered.get(CHECKSUMS_HEADER) == CHECKSUMS
 
     def _refusal(self, status: int, headers: dict[str, str]) -> FlightShuffleError:
         """The server's error, or that it is none of ours."""

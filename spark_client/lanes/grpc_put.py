@@ -2,19 +2,26 @@
 
 pyarrow's writer reports a refusal as a lost connection at some later write and knows the reason only when it
 is closed; so each failure closes the stream first and asks again.
+
+Checksums
+    pyarrow encodes and sends in one step and shows no bytes. They are those of
+    :class:`~spark_client.lanes.messages.MessageWriter`, which is what sums them up here, without a copy, from a
+    second encoding; the commit names the sum of all messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.errors import FlightShuffleError
-from flight_server.protocol import PutCommand
+from flight_server.protocol import Commit, PutCommand
+from spark_client.lanes.messages import MessageWriter
 from spark_client.transport import Server
 
 
@@ -23,20 +30,28 @@ class GrpcWriting:
 
     def __init__(self, server: Server, command: PutCommand, schema: pa.Schema) -> None:
         descriptor = flight.FlightDescriptor.for_command(command.encode())
+        self._messages = MessageWriter(schema) if server.writing.check else None
+        if self._messages is not None:
+            self._messages.opening(descriptor.serialize(), checked=True)
         self._writer, self._reader, self._call = server.open_put(descriptor, schema)
         self._closed = False
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002  # pyarrow sends at once
         with self._errors():
+            if self._messages is not None:
+                self._messages.add(batch, metadata)
+                self._messages.take()
             if metadata:
                 self._writer.write_with_metadata(batch, pa.py_buffer(metadata))
             else:
                 self._writer.write_batch(batch)
 
-    def finish(self, metadata: bytes) -> list[bytes]:
+    def finish(self, totals: Commit) -> list[bytes]:
         answers = []
+        if self._messages is not None:
+            totals = replace(totals, crc32c=self._messages.running_crc32c)
         with self._errors():
-            self._writer.write_metadata(pa.py_buffer(metadata))
+            self._writer.write_metadata(pa.py_buffer(totals.encode()))
             self._writer.done_writing()
             while (answer := self._reader.read()) is not None:
                 answers.append(answer.to_pybytes())

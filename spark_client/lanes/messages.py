@@ -2,8 +2,8 @@
 
 Guarantee: the messages are those that pyarrow's DoPut sends for the same batches, byte for byte, dictionaries
 and their replacements included; only the schema's header may be padded to eight bytes. So it does not show
-in what the server stores which lane a batch came by. Each has its length before it, as
-:mod:`flight_server.put_framing` has it.
+in what the server stores which lane a batch came by. Each has its length before it, and with ``checked`` its
+checksum, as :mod:`flight_server.put_framing` has them.
 
 How
     One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes
@@ -26,14 +26,15 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server import wire
+from flight_server.checksums import message_crc32c, running_crc32c, sent_crc32c
 from flight_server.errors import InvalidRequest
-from flight_server.put_framing import LENGTH
+from flight_server.put_framing import CHECKED_LENGTH, LENGTH, end_of_put
 
 RUN_BYTES = 8 << 10
 MAX_MESSAGE_BYTES = (1 << 31) - 1
@@ -58,10 +59,24 @@ class MessageWriter:
         self._writer = pa.ipc.new_stream(self._file, schema)
         self._metadata: deque[bytes] = deque()
         self._taken_bytes = 0
+        self._checked = False
+        self._running_crc32c = 0
 
-    def opening(self, descriptor: bytes) -> list[Part]:
-        """The first message: the descriptor and the schema."""
-        return [_framed(wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header))]
+    @property
+    def running_crc32c(self) -> int | None:
+        """Of all messages that were taken, the first included; None if they are not ``checked``."""
+        return self._running_crc32c if self._checked else None
+
+    def opening(self, descriptor: bytes, *, checked: bool = False) -> list[Part]:
+        """The first message: the descriptor and the schema. If ``checked``, all have checksums from here on."""
+        self._checked = checked
+        start = wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header)
+        return [self._framed(start, self._header, descriptor=descriptor)]
+
+    def last(self, metadata: bytes) -> list[Part]:
+        """A message without a batch, and the end of the put."""
+        message = self._framed(wire.field(_METADATA, metadata), metadata=metadata)
+        return [message, end_of_put(self.running_crc32c)]
 
     def add(self, batch: Any, metadata: bytes = b"") -> None:
         """Encode a batch, and the dictionaries that it needs before it.
@@ -102,29 +117,35 @@ class MessageWriter:
         body = written.pieces(body_bytes)
         if kind is wire.MessageKind.SCHEMA:
             return  # it has been sent with the descriptor
-        fields = wire.field(_HEADER, header)
+        fields, metadata = wire.field(_HEADER, header), b""
         # Dictionaries go without metadata.
         if kind is wire.MessageKind.RECORD_BATCH and (metadata := self._metadata.popleft()):
             fields += wire.field(_METADATA, metadata)
-        yield _framed(fields + wire.field_head(_BODY, body_bytes), body_bytes)
+        yield self._framed(fields + wire.field_head(_BODY, body_bytes), header, body, metadata=metadata)
         yield from body
 
-
-def metadata_message(metadata: bytes) -> bytes:
-    """A message without a batch."""
-    return _framed(wire.field(_METADATA, metadata))
-
-
-def _framed(start: bytes, rest_bytes: int = 0) -> bytes:
-    """The length of the message before its first bytes."""
-    size_bytes = len(start) + rest_bytes
-    if size_bytes > MAX_MESSAGE_BYTES:
-        raise InvalidRequest(
-            f"a batch takes {size_bytes} bytes, and a message of Arrow Flight has at most {MAX_MESSAGE_BYTES}: "
-            "write smaller batches",
-            limit_bytes=MAX_MESSAGE_BYTES,
-        )
-    return LENGTH.pack(size_bytes) + start
+    def _framed(
+        self,
+        start: bytes,
+        header: Part = b"",
+        body: Sequence[memoryview] = (),
+        *,
+        metadata: bytes = b"",
+        descriptor: bytes = b"",
+    ) -> bytes:
+        """What stands before the first bytes of the message, and these."""
+        size_bytes = len(start) + sum(map(len, body))
+        if size_bytes > MAX_MESSAGE_BYTES:
+            raise InvalidRequest(
+                f"a batch takes {size_bytes} bytes, and a message of Arrow Flight has at most {MAX_MESSAGE_BYTES}: "
+                "write smaller batches",
+                limit_bytes=MAX_MESSAGE_BYTES,
+            )
+        if not self._checked:
+            return LENGTH.pack(size_bytes) + start
+        checksum = sent_crc32c(message_crc32c(header, *body), metadata, descriptor)
+        self._running_crc32c = running_crc32c(self._running_crc32c, checksum)
+        return CHECKED_LENGTH.pack(size_bytes, checksum) + start
 
 
 class _Sink:

@@ -160,7 +160,7 @@ class Lane:
         """A connection that has been upgraded."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._trust)
         try:
-            writer.write(f"POST {PUT_PATH} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
+            writer.write(f"POST {PUT_PATH} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
             async with asyncio.timeout(DEADLINE_SECONDS):
                 assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
             yield Wire(reader, writer)

@@ -37,6 +37,8 @@ ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
 class Client:
     """Both directions of a put. ``broken``: gRPC says that the requests have ended, and then cancels."""
 
+    checksum: int | None = None
+
     def __init__(self, messages: Sequence[bytes], *, broken: bool = False, pauses: int = 1) -> None:
         self.answers: list[bytes] = []
         self._messages = messages
@@ -162,9 +164,11 @@ async def test_what_is_decompressed_is_counted_while_it_is(
     async with running_core(tmp_path) as core:
         decode = decoder.FrameDecoder.decode
 
-        def watched(self: decoder.FrameDecoder, inspected: decoder.Inspected) -> decoder.Accepted:
+        def watched(
+            self: decoder.FrameDecoder, inspected: decoder.Inspected, said: int | None
+        ) -> decoder.Accepted:
             seen.append(core.budget.arrivals.used_bytes)
-            return decode(self, inspected)
+            return decode(self, inspected, said)
 
         monkeypatch.setattr(decoder.FrameDecoder, "decode", watched)
         await receive(core, LARGE)

@@ -16,7 +16,7 @@ from pyarrow import flight
 
 from flight_server.errors import InvalidRequest
 from spark_client.lanes import messages
-from spark_client.lanes.messages import RUN_BYTES, MessageWriter, Part, metadata_message
+from spark_client.lanes.messages import RUN_BYTES, MessageWriter, Part
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.support.raw_flight import field, fields_of, path
 
@@ -86,7 +86,7 @@ def written(batches: list[pa.RecordBatch], metadata: list[bytes], *, together: b
         if not together:
             parts += writer.take()
             assert writer.waiting_bytes == 0
-    parts += [*writer.take(), metadata_message(b"the end")]
+    parts += [*writer.take(), *writer.last(b"the end")[:1]]
     return unframed(parts)
 
 

@@ -39,7 +39,7 @@ class Proxy:
         self._refusing = False
         self._closed = False
         self._flip: tuple[bool, int, int] | None = None
-        self._flip_text: tuple[bytes, bytes] | None = None
+        self._flip_text: tuple[bool, bytes, bytes] | None = None
         self.bytes_back = 0
         self.bytes_forth = 0
         self.flips = 0
@@ -81,9 +81,9 @@ class Proxy:
         with self._lock:
             self._flip = False, self.bytes_forth + at, bit
 
-    def flip_every_back(self, text: bytes, bit: int) -> None:
-        """From now on flip a bit of the first byte of this text wherever the server sends it in one piece."""
-        self._flip_text = text, bytes([text[0] ^ 1 << bit]) + text[1:]
+    def flip_in(self, text: bytes, bit: int, *, back: bool) -> None:
+        """From now on flip a bit of the first byte of this text wherever it comes in one piece."""
+        self._flip_text = back, text, bytes([text[0] ^ 1 << bit]) + text[1:]
 
     def refuse(self, *, refusing: bool = True) -> None:
         """Reset new connections at once, or take them again."""
@@ -175,8 +175,8 @@ class Proxy:
                 _reset(sock)
 
     def _flipped(self, data: bytes, back: bool) -> bytes:
-        if self._flip_text is not None and back:
-            data = data.replace(*self._flip_text)
+        if self._flip_text is not None and back is self._flip_text[0]:
+            data = data.replace(*self._flip_text[1:])
         if self._flip is None or self._flip[0] is not back:
             return data
         at = self._flip[1] - (self.bytes_back if back else self.bytes_forth)

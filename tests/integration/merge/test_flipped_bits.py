@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Literal
 
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 
-from flight_server.errors import FlightShuffleError
-from flight_server.protocol import CHECKSUMS, CHECKSUMS_HEADER, PutCommand, Ticket, bulk_path
+from flight_server.errors import DamagedMessage, FlightShuffleError
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    CreateRequest,
+    Kind,
+    PutCommand,
+    SealRequest,
+    Ticket,
+    bulk_path,
+)
+from flight_server.put_framing import PUT_PATH
 from spark_client.lanes import BrokenStream
 from spark_client.puts import PutStream
 from spark_client.streams import PartitionStream
-from spark_client.transport import Server
+from spark_client.transport import Server, Writing
 from tests.support.merging import QUICK
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -64,8 +77,8 @@ def stored(server: Server, name: str, make: Callable[[int], pa.RecordBatch]) -> 
     return batches
 
 
-def read(server: Server, location: str, name: str) -> list[pa.RecordBatch]:
-    stream = PartitionStream(server, Ticket(name, 0), locations=[location], lane="bulk")
+def read(server: Server, location: str, name: str, partition: int = 0) -> list[pa.RecordBatch]:
+    stream = PartitionStream(server, Ticket(name, partition), locations=[location], lane="bulk")
     try:
         return list(iter(stream.read, None))
     finally:
@@ -129,10 +142,78 @@ def test_a_frame_that_comes_damaged_again_and_again_is_an_error_that_names_it(
     reader: Server, shaky: Proxy, name: str
 ) -> None:
     batches = stored(reader, name, plain)
-    shaky.flip_every_back(b"row 130", bit=0)  # in the third frame
+    shaky.flip_in(b"row 130", bit=0, back=True)  # in the third frame
     stream = PartitionStream(reader, Ticket(name, 0), locations=[shaky.http], lane="bulk")
     assert [stream.read(), stream.read()] == batches[:2]
     with pytest.raises(BrokenStream, match=f"partition 0 of dataset '{name}'.* frame 2.*checksum") as caught:
         stream.read()
     assert shaky.http in caught.value.message
     stream.close()
+
+
+def put_shuffle(server: Server, name: str, batches: list[pa.RecordBatch], places: list[str]) -> None:
+    """The batches to partitions 0, 1, 2 and so on; sealed if the attempt was committed, else sealed empty."""
+    schema = base64.b64encode(batches[0].schema.serialize()).decode()
+    request = CreateRequest(name, Kind.SHUFFLE, schema, partitions=len(batches))
+    server.action("create", request.encode())
+    attempts = {}
+    try:
+        with PutStream(server, PutCommand(name, producer=0, attempt="a"), batches[0].schema, places) as put:
+            for partition, batch in enumerate(batches):
+                put.write(batch, partition)
+            put.commit()
+        attempts = {0: "a"}
+    finally:
+        server.action("seal", SealRequest(name, attempts=attempts).encode())
+
+
+@for_each_kind_of_data
+def test_a_flipped_bit_on_the_way_from_a_producer_is_an_error_and_nothing_of_it_is_kept(
+    reader: Server, process: ServerProcess, shaky: Proxy, name: str, make: Callable[[int], pa.RecordBatch]
+) -> None:
+    assert process.http is not None
+    batches = [make(frame) for frame in range(FRAMES)]
+    writer = Server(reader.location, timeouts=HASTY, writing=Writing(lane="bulk"))
+    before = shaky.bytes_forth
+    put_shuffle(writer, name, batches, [shaky.http + PUT_PATH])
+    size_bytes = shaky.bytes_forth - before
+    known, refused = {name}, 0
+    for at in range(0, size_bytes, STRIDE):
+        shaky.flip_forth(at, at // STRIDE % 8)
+        known.add(here := f"{name}/{at}")
+        kept = batches
+        try:
+            put_shuffle(writer, here, batches, [shaky.http + PUT_PATH])
+        except FlightShuffleError as error:
+            refused += isinstance(error, DamagedMessage)
+            kept = []
+        found = [batch for i in range(FRAMES) for batch in read(reader, process.http, here, i)]
+        assert found == kept, f"byte {at} of {size_bytes}"
+    assert refused > size_bytes // STRIDE // 2
+    assert {flight_name(info) for info in reader.list_flights(name)} == known
+    writer.close()
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+@for_each_kind_of_data
+def test_a_value_that_flips_on_its_way_to_the_server_is_a_typed_error_that_names_the_producer(
+    process: ServerProcess, name: str, lane: Literal["grpc", "bulk"], make: Callable[[int], pa.RecordBatch]
+) -> None:
+    location = process.location if lane == "grpc" else process.http
+    assert location is not None
+    with Proxy.to(location) as between:
+        target = between.location if lane == "grpc" else process.location
+        writer = Server(target, timeouts=QUICK, writing=Writing(lane=lane))
+        between.flip_in(b"row 13" if make is plain else b"word 2", bit=0, back=False)
+        with pytest.raises(DamagedMessage, match=f"dataset '{name}' producer 0 attempt a"):
+            put_shuffle(writer, name, [make(frame) for frame in range(FRAMES)], [between.http + PUT_PATH])
+        unchecked = Server(target, timeouts=QUICK, writing=Writing(lane=lane, check=False))
+        put_shuffle(
+            unchecked, f"{name}/x", [make(frame) for frame in range(FRAMES)], [between.http + PUT_PATH]
+        )
+        unchecked.close()
+        writer.close()
+
+
+def flight_name(info: flight.FlightInfo) -> str:
+    return str(info.descriptor.path[0].decode())
