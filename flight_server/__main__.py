@@ -116,6 +116,7 @@ def serve(
     schema_seconds: Annotated[float | None, _option("schema_seconds")] = None,
     keepalive_seconds: Annotated[float | None, _option("keepalive_seconds")] = None,
     drain_grace_seconds: Annotated[float | None, _option("drain_grace_seconds")] = None,
+    host_file_dirs: Annotated[list[str] | None, _option("host_file_dirs")] = None,
     source_roots: Annotated[list[str] | None, _option("source_roots")] = None,
     source_s3: Annotated[bool | None, _option("source_s3")] = None,
     source_flight: Annotated[list[str] | None, _option("source_flight")] = None,

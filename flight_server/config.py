@@ -28,6 +28,7 @@ from pydantic_settings import (
 from . import machine
 from .budget import MIN_MEMORY_LIMIT_BYTES
 from .flight_locations import FlightLocation
+from .host_directory import default_bases
 from .protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
 
 DEFAULT_MEMORY_SHARE = 0.5
@@ -154,6 +155,12 @@ class Settings(BaseSettings):
 
     source_roots: list[NamedPath] = Field(
         default_factory=list, description="directory that sources may read; may be given several times"
+    )
+    host_file_dirs: list[NamedPath] = Field(
+        default_factory=lambda: list(default_bases()),
+        description="directory under which clients on this host keep copies of broadcasts; what dead ones of the "
+        "same user left there is removed every minute; may be given several times; default: /dev/shm and the "
+        "directory for temporary files",
     )
     source_s3: bool = Field(False, description="sources may read s3:// URLs")
     source_flight: list[AllowedLocation] = Field(

@@ -44,7 +44,7 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from . import allocator, config
+from . import allocator, config, host_directory
 from .addresses import AddressRefused, bind, bracketed
 from .budget import Budget
 from .core import Core
@@ -57,6 +57,7 @@ from .store import Store
 ACCEPT_PATIENCE_SECONDS = 24 * 3600
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
+SWEEP_SECONDS = 60.0
 MAX_HOLES_BYTES = 32 << 20
 KEEP_FREED_SECONDS = 10.0
 MIN_STREAM_WINDOW_BYTES = 64 << 10
@@ -253,10 +254,18 @@ class Server:
             ("silent_connections", self._http.end_silent),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
+        keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
 
     def _expire(self) -> None:
         for dataset in self.store.expire():
             _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
+
+    async def _sweep_host(self) -> None:
+        """Remove what dead clients of this host left there, for when no living one comes to do it."""
+        bases = self.settings.host_file_dirs
+        removed = await asyncio.to_thread(host_directory.sweep, bases) if bases else []
+        if removed:
+            _log.info("host_files_swept", files=len(removed))
 
     async def _watch_parent(self) -> None:
         """Drain when standard input ends: whoever started this server holds its other end."""

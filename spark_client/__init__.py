@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast
     from spark_client.client import DatasetInfo, ShuffleClient
     from spark_client.exchange import Pipeline
+    from spark_client.host_files import Copies
     from spark_client.transport import Reading, Timeouts, Writing
 
 _HOMES = {
     "Broadcast": "spark_client.broadcast",
+    "Copies": "spark_client.host_files",
     "DatasetInfo": "spark_client.client",
     "Pipeline": "spark_client.exchange",
     "ShuffleClient": "spark_client.client",
@@ -24,7 +26,16 @@ _HOMES = {
     "Writing": "spark_client.transport",
 }
 
-__all__ = ["Broadcast", "DatasetInfo", "Pipeline", "Reading", "ShuffleClient", "Timeouts", "Writing"]
+__all__ = [
+    "Broadcast",
+    "Copies",
+    "DatasetInfo",
+    "Pipeline",
+    "Reading",
+    "ShuffleClient",
+    "Timeouts",
+    "Writing",
+]
 
 
 def __getattr__(name: str) -> Any:

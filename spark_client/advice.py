@@ -61,7 +61,7 @@ def about(dataset: str, location: str) -> Iterator[None]:
     except AlreadyExists as error:
         raise AlreadyExists(
             f"dataset {dataset!r} exists: choose another name, drop({dataset!r}) first, or replace it by "
-            f"put({dataset!r}, …, mode='overwrite')",
+            f"put({dataset!r}, ..., mode='overwrite')",
             **{"dataset": dataset, **error.detail},
         ) from error
     except NotFound as error:

@@ -6,8 +6,9 @@ partitions and of the rows in them, the same on every host and at every call.
 
 Who holds the data
     The server holds the dataset until :meth:`Broadcast.destroy`, ``close`` of the client, or the end of its
-    lease after the driver died. A host holds the file until ``unpersist``, or until nobody has mapped it for
-    an hour and another broadcast comes. A process holds its mapping until it ends; pages that nobody touches
+    lease after the driver died. A host holds the file until ``unpersist`` or ``close``; after a driver that was
+    killed, and under the bound of :class:`~spark_client.host_files.Copies`, as
+    :mod:`flight_server.host_directory` says. A process holds its mapping until it ends; pages that nobody touches
     cost no RAM.
 
 Writing
@@ -46,7 +47,7 @@ from pyspark.sql import DataFrame, SparkSession
 from flight_server.errors import Conflict, InvalidRequest, NotFound, PartitionFailed
 from flight_server.protocol import PutCommand
 from spark_client.arrow_types import Declared
-from spark_client.host_files import HostFile, HostFiles
+from spark_client.host_files import Copies, HostFile, HostFiles
 from spark_client.puts import PutStream
 from spark_client.reads import Source
 from spark_client.shuffles import Shuffles
@@ -78,13 +79,15 @@ class Content:
     schema: pa.Schema
     rows: int
     size_bytes: int
+    application: str
+    copies: Copies
 
     @property
     def key(self) -> str:
-        """The name of a host's file, of this content alone."""
+        """The name of a host's file, of this driver and this content alone."""
         source = self.source
         text = f"{source.server.location}\n{source.dataset}\n{source.generation}"
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return f"{self.application}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def fetch(self, path: Path) -> None:
         """Write the whole content to a file.
@@ -115,7 +118,7 @@ class Content:
         """
         table = pa.ipc.open_stream(pa.BufferReader(file.map())).read_all()
         if table.num_rows != self.rows:
-            HostFiles().remove(self.key)
+            HostFiles(self.copies).remove(self.key)
             raise PartitionFailed(
                 f"{file.path} has {table.num_rows} rows, the broadcast {self.name!r} has {self.rows}: the file "
                 "was removed, and is fetched again at the next try"
@@ -158,8 +161,10 @@ class Broadcast:
             raise InvalidRequest(
                 f"cannot broadcast {type(data).__name__}: give a DataFrame or a pyarrow.Table"
             )
-        content = Content(name, source, schema, totals["rows"], totals["bytes"])
-        owner.at_close(partial(_remove, content.key))
+        content = Content(
+            name, source, schema, totals["rows"], totals["bytes"], owner.application(), owner.copies
+        )
+        owner.at_close(partial(_remove, content))
         return cls(content, owner)
 
     @property
@@ -203,7 +208,9 @@ class Broadcast:
             _forget_removed()
             if (known := _mapped.get(content.key)) is not None:
                 return known.table
-        file = HostFiles().open_or_make(content.key, content.size_bytes, content.fetch, FETCH_SECONDS)
+        file = HostFiles(content.copies).open_or_make(
+            content.key, content.size_bytes, content.fetch, FETCH_SECONDS
+        )
         try:
             table = content.map(file)
         except BaseException:
@@ -241,10 +248,10 @@ class Broadcast:
         self._destroyed = True
 
     def _remove_copies(self, spark: SparkSession | None) -> set[str]:
-        removed = {socket.gethostname()} if _remove(self._content.key) else set()
+        removed = {socket.gethostname()} if _remove(self._content) else set()
         if spark is not None:
             sweep = spark.range(0, SWEEP_TASKS, 1, SWEEP_TASKS).mapInArrow(
-                partial(_remove_in_task, self._content.key), "host string"
+                partial(_remove_in_task, self._content), "host string"
             )
             removed |= {row["host"] for row in sweep.collect()}
         return removed
@@ -270,16 +277,16 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Source
         raise
 
 
-def _remove(key: str) -> bool:
+def _remove(content: Content) -> bool:
     with _lock:
-        if (known := _mapped.pop(key, None)) is not None:
+        if (known := _mapped.pop(content.key, None)) is not None:
             known.file.close()
-    return HostFiles().remove(key)
+    return HostFiles(content.copies).remove(content.key)
 
 
-def _remove_in_task(key: str, numbers: Iterator[Any]) -> Iterator[Any]:
+def _remove_in_task(content: Content, numbers: Iterator[Any]) -> Iterator[Any]:
     for _ in numbers:
-        if _remove(key):
+        if _remove(content):
             yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()]})
 
 

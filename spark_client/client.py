@@ -8,9 +8,10 @@ What a client owns
     client is open, and dropped by :meth:`ShuffleClient.close`, after which every call is an error. What ``put``
     stores has no owner: it stays until it is dropped, or until the server's own default lease ends.
 
-Nothing is opened, and no thread started, before it is needed. Without PySpark everything works that does not
-take a DataFrame. The client stays in the driver: closures that run in Spark's tasks can take broadcasts
-with them, not the client.
+A client begins with removing what clients that were killed left on its host (see
+:mod:`flight_server.host_directory`). Nothing is opened, and no thread started, before it is needed. Without
+PySpark everything works that does not take a DataFrame. The client stays in the driver: closures that run in
+Spark's tasks can take broadcasts with them, not the client.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetRequest, PutCommand
 from spark_client import embedded
 from spark_client.advice import about, check_location, check_mode
+from spark_client.host_files import Copies, HostFiles
 from spark_client.puts import PutStream, as_reader, put_async
 from spark_client.streams import AsyncMergedStream, merge, merge_async, partition_streams
 from spark_client.transport import Reading, Server, Timeouts, Writing
@@ -67,6 +69,7 @@ class ShuffleClient:
         timeouts: how long waits may last.
         reading: lane, memory budget and scratch directory of what is read, here and in Spark's tasks.
         writing: lane of what is written, here and in Spark's tasks.
+        copies: where hosts keep their copies of broadcasts, and how many bytes of them.
         lease_seconds: how long what the client owns outlives a driver that died.
     """
 
@@ -79,6 +82,7 @@ class ShuffleClient:
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
         writing: Writing | None = None,
+        copies: Copies | None = None,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._server = Server(
@@ -90,6 +94,9 @@ class ShuffleClient:
             writing=writing,
         )
         self._lease_seconds = lease_seconds
+        self._copies = copies or Copies()
+        # What clients that were killed left on this host.
+        HostFiles(self._copies).sweep()
         self._embedded: embedded.Embedded | None = None
         self._shuffles: Shuffles | None = None
         self._lock = threading.Lock()
@@ -103,6 +110,7 @@ class ShuffleClient:
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
         writing: Writing | None = None,
+        copies: Copies | None = None,
         **server_options: Any,
     ) -> Self:
         """A client with a server of its own on loopback, which ends with ``close`` or with this process.
@@ -113,10 +121,13 @@ class ShuffleClient:
             timeouts: as for the client.
             reading: as for the client.
             writing: as for the client.
+            copies: as for the client; the server sweeps there, too.
 
         Raises:
             Unavailable: the server did not start; the message says why.
         """
+        if copies is not None and copies.dirs is not None:
+            server_options.setdefault("host_file_dirs", copies.dirs)
         process = embedded.start(**server_options)
         token = server_options.get("token")
         client = cls(
@@ -126,6 +137,7 @@ class ShuffleClient:
             timeouts=timeouts,
             reading=reading,
             writing=writing,
+            copies=copies,
         )
         client._embedded = process
         return client
@@ -295,7 +307,7 @@ class ShuffleClient:
         with self._lock:
             server = self._open()
             if self._shuffles is None:
-                self._shuffles = Shuffles(server, self._lease_seconds, self._embedded)
+                self._shuffles = Shuffles(server, self._lease_seconds, self._copies, self._embedded)
             return self._shuffles
 
 

@@ -33,6 +33,7 @@ from flight_server.errors import InvalidRequest, Unavailable
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 _TAIL_LINES = 20
+_PATHS = ("config", "data_dir", "host_file_dirs", "source_roots", "tls_cert", "tls_key")
 _ROOT = Path(errors.__file__).resolve().parents[1]
 """Where the package is: a server that is started there finds it even when it was never installed."""
 
@@ -106,8 +107,8 @@ def start(**options: Any) -> Embedded:
 
     Args:
         options: the server's own, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
-            ``True`` a bare flag; None and False leave it out. ``token`` does not go over the command line,
-            where other users of the machine could read it.
+            ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` does not
+            go over the command line, where other users of the machine could read it.
 
     Raises:
         InvalidRequest: the server has no such option; the message names the nearest.
@@ -175,8 +176,9 @@ def _flags(options: dict[str, Any]) -> list[str]:
         if value is True:
             flags.append(flag)
         elif value is not None and value is not False:
-            # The server runs in another directory: a path is meant from here.
-            flags += [flag, str(Path(value).resolve() if name in ("data_dir", "config") else value)]
+            for each in value if isinstance(value, list | tuple) else [value]:
+                # The server runs in another directory: a path is meant from here.
+                flags += [flag, str(Path(each).resolve() if name in _PATHS else each)]
     return flags
 
 

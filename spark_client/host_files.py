@@ -1,27 +1,18 @@
-"""One file per host: made once by whoever needs it first, mapped by everybody, gone when nobody does.
+"""One file per host: made once by the process that needs it first, mapped by all, gone with its application.
 
 Guarantee: of all processes on a host that ask for a key at the same time, one makes the file and the others
 wait for it; a file that can be seen is complete; and a process that is killed at any point leaves nothing
-that another cannot carry on from.
-
-Files, in ``flight-shuffle-<uid>`` (mode 0700, owned by that user) under a base directory
-    ``<key>.arrows``  the file, complete from the moment it has this name;
-    ``<key>.<pid>.part``  being written;
-    ``<key>.lock``  held by the one that writes. All locks are in the first base.
+that another cannot carry on from. :mod:`flight_server.host_directory` has the files, their locks, and what a
+sweep removes when the driver and the tasks are gone.
 
 Bases
     ``/dev/shm`` when it has room for the file and a margin, else the directory for temporary files. A base
     that turns out to be full while writing is given up for the next one.
 
-Locks
-    Both kinds are ``flock``: the kernel gives them back when a process dies, however it dies. The writer
-    holds the lock file exclusively. Whoever maps a file holds the file itself shared for as long as it is
-    mapped.
-
-Collecting
-    Before making a file, a process removes what earlier applications left: every file that nobody holds and
-    that has not been opened for ``IDLE_SECONDS``, and every part whose writer is gone. A file of a living
-    application that is collected is made again by its next reader; one that is mapped is never collected.
+Bound
+    All files of a base together stay below ``limit_bytes``, by the sizes that their makers expect: files that no
+    process maps go before a new one is made, those opened longest ago first. The next reader makes such a file
+    again. Where the files that are mapped leave no room in any base, making one is an error.
 
 Waiting
     Readers wait for the writer at most ``deadline_seconds``. The error names the process that holds the lock.
@@ -34,28 +25,38 @@ import errno
 import fcntl
 import mmap
 import os
-import stat
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from flight_server.errors import Unavailable
+from flight_server import host_directory
+from flight_server.errors import OutOfBudget, Unavailable
+from flight_server.host_directory import IDLE_SECONDS, HostDirectory, locked
 
-IDLE_SECONDS = 3600.0
 MARGIN_BYTES = 64 * 1024 * 1024
 """Room that is left in a base beside the file, for others."""
 
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.01
+_SHARED_SECONDS = 10.0
 
 
-def default_bases() -> tuple[Path, ...]:
-    """Where host files may be, the preferred place first."""
-    memory, disk = Path("/dev/shm"), Path(tempfile.gettempdir())  # noqa: S108 - the directory below it is checked
-    return (memory, disk) if os.access(memory, os.W_OK) else (disk,)
+@dataclass(frozen=True)
+class Copies:
+    """How hosts keep their copies of broadcasts; the same in the driver and in its tasks.
+
+    Args:
+        dirs: directories to try, the preferred one first; None for ``/dev/shm`` and the temporary directory.
+        limit_bytes: the sum of all copies in each of them, of all applications of the user; None for half of the
+            file system.
+        idle_seconds: how long a host where no driver of the application runs keeps a copy that no task maps.
+    """
+
+    dirs: tuple[str, ...] | None = None
+    limit_bytes: int | None = None
+    idle_seconds: float = IDLE_SECONDS
 
 
 @dataclass
@@ -68,35 +69,32 @@ class HostFile:
     @property
     def is_current(self) -> bool:
         """Whether the path still leads to this file."""
-        return os.fstat(self._descriptor).st_nlink > 0
+        return host_directory.leads_to(self.path, self._descriptor)
 
     def map(self) -> pa.Buffer:
         """The content, mapped through the descriptor: also of a file that was unlinked meanwhile."""
         return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
-        """Let the file be collected. What is mapped stays mapped. Twice is fine."""
+        """Let the file be removed. What is mapped stays mapped. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class HostFiles:
-    """The files of one user on this host.
+    """The files of one user on this host."""
 
-    Args:
-        bases: directories to try, the preferred one first; the same in every process of the host.
-        idle_seconds: how long a file that nobody maps is kept.
-    """
-
-    def __init__(self, bases: tuple[Path, ...] | None = None, idle_seconds: float = IDLE_SECONDS) -> None:
-        self._directories = tuple(base / f"flight-shuffle-{os.getuid()}" for base in bases or default_bases())
-        self._idle_seconds = idle_seconds
+    def __init__(self, copies: Copies | None = None) -> None:
+        self._copies = copies or Copies()
+        dirs = self._copies.dirs
+        self.bases = host_directory.default_bases() if dirs is None else tuple(map(Path, dirs))
+        self._directories = tuple(map(HostDirectory, self.bases))
 
     def open(self, key: str) -> HostFile | None:
         """The file of ``key``, if this host has one."""
         for directory in self._directories:
-            if (found := _open_shared(directory / f"{key}.arrows")) is not None:
+            if (found := _open_shared(directory.path / f"{key}.arrows")) is not None:
                 return found
         return None
 
@@ -106,22 +104,24 @@ class HostFiles:
         """The file of ``key``, made by ``write`` if this host has none.
 
         Args:
-            key: a name that stands for this content alone, on this host and for ever.
-            size_bytes: about how large it will be; only chooses the base.
+            key: the application, a dash, and a name that stands for this content alone: lower case and digits.
+            size_bytes: about how large it will be.
             write: makes the content at the path it is given. May be called once for each base.
             deadline_seconds: how long to wait for another process that is making it.
 
         Raises:
-            Unavailable: another process held the lock until the deadline; what ``write`` raises otherwise.
+            Unavailable: another process held the lock until the deadline.
+            OutOfBudget: what living processes map leaves no room for it.
+            PermissionError: a directory is not this user's alone, or holds what is not ours.
         """
+        for directory in self._directories:
+            directory.prepare()
         if (found := self.open(key)) is not None:
             return found
-        for directory in self._directories:
-            _prepare(directory)
-        with _locked(self._directories[0] / f"{key}.lock", deadline_seconds):
+        with locked(self._directories[0].path / f"{key}.lock", deadline_seconds, "fetching"):
             if (found := self.open(key)) is not None:
                 return found
-            self.collect()
+            self.sweep()
             return self._make(key, size_bytes, write)
 
     def remove(self, key: str) -> bool:
@@ -129,160 +129,139 @@ class HostFiles:
         removed = False
         for directory in self._directories:
             with contextlib.suppress(FileNotFoundError):
-                (directory / f"{key}.arrows").unlink()
+                (directory.path / f"{key}.arrows").unlink()
                 removed = True
-        self._collect_lock(self._directories[0] / f"{key}.lock", idle_seconds=0.0)
+        lock = self._directories[0].path / f"{key}.lock"
+        if lock.exists():
+            with host_directory.try_locked(lock) as held:
+                if held is not None:
+                    lock.unlink(missing_ok=True)
         return removed
 
-    def collect(self) -> None:
-        """Remove what nobody uses any more. Never waits."""
-        for directory in self._directories:
-            for path in _listed(directory, ".arrows"):
-                self._collect_file(path)
-            for path in _listed(directory, ".part"):
-                self._collect_part(path)
-            for path in _listed(directory, ".lock"):
-                self._collect_lock(path, self._idle_seconds)
+    def sweep(self) -> list[Path]:
+        """Remove what no living process needs; what was removed. Never waits, raises nothing."""
+        return host_directory.sweep(self.bases, self._copies.idle_seconds)
+
+    def own(self, application: str) -> Callable[[], None]:
+        """Hold what says that the application lives, until the call that this returns, or this process's end.
+
+        Raises:
+            PermissionError: as :meth:`open_or_make`.
+        """
+        self._directories[0].prepare()
+        path = self._directories[0].path / f"{application}.owner"
+        held = contextlib.ExitStack()
+        held.enter_context(locked(path, _SHARED_SECONDS, "owning"))
+
+        def end() -> None:
+            path.unlink(missing_ok=True)
+            held.close()
+
+        return end
 
     def _make(self, key: str, size_bytes: int, write: Callable[[Path], None]) -> HostFile:
         # This process holds the key's lock, so that every other part of the key is a dead one's.
         for directory in self._directories:
-            for path in _listed(directory, ".part"):
-                if path.name.startswith(f"{key}."):
-                    path.unlink(missing_ok=True)
-        *preferred, last = self._directories
-        for directory in preferred:
-            if _free_bytes(directory) < size_bytes + MARGIN_BYTES:
+            for entry in directory.entries():
+                if entry.kind == "part" and entry.key == key:
+                    entry.path.unlink(missing_ok=True)
+        mapped: list[str] = []
+        for directory in self._directories:
+            last = directory is self._directories[-1]
+            if not last and _free_bytes(directory.path) < size_bytes + MARGIN_BYTES:
                 continue
             try:
-                return _publish(directory, key, write)
+                part, mapped_bytes = self._begin(directory, key, size_bytes)
+                if part is not None:
+                    return _publish(directory, part, key, write)
+                mapped.append(f"{directory.path} {mapped_bytes} of {self._limit_bytes(directory)}")
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if last or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-        return _publish(last, key, write)
+        raise OutOfBudget(
+            f"a table of {size_bytes} bytes has no room among the hosts' copies: living processes map "
+            f"{' and '.join(mapped)} bytes; end some, or allow more by a larger limit_bytes of Copies",
+            wanted_bytes=size_bytes,
+        )
 
-    def _collect_file(self, path: Path) -> None:
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-            if _age_seconds(path) > self._idle_seconds:
-                path.unlink()
+    def _begin(self, directory: HostDirectory, key: str, size_bytes: int) -> tuple[Path | None, int]:
+        """An empty part, when the bound allows it; else None and the bytes that cannot be removed."""
+        with directory.changing_names():
+            entries = [entry for entry in directory.entries() if entry.kind in ("arrows", "part")]
+            over_bytes = (
+                sum(entry.size_bytes for entry in entries) + size_bytes - self._limit_bytes(directory)
+            )
+            over_bytes -= host_directory.take_oldest(entries, over_bytes)
+            if over_bytes > 0:
+                return None, over_bytes + self._limit_bytes(directory) - size_bytes
+            part = directory.path / f"{key}.{os.getpid()}.{size_bytes}.part"
+            part.touch(mode=0o600)
+            return part, 0
 
-    def _collect_lock(self, path: Path, idle_seconds: float) -> None:
-        if path.exists():
-            with _try_locked(path) as held:
-                if held is not None and _age_seconds(path) >= idle_seconds:
-                    path.unlink(missing_ok=True)
-
-    def _collect_part(self, path: Path) -> None:
-        key = path.name.split(".", 1)[0]
-        with _try_locked(self._directories[0] / f"{key}.lock") as held:
-            if held is not None:
-                path.unlink(missing_ok=True)
+    def _limit_bytes(self, directory: HostDirectory) -> int:
+        if self._copies.limit_bytes is not None:
+            return self._copies.limit_bytes
+        status = os.statvfs(directory.path)
+        return status.f_blocks * status.f_frsize // 2
 
 
 def _open_shared(path: Path) -> HostFile | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = host_directory.open_regular(path)
     except FileNotFoundError:
         return None
-    # A collector holds a file exclusively only to look at it or to unlink it, so that this wait is short.
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link is no file of ours
+            return None
+        raise
     found = HostFile(path, descriptor)
-    if not found.is_current or os.fstat(descriptor).st_uid != os.getuid():
+    try:
+        _share(path, descriptor)
+        if found.is_current:
+            os.utime(descriptor)
+            return found
+    except BaseException:
         found.close()
-        return None
-    os.utime(descriptor)
-    return found
+        raise
+    found.close()
+    return None
 
 
-def _publish(directory: Path, key: str, write: Callable[[Path], None]) -> HostFile:
-    part, path = directory / f"{key}.{os.getpid()}.part", directory / f"{key}.arrows"
+def _share(path: Path, descriptor: int) -> None:
+    deadline = time.monotonic() + _SHARED_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # A sweeper holds a file exclusively only to look at it or to unlink it.
+            if time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"a process that sweeps {path.parent} has not gone on for {_SHARED_SECONDS:g} s; see whether it "
+                    "is stopped",
+                    path=str(path),
+                ) from None
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+
+
+def _publish(directory: HostDirectory, part: Path, key: str, write: Callable[[Path], None]) -> HostFile:
+    path = directory.path / f"{key}.arrows"
+    descriptor = -1
     try:
         write(part)
-        descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
-        # Held and synced before it has its name: no collector can take it, no crash can leave it torn.
+        descriptor = host_directory.open_regular(part)
+        # Held and synced before it has its name: no sweeper can take it, no crash can leave it torn.
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.fsync(descriptor)
-        part.rename(path)
+        with directory.changing_names():
+            part.rename(path)
     except BaseException:
         part.unlink(missing_ok=True)
+        if descriptor >= 0:
+            os.close(descriptor)
         raise
     return HostFile(path, descriptor)
-
-
-def _prepare(directory: Path) -> None:
-    """Make the directory, and trust it only if nobody else can write there.
-
-    Raises:
-        PermissionError: it is a link, or another user's, or open to others.
-    """
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700, parents=True)
-    status = directory.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(
-            f"{directory} must be a directory of this user alone (mode 0700), because tables are read "
-            "from it; remove it"
-        )
-
-
-@contextlib.contextmanager
-def _locked(path: Path, deadline_seconds: float) -> Iterator[None]:
-    deadline = time.monotonic() + deadline_seconds
-    while True:
-        with _try_locked(path) as descriptor:
-            if descriptor is not None:
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, str(os.getpid()).encode())
-                yield
-                return
-        if time.monotonic() >= deadline:
-            raise Unavailable(
-                f"another process of this host (id {_holder(path)}) has been fetching the same table for "
-                f"{deadline_seconds:g} s; see whether it still makes progress, or allow more time",
-                path=str(path),
-            )
-        time.sleep(_POLL_SECONDS)
-
-
-@contextlib.contextmanager
-def _try_locked(path: Path) -> Iterator[int | None]:
-    """The descriptor of the lock file while it is held; None if another process holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        # A collector may have unlinked the file between the open and the lock: then this lock guards nothing.
-        yield descriptor if os.fstat(descriptor).st_nlink else None
-    finally:
-        os.close(descriptor)
-
-
-def _holder(path: Path) -> str:
-    try:
-        return path.read_text() or "unknown"
-    except OSError:
-        return "unknown"
-
-
-def _listed(directory: Path, suffix: str) -> list[Path]:
-    try:
-        return [path for path in directory.iterdir() if path.suffix == suffix]
-    except FileNotFoundError:
-        return []
-
-
-def _age_seconds(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _free_bytes(directory: Path) -> int:

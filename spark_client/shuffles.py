@@ -13,6 +13,7 @@ import base64
 import contextlib
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -20,8 +21,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from flight_server.errors import FlightShuffleError, InvalidRequest, NotFound
+from flight_server.errors import FlightShuffleError, InvalidRequest, NotFound, Unavailable
 from flight_server.protocol import CreateRequest, DatasetRequest, Kind, SealRequest
+from spark_client.host_files import Copies, HostFiles
 from spark_client.interpreter import check_interpreter
 from spark_client.lanes.writing import places_of
 from spark_client.leases import LeaseKeeper
@@ -39,14 +41,20 @@ class Shuffles:
     Args:
         server: where they are.
         lease_seconds: how long they outlive a driver that died.
+        copies: how hosts keep copies of broadcasts.
         host: what must live as long as the datasets do, such as an embedded server; kept until the close.
     """
 
-    def __init__(self, server: Server, lease_seconds: float, host: object = None) -> None:
+    def __init__(
+        self, server: Server, lease_seconds: float, copies: Copies | None = None, host: object = None
+    ) -> None:
         self.server = server
         # The thread that renews leases refers to this object: results are used without their client, too.
         self._host = host
         self.lease_seconds = lease_seconds
+        self.copies = copies or Copies()
+        self._application: str | None = None
+        self._end_application: Callable[[], None] = lambda: None
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
         self._results: list[tuple[DataFrame, str]] = []
         self._at_close: list[Callable[[], object]] = []
@@ -147,6 +155,18 @@ class Shuffles:
         for dataset in found:
             self.drop(dataset)
 
+    def application(self) -> str:
+        """What names this driver on its host: said there to live from the first call to the close."""
+        with self._lock:
+            if self._application is None:
+                self._application = uuid.uuid4().hex
+                try:
+                    self._end_application = HostFiles(self.copies).own(self._application)
+                except (OSError, Unavailable) as error:
+                    # Its files here, if there will be any, then go when no process has opened them for a while.
+                    _log.warning("this host cannot be told that the driver lives: %s", error)
+            return self._application
+
     def at_close(self, call: Callable[[], object]) -> None:
         """``call`` when this is closed, before the datasets go; it must not raise."""
         with self._lock:
@@ -160,6 +180,7 @@ class Shuffles:
             self._results.clear()
         for call in calls:
             call()
+        self._end_application()
         for dataset in self._keeper.datasets():
             self.discard(dataset)
         self._keeper.close()

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from flight_server.host_directory import default_bases
 from spark_client import Broadcast, ShuffleClient
-from spark_client.host_files import default_bases
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 

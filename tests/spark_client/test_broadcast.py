@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,23 +17,24 @@ import pyarrow as pa
 import pytest
 
 from flight_server.errors import Conflict, InvalidRequest, NotFound
-from spark_client import Broadcast, ShuffleClient, host_files
+from spark_client import Broadcast, Copies, ShuffleClient, host_files
 from tests.support.server_process import ServerProcess
 
+ROOT = Path(__file__).parents[2]
 SPAWN = multiprocessing.get_context("spawn")
 TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
 
 
-@pytest.fixture(autouse=True)
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's host files are, also in processes that are given it."""
-    monkeypatch.setattr(host_files, "default_bases", lambda: (tmp_path,))
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Where this test's host files are."""
     return tmp_path
 
 
 @pytest.fixture
-def client(flight_server_process: Callable[..., ServerProcess]) -> Iterator[ShuffleClient]:
-    with ShuffleClient(flight_server_process(http_port=0).location) as found:
+def client(flight_server_process: Callable[..., ServerProcess], base: Path) -> Iterator[ShuffleClient]:
+    copies = Copies((str(base),))
+    with ShuffleClient(flight_server_process(http_port=0).location, copies=copies) as found:
         yield found
 
 
@@ -66,7 +70,6 @@ def test_dictionaries_that_differ_from_batch_to_batch_nested_types_and_no_rows(c
 
 
 def _read(base: Path, shared: bytes, barrier: Any, found: Any) -> None:
-    host_files.default_bases = lambda: (base,)
     before = _anonymous_bytes()
     barrier.wait(100)
     table = pickle.loads(shared).table()
@@ -114,8 +117,7 @@ def test_processes_that_race_share_one_file_and_grow_by_no_copy(client: ShuffleC
     assert grown[count - 2] < rows * 8 // 4
 
 
-def _fetch_and_hang(base: Path, shared: bytes, started: Any) -> None:
-    host_files.default_bases = lambda: (base,)
+def _fetch_and_hang(shared: bytes, started: Any) -> None:
     content = pickle.loads(shared)._content
 
     def hang(path: Path) -> None:
@@ -123,13 +125,13 @@ def _fetch_and_hang(base: Path, shared: bytes, started: Any) -> None:
         started.set()
         signal.pause()
 
-    host_files.HostFiles().open_or_make(content.key, 1, hang, 10)
+    host_files.HostFiles(content.copies).open_or_make(content.key, 1, hang, 10)
 
 
 def test_a_process_killed_while_it_fetches_is_succeeded_by_another(client: ShuffleClient, base: Path) -> None:
     shared = client.broadcast(TABLE)
     started = SPAWN.Event()
-    process = SPAWN.Process(target=_fetch_and_hang, args=(base, pickle.dumps(shared), started))
+    process = SPAWN.Process(target=_fetch_and_hang, args=(pickle.dumps(shared), started))
     process.start()
     assert started.wait(60)
     assert process.pid is not None
@@ -215,7 +217,7 @@ def test_closing_the_client_ends_its_broadcasts(
     flight_server_process: Callable[..., ServerProcess], base: Path
 ) -> None:
     server = flight_server_process(http_port=0)
-    with ShuffleClient(server.location) as client:
+    with ShuffleClient(server.location, copies=Copies((str(base),))) as client:
         shared = client.broadcast(TABLE)
         shared.table()
     assert files(base) == []
@@ -237,3 +239,55 @@ def test_the_name_is_only_a_label(client: ShuffleClient) -> None:
     first, second = (client.broadcast(TABLE.slice(n), name="ünï/c ö../d" * 30) for n in (0, 1))
     assert isinstance(first, Broadcast)
     assert (first.table().num_rows, second.table().num_rows) == (3, 2)
+
+
+DRIVER = """
+import sys
+import pyarrow as pa
+from spark_client import Copies, ShuffleClient
+client = ShuffleClient(sys.argv[1], copies=Copies((sys.argv[2],)))
+shared = client.broadcast(pa.table({"x": [1, 2, 3]}))
+shared.table()
+print(shared._content.key, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def driver(location: str, base: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process that made a broadcast and mapped it, and its file."""
+    command = [sys.executable, "-c", DRIVER, location, str(base)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        (found,) = base.glob(f"*/{process.stdout.readline().strip()}.arrows")
+        yield process, found
+        process.kill()
+
+
+def test_what_a_killed_driver_left_goes_with_the_next_client_and_what_lives_stays(
+    flight_server_process: Callable[..., ServerProcess], base: Path
+) -> None:
+    location = flight_server_process(http_port=0).location
+    copies = Copies((str(base),))
+    with driver(location, base) as (dead, its_file), driver(location, base) as (_, living_file):
+        task = host_files.HostFiles(copies).open(its_file.stem)
+        assert task is not None
+        dead.kill()
+        dead.wait(30)
+        for mapped in (True, False):
+            with ShuffleClient(location, copies=copies):
+                assert its_file.exists() is mapped, "a task that lives maps it, then none"
+            task.close()
+        assert list(its_file.parent.glob(f"{its_file.stem.partition('-')[0]}*")) == []
+        assert living_file.exists()
+
+
+def test_a_client_that_is_closed_leaves_only_the_marker_and_the_lock_of_names(
+    client: ShuffleClient, base: Path
+) -> None:
+    client.broadcast(TABLE).table()
+    client.close()
+    (directory,) = base.iterdir()
+    assert {path.name for path in directory.iterdir()} == {"flight-shuffle-format", "names.lock"}

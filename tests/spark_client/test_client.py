@@ -315,7 +315,7 @@ def test_an_address_of_every_form_is_taken(location: str) -> None:
 
 def test_what_the_server_says_of_flight_and_json_is_said_of_python(client: ShuffleClient) -> None:
     client.put("d", TABLE)
-    with pytest.raises(AlreadyExists, match=r"put\('d', …, mode='overwrite'\)") as exists:
+    with pytest.raises(AlreadyExists, match=r"put\('d', \.\.\., mode='overwrite'\)") as exists:
         client.put("d", TABLE)
     assert '{"mode": "overwrite"}' in str(exists.value.__cause__)
     assert exists.value.detail["dataset"] == "d"

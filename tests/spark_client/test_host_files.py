@@ -8,15 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flight_server.errors import Unavailable
+from flight_server.errors import OutOfBudget, Unavailable
 from spark_client import host_files
-from spark_client.host_files import HostFile, HostFiles
+from spark_client.host_files import Copies, HostFile, HostFiles
 
 SPAWN = multiprocessing.get_context("spawn")
 REPOSITORY = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def bases(tmp_path: Path) -> tuple[Path, ...]:
 
 @pytest.fixture
 def files(bases: tuple[Path, ...]) -> HostFiles:
-    return HostFiles(bases)
+    return HostFiles(within(bases))
 
 
 @pytest.fixture
@@ -55,11 +56,16 @@ def never(path: Path) -> None:
 
 
 def directory(base: Path) -> Path:
-    return base / f"flight-shuffle-{os.getuid()}"
+    return base / f"flight-shuffle-{os.getuid()}-2"
 
 
 def names(bases: tuple[Path, ...], suffix: str) -> list[str]:
-    return sorted(path.name for base in bases for path in directory(base).glob(f"*{suffix}"))
+    found = {path.name for base in bases for path in directory(base).glob(f"*{suffix}")}
+    return sorted(found - {"names.lock"})
+
+
+def within(bases: tuple[Path, ...], limit_bytes: int | None = None) -> Copies:
+    return Copies(tuple(map(str, bases)), limit_bytes=limit_bytes)
 
 
 def make(
@@ -75,7 +81,7 @@ def _race(bases: tuple[Path, ...], log: Path, barrier: Any, inodes: Any) -> None
         path.write_text("x" * 100_000)
 
     barrier.wait(timeout=100)
-    file = HostFiles(bases).open_or_make("k", 10, write, deadline_seconds=60)
+    file = HostFiles(within(bases)).open_or_make("k", 10, write, deadline_seconds=60)
     inodes.put((file.path.stat().st_ino, file.path.read_text() == "x" * 100_000))
     barrier.wait(timeout=100)
     file.close()
@@ -101,12 +107,12 @@ def test_of_many_processes_that_race_one_makes_the_file_and_all_share_it(
 HANGING_WRITER = """
 import sys, time
 from pathlib import Path
-from spark_client.host_files import HostFiles
+from spark_client.host_files import Copies, HostFiles
 def write(path):
     path.write_text("half")
     print("half", flush=True)
     time.sleep(600)
-HostFiles((Path(sys.argv[1]), Path(sys.argv[2]))).open_or_make("k", 10, write, 5)
+HostFiles(Copies(tuple(sys.argv[1:]))).open_or_make("k", 10, write, 5)
 """
 
 
@@ -124,7 +130,7 @@ def hanging_writer(bases: tuple[Path, ...]) -> Iterator[subprocess.Popen[str]]:
 def test_a_writer_killed_half_way_is_succeeded_by_the_next_process(
     files: HostFiles, bases: tuple[Path, ...], hanging_writer: subprocess.Popen[str], opened: list[HostFile]
 ) -> None:
-    assert names(bases, ".part") == [f"k.{hanging_writer.pid}.part"]
+    assert names(bases, ".part") == [f"k.{hanging_writer.pid}.10.part"]
     hanging_writer.send_signal(signal.SIGKILL)
     hanging_writer.wait(timeout=10)
     opened.append(make(files, "k"))
@@ -137,8 +143,8 @@ def test_waiting_for_a_writer_ends_at_the_deadline_and_names_it(
 ) -> None:
     with pytest.raises(Unavailable, match=f"id {hanging_writer.pid}"):
         files.open_or_make("k", 10, never, deadline_seconds=0.1)
-    files.collect()
-    assert names(bases, ".part") == [f"k.{hanging_writer.pid}.part"], (
+    files.sweep()
+    assert names(bases, ".part") == [f"k.{hanging_writer.pid}.10.part"], (
         "a living writer's part is not collected"
     )
 
@@ -147,7 +153,7 @@ def test_a_part_whose_writer_is_gone_is_collected_under_any_key(
     files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile]
 ) -> None:
     opened.append(make(files, "other"))
-    (directory(bases[0]) / "dead.1.part").write_text("half")
+    (directory(bases[0]) / "dead.1.4.part").write_text("half")
     opened.append(make(files, "k"))
     assert names(bases, ".part") == []
 
@@ -206,9 +212,31 @@ def test_idle_files_are_collected_and_mapped_or_recent_ones_are_not(
         if key != "recent":
             age(file.path)
             age(directory(bases[0]) / f"{key}.lock")
-    files.collect()
+    files.sweep()
     assert names(bases, ".arrows") == ["mapped.arrows", "recent.arrows"]
     assert names(bases, ".lock") == ["recent.lock"]
+
+
+def test_a_bound_removes_what_was_opened_longest_ago_and_never_what_is_mapped(
+    bases: tuple[Path, ...], opened: list[HostFile]
+) -> None:
+    files = HostFiles(within(bases[:1], limit_bytes=100))
+    for number, key in enumerate(("mapped", "older", "newer"), 1):
+        file = make(files, key, writer("x" * 30), 30)
+        os.utime(file.path, (number, time.time() - 60 + number))
+        opened.append(file)
+    for file in opened[1:]:
+        file.close()
+    opened.append(make(files, "next", writer("x" * 40), 40))
+    assert names(bases, ".arrows") == ["mapped.arrows", "newer.arrows", "next.arrows"]
+    with pytest.raises(
+        OutOfBudget, match=r"a table of 31 bytes .* map .* 70 of 100 bytes; end some, or allow more"
+    ):
+        make(files, "large", never, 31)
+    assert names(bases, ".part") == []
+    both = HostFiles(within(bases, limit_bytes=100))
+    opened.append(make(both, "large", size_bytes=31))
+    assert opened[-1].path.is_relative_to(bases[1])
 
 
 def test_opening_a_file_makes_it_recent(
@@ -219,7 +247,7 @@ def test_opening_a_file_makes_it_recent(
     age(file.path)
     opened.append(make(files, "k", never))
     opened.pop().close()
-    files.collect()
+    files.sweep()
     assert names(bases, ".arrows") == ["k.arrows"]
 
 
