@@ -18,6 +18,7 @@ def test_an_open_wait_is_listed_with_its_owner_and_deadline() -> None:
             "waiting_for": "reader",
             "dataset": "d",
             "partition": 3,
+            "producer": None,
             "peer": "p",
             "deadline_seconds": 5.0,
         }
