@@ -6,7 +6,7 @@
 The same functions and the same data; both count rows and sum a column in the second stage, and the
 sums must agree. ``no shuffle`` is ``df.mapInArrow(first).mapInArrow(second)``: what Spark needs to feed
 Python twice, without any exchange. ``feed`` is ``df.mapInArrow(first)`` alone, counted in Python: what no
-exchange can save.
+exchange can save. ``unchecked`` is ours without checksums, written and read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_client import ShuffleClient
+from spark_client.transport import Reading, Writing
 from tests.benchmarks.measure import Subject, conditions, console, measure, ratio, table
 from tests.support.spark_session import local_session
 
@@ -82,10 +84,13 @@ def main(arguments: list[str]) -> None:
     with ExitStack() as stack:
         spark = stack.enter_context(local_session("local[2]"))
         shuffle = stack.enter_context(ShuffleClient.embedded())
+        unchecked = stack.enter_context(
+            ShuffleClient(shuffle.location, reading=Reading(check=False), writing=Writing(check=False))
+        )
         for name, (count, first, schema, row_bytes) in JOBS.items():
             rows += _job(
                 spark,
-                shuffle,
+                (shuffle, unchecked),
                 name,
                 int(count * options.scale),
                 stage=(first, schema),
@@ -97,7 +102,7 @@ def main(arguments: list[str]) -> None:
 
 def _job(
     spark: Any,
-    shuffle: ShuffleClient,
+    clients: tuple[ShuffleClient, ShuffleClient],
     name: str,
     count: int,
     *,
@@ -114,7 +119,7 @@ def _job(
         assert sum(row.total for row in found) == count * (count - 1) // 2
         return count * row_bytes
 
-    def ours() -> int:
+    def ours(shuffle: ShuffleClient) -> int:
         result = (
             shuffle.pipeline(source)
             .mapInArrow(first, schema)
@@ -140,7 +145,8 @@ def _job(
     peer = Subject("Spark's shuffle", sparks)
     subjects = [
         peer,
-        Subject("flight exchange", ours),
+        Subject("flight exchange", partial(ours, clients[0])),
+        Subject("unchecked", partial(ours, clients[1])),
         Subject("no shuffle", no_shuffle),
         Subject("feed", feed),
     ]

@@ -1,7 +1,8 @@
 """Puts from 1, 4 and 16 producers at once, against pyarrow's own server taking in the same streams.
 
 ``peer`` is pyarrow's server written to by pyarrow's client; ``gRPC lane`` is ours written to by the same
-client, with DoPut; ``bulk lane`` is ours written to by the public client (``ShuffleClient.put``). The
+client, with DoPut; ``bulk lane`` is ours written to by the public client (``ShuffleClient.put``), and
+``unchecked`` is the same without checksums. The
 producers are processes, as Spark's tasks are, and put 256 MiB together, or 64 MiB each where that is more.
 """
 
@@ -12,7 +13,14 @@ from functools import partial
 
 from pyarrow import flight
 
-from tests.benchmarks.crowd import PUT_FRAME_BYTES, Crowd, Work, put_with_client, put_with_pyarrow
+from tests.benchmarks.crowd import (
+    PUT_FRAME_BYTES,
+    Crowd,
+    Work,
+    put_unchecked,
+    put_with_client,
+    put_with_pyarrow,
+)
 from tests.benchmarks.measure import MIB, Subject, conditions, console, measure, ratio, table
 from tests.benchmarks.peers import PeerProcess
 from tests.support.server_process import ServerProcess
@@ -60,7 +68,12 @@ def _rows(producers: int, rounds: int) -> list[list[str]]:
             return Subject(name, partial(put, work, ours.location), ours.pid, crowd.cpu_seconds, drop_all)
 
         peer = Subject("peer", partial(put, put_with_pyarrow, cpp.location), cpp.pid, crowd.cpu_seconds)
-        subjects = [peer, ours_by("gRPC lane", put_with_pyarrow), ours_by("bulk lane", put_with_client)]
+        subjects = [
+            peer,
+            ours_by("gRPC lane", put_with_pyarrow),
+            ours_by("bulk lane", put_with_client),
+            ours_by("unchecked", put_unchecked),
+        ]
         measure(subjects, rounds)
         return [
             [
