@@ -111,6 +111,7 @@ def serve(
     full_validation: Annotated[bool | None, _option("full_validation")] = None,
     lease_seconds: Annotated[float | None, _option("lease_seconds")] = None,
     budget_deadline_seconds: Annotated[float | None, _option("budget_deadline_seconds")] = None,
+    max_schema: Annotated[str | None, _option("max_schema")] = None,
     stall_seconds: Annotated[float | None, _option("stall_seconds")] = None,
     put_idle_seconds: Annotated[float | None, _option("put_idle_seconds")] = None,
     schema_seconds: Annotated[float | None, _option("schema_seconds")] = None,

@@ -122,6 +122,12 @@ class Settings(BaseSettings):
         ge=1,
         description="largest Flight message; default: 256MiB, or 1/8 of the memory limit if that is less",
     )
+    max_schema: Size | None = Field(
+        None,
+        ge=1,
+        description="largest schema, its metadata included, and largest footer of a source's file; default: 16MiB, "
+        "or 1/8 of the memory limit if that is less",
+    )
     full_validation: bool = Field(
         True, description="check every offset and text of a batch, not only its shape"
     )

@@ -29,6 +29,7 @@ from .store import Store
 from .turns import Turns
 from .waits import Waits
 
+MAX_SCHEMA_BYTES = 16 << 20
 HEAD_PATIENCE_SECONDS = 1.0
 
 _log = structlog.get_logger("flight_server.core")
@@ -73,6 +74,8 @@ class Core:
         # What clients are told; known when the listeners are open.
         self.location: str | None = None
         self.http_location: str | None = None
+        limit_bytes = int(settings.memory_limit)
+        self.max_schema_bytes = int(settings.max_schema or min(MAX_SCHEMA_BYTES, limit_bytes // 8))
         self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
         # Those that are attached, with who reads.
         self.readers: dict[Subscription[Frame], Reader] = {}

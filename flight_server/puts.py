@@ -35,6 +35,7 @@ from pyarrow import flight
 
 from .budget import reserve
 from .checksums import crc32c, message_crc32c, running_crc32c, sent_crc32c
+from .control import check_size
 from .core import Core
 from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
 from .errors import BadFrame, Conflict, DamagedMessage, FlightShuffleError, InvalidRequest, ProducerFailed
@@ -134,6 +135,7 @@ class _Put:
             descriptor = bytes(locate(message).descriptor)
             if not descriptor:
                 raise InvalidRequest("the first message of a put must carry the descriptor of its dataset")
+            check_size(len(descriptor), f"the descriptor of a put from {self._peer}")
             self._command = self._producer.command = parse_descriptor(descriptor)
         try:
             inspected = self._decoder.inspect(message)
@@ -259,6 +261,7 @@ class _Put:
 
     async def _metadata_only(self, metadata: bytes, before: int) -> None:
         assert self._command is not None
+        check_size(len(metadata), f"{self._where()}: a message without a batch")
         if self._sink is not None and self._command.attempt is not None:
             if self._commit_seen:
                 raise Conflict(f"{self._where()}: a second commit came", dataset=self._command.dataset)

@@ -219,6 +219,9 @@ class Server:
             ("grpc.max_receive_message_length", self.core.max_message_bytes + _HARD_MESSAGE_SLACK_BYTES),
             # A connection that does not say that it speaks HTTP/2; 2 minutes by default.
             ("grpc.server_handshake_timeout_ms", int(self.settings.stall_seconds * 1000)),
+            # No compressed messages (bit 0 is "identity"): a small one could become max_message many times over.
+            # A client that compresses gets UNIMPLEMENTED before anything is decompressed.
+            ("grpc.compression_enabled_algorithms_bitset", 1),
             ("grpc.max_metadata_size", 64 << 10),
             ("grpc.keepalive_time_ms", keepalive_ms),
             ("grpc.keepalive_timeout_ms", keepalive_ms),

@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import structlog
@@ -37,7 +37,9 @@ from pyarrow import flight
 
 from . import gets, infos, puts, wire
 from .actions import run as run_action
+from .answers import Answers
 from .auth import authorize, check
+from .control import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
 from .core import Core
 from .dataset import Dataset
 from .errors import (
@@ -55,10 +57,7 @@ from .readback import Reader
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
 HANDSHAKE_SECONDS = 10.0
-MAX_UNREAD_ANSWER_BYTES = 1 << 20
-LAST_ANSWERS_SECONDS = 5.0
 LAST_WORDS_SECONDS = 1.0
-_ANSWER_COST_BYTES = 100  # of keeping one, however short it is
 
 _DETAILS = "grpc-status-details-bin"
 _ARROW_STATUS = ("x-arrow-status", "5")  # IOError, under which pyarrow keeps class and extra_info
@@ -92,21 +91,29 @@ class FlightService:
                 "DoGet": server_stream(self._guard(self.do_get)),
                 "DoPut": both(self._guard(self.do_put)),
                 "DoExchange": both(self._guard(self.do_exchange)),
-                "DoAction": server_stream(self._guard(self.do_action)),
+                "DoAction": server_stream(self._guard(self.do_action, limit_bytes=sys.maxsize)),
                 "ListActions": server_stream(self._guard(self.list_actions)),
             },
         )
 
     # Errors and authorization
 
-    def _guard(self, handler: Handler, *, authorized: bool = True) -> Handler:
-        """The handler with authorization before it and the mapping of errors around it."""
+    def _guard(
+        self, handler: Handler, *, authorized: bool = True, limit_bytes: int = MAX_CONTROL_BYTES
+    ) -> Handler:
+        """The handler with authorization before it and the mapping of errors around it.
+
+        Args:
+            limit_bytes: of the request, where it is one message.
+        """
 
         async def guarded(request: Any, context: Context) -> Any:
             try:
                 async with self._core.running.call():
                     if authorized:
                         self._authorize(context)
+                    if isinstance(request, bytes):
+                        check_size(len(request), "the request", limit_bytes)
                     return await handler(request, context)
             except FlightShuffleError as error:
                 # Fresh: gRPC keeps the exception that ends a call for as long as it pleases, and a traceback
@@ -235,7 +242,7 @@ class FlightService:
         """One producer; see ``puts``."""
         self._core.store.check_open()
         producer = Producer(self._core, context.peer())
-        async with _Answers(context) as answers, aclosing(self._messages(context, producer)) as messages:
+        async with Answers(context) as answers, aclosing(self._messages(context, producer)) as messages:
             await puts.receive(self._core, messages, producer, answers)
 
     async def _messages(self, context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
@@ -269,98 +276,17 @@ class FlightService:
             action = wire.bytes_field(request, 1, "Action").decode()
         except UnicodeDecodeError:
             raise InvalidRequest("the action's name is not UTF-8 text") from None
-        body = wire.bytes_field(request, 2, "Action")
-        await context.write(wire.field(1, await run_action(self._core, action, body)))
+        check_size(len(request), f"the action {action!r}", action_limit_bytes(self._core, action))
+        async with counted(self._core, len(request), context.peer()):
+            body = wire.bytes_field(request, 2, "Action")
+            del request
+            answer = await run_action(self._core, action, body)
+        await context.write(wire.field(1, answer))
 
     async def list_actions(self, request: bytes, context: Context) -> None:
         """All actions and what they take."""
         for name, description in ACTIONS.items():
             await context.write(wire.field(1, name.encode()) + wire.field(2, description.encode()))
-
-
-class _Answers:
-    """PutResults on their way to a client that may never read them: writing them holds up nobody, and
-    of unread ones only the last ``MAX_UNREAD_ANSWER_BYTES`` are kept.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self.checksum = None  # the lane has none for each message; a commit may have one for all
-        self._context = context
-        self._queue: deque[bytes] = deque()
-        self._queued_bytes = 0
-        self._used = False
-        self._more = asyncio.Event()
-        self._ended = False
-        self._task: asyncio.Task[None] | None = None
-
-    def put(self, metadata: bytes) -> None:
-        self._used = True
-        self._queue.append(metadata)
-        self._queued_bytes += len(metadata) + _ANSWER_COST_BYTES
-        while self._queued_bytes > MAX_UNREAD_ANSWER_BYTES and len(self._queue) > 1:
-            self._take()  # a client that is so far behind does not read them
-        self._more.set()
-
-    async def confirm_end(self) -> None:
-        """After the end of the requests: return if it was the client's; otherwise this is cancelled.
-
-        gRPC fails a pending read when a call breaks off, and its asyncio API returns that as the end
-        of the requests; the cancellation follows. An operation that is begun after that does not
-        succeed on a broken call, so its success proves that the client has ended the requests itself.
-        It is the headers, or an empty PutResult where answers have been sent. If the client does not
-        read, the operation stays pending; on a broken call it would have failed.
-        """
-        if not self._used:
-            await self._context.send_initial_metadata(())
-        else:
-            self.put(b"")
-            await self._finish()
-
-    async def _finish(self) -> None:
-        """Send what is queued and no more; give up when the client does not read."""
-        assert self._task is not None
-        self._ended = True
-        self._more.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_ANSWERS_SECONDS):
-                await asyncio.shield(self._task)
-
-    def _take(self) -> bytes:
-        metadata = self._queue.popleft()
-        self._queued_bytes -= len(metadata) + _ANSWER_COST_BYTES
-        return metadata
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.get_running_loop().create_task(self._write())
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        assert self._task is not None
-        try:
-            # Also before an error: gRPC cannot send its status once a write was cut off.
-            if not self._ended and (kind is None or issubclass(kind, Exception)):
-                await self._finish()
-        finally:
-            task, self._task = self._task, None  # else a cancelled one would hold this, and this it
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _write(self) -> None:
-        await self._more.wait()
-        if self._queue:
-            # Apart from the first message: if that is cut off, gRPC would send the headers once more.
-            await self._context.send_initial_metadata(())
-        while True:
-            while self._queue:
-                await self._context.write(_put_result(self._take()))
-            if self._ended:
-                return
-            self._more.clear()
-            await self._more.wait()
-
-
-def _put_result(metadata: bytes) -> bytes:
-    return wire.field(1, metadata) if metadata else b""
 
 
 def _metadata(context: Context, key: str) -> str | None:

@@ -42,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "waits",
     ),
     (
+        "answers",
         "auth",
         "broadcast",
         "browsers",
@@ -64,7 +65,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core", "relay", "source_files"),
     ("durability", "gets", "infos", "metrics", "pulls", "reports"),
     ("bulk", "sinks", "sources"),
-    ("actions", "producers"),
+    ("actions", "control", "producers"),
     ("puts",),
     ("intake",),
     ("http",),

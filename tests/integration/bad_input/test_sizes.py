@@ -1,0 +1,77 @@
+"""Requests that are too large, and those that become large: refused with the limit, whatever their kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from tests.support.raw_flight import RawFlight, Refused, command, field, flight_data, path, put_messages
+from tests.support.server_process import ServerProcess
+
+MIB = 1 << 20
+BATCH = pa.record_batch({"n": [1]})
+PADDING = json.dumps({"dataset": "x" * (2 * MIB)}).encode()
+
+
+def descriptor_of(size_bytes: int) -> bytes:
+    return field(2, b"x" * size_bytes) + b"\x08\x02"
+
+
+TOO_LARGE: dict[str, Callable[[RawFlight], object]] = {
+    "an action's body": lambda raw: raw.action("drop", PADDING),
+    "an unknown action": lambda raw: raw.action("nothing", PADDING),
+    "a seal": lambda raw: raw.action("seal", b"{" + b" " * (17 * MIB)),
+    "a create": lambda raw: raw.action("create", b"{" + b" " * (12 * MIB)),
+    "a ticket": lambda raw: raw.get(PADDING),
+    "a descriptor": lambda raw: raw.ask("GetFlightInfo", descriptor_of(2 * MIB)),
+    "a descriptor to poll": lambda raw: raw.ask("PollFlightInfo", descriptor_of(2 * MIB)),
+    "a descriptor of a schema": lambda raw: raw.ask("GetSchema", descriptor_of(2 * MIB)),
+    "criteria": lambda raw: raw.ask("ListFlights", field(1, b"x" * (2 * MIB))),
+    "the descriptor of a put": lambda raw: raw.put(put_messages(descriptor_of(2 * MIB), [BATCH])),
+    "a message without a batch": lambda raw: raw.put(
+        [put_messages(path("d"), [BATCH])[0], flight_data(b"", metadata=b"x" * (2 * MIB))]
+    ),
+    "a commit": lambda raw: raw.put(
+        [
+            put_messages(command({"dataset": "d", "producer": 0, "attempt": "0"}), [BATCH])[0],
+            flight_data(b"", metadata=b" " * (2 * MIB)),
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_a_request_that_is_too_large_is_refused_with_its_limit(raw: RawFlight, what: str) -> None:
+    with pytest.raises(Refused) as refused:
+        TOO_LARGE[what](raw)
+    assert refused.value.status == "INVALID_ARGUMENT"
+    assert "limit of" in refused.value.message
+    assert refused.value.detail["limit_bytes"] >= MIB
+
+
+def test_a_seal_may_name_a_hundred_thousand_attempts(raw: RawFlight) -> None:
+    raw.action("create", {"dataset": "s", "kind": "shuffle"})
+    attempts = {str(producer): str((1 << 62) + producer) for producer in range(100_000)}
+    body = json.dumps({"dataset": "s", "attempts": attempts}).encode()
+    with pytest.raises(Refused, match="producer 0 attempt 4611686018427387904 is unknown here"):
+        raw.action("seal", body)
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_a_compressed_grpc_message_is_refused_before_it_is_decompressed(
+    server: ServerProcess, compression: grpc.Compression
+) -> None:
+    before = server.peak_rss_bytes()
+    options = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(server.location.removeprefix("grpc://"), options) as channel:
+        for method in ("DoAction", "DoPut"):
+            call = channel.stream_stream(f"/arrow.flight.protocol.FlightService/{method}")
+            with pytest.raises(grpc.RpcError) as refused:
+                list(call(iter([b"\0" * (200 * MIB)]), compression=compression))
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert "is disabled" in refused.value.details()
+    assert server.peak_rss_bytes() - before < 50 * MIB
