@@ -42,7 +42,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "waits",
     ),
     (
-        "answers",
         "auth",
         "broadcast",
         "browsers",
@@ -55,7 +54,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "strict_json",
         "wire",
     ),
-    ("protocol",),
+    (
+        "answers",
+        "protocol",
+    ),
     ("budget", "decoder", "frames", "spill"),
     ("attempts", "config", "durable_files", "lifetime", "manifest", "partition", "readback"),
     ("dataset", "source_contract"),
