@@ -6,7 +6,9 @@ most ``max_message_bytes``; and the same batches give the same bytes.
 Sizes
     :meth:`Encoder.encode` cuts what is larger than ``target_bytes`` and gathers what is smaller, so
     that a file's own layout (batches of 1,000 rows, row groups of a million) does not show in the
-    messages. A single row that is larger than a message may be is an error.
+    messages. So they stay below the 4 MiB that gRPC clients take by default, but for a larger row, a larger
+    dictionary, and a batch that slicing does not make smaller: views and unions are sent with the buffers of
+    all rows. A row or such a batch that is larger than a message may be is an error.
 
 Dictionaries
     One IPC stream writer for all batches decides which dictionary messages are needed before a batch:
@@ -81,15 +83,15 @@ class Encoder:
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         size_bytes, rows = _size_bytes(batch), batch.num_rows
         pieces = -(-size_bytes // self._target_bytes)
+        if pieces > 1 and not _shrinks(batch, size_bytes):
+            pieces = 1
         if self._max_rows is not None:
             pieces = max(pieces, -(-rows // self._max_rows))
         if pieces == 1:
-            yield batch
-            return
-        if rows == 1:
             if size_bytes > self._limit_bytes:
+                what = "a row" if rows == 1 else f"a batch of {rows} rows that share their buffers"
                 raise InvalidRequest(
-                    f"a row has {size_bytes} bytes, more than a message may have ({self._limit_bytes}): raise "
+                    f"{what} has {size_bytes} bytes, more than a message may have ({self._limit_bytes}): raise "
                     "--max-message, or leave its largest column out with 'columns'",
                     limit_bytes=self._limit_bytes,
                 )
@@ -131,6 +133,15 @@ class Encoder:
 def _size_bytes(batch: pa.RecordBatch) -> int:
     """Of its message; its dictionaries, which are messages of their own, not counted."""
     return int(pa.ipc.get_record_batch_size(batch))
+
+
+def _shrinks(batch: pa.RecordBatch, size_bytes: int) -> bool:
+    """True if slices are worth it: a slice of views or unions is sent with the buffers of all rows."""
+    half = batch.num_rows // 2
+    return (
+        half > 0
+        and min(_size_bytes(batch.slice(0, half)), _size_bytes(batch.slice(half))) <= size_bytes * 3 // 4
+    )
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -164,7 +164,7 @@ class ShuffleClient:
         Args:
             name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
             data: a Table, RecordBatch, RecordBatchReader, an iterable of RecordBatches, or anything with
-                ``__arrow_c_stream__``. Batches above 8 MiB are sent in several frames.
+                ``__arrow_c_stream__``. Batches above 4 MiB are sent in several frames.
             mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while those who read
                 the old one finish.
 

@@ -86,7 +86,7 @@ class Coalescer:
         *,
         budget_bytes: int = 128 * MIB,
         target_frame_bytes: int = 2 * MIB,
-        max_frame_bytes: int = 8 * MIB,
+        max_frame_bytes: int = 3 * MIB,
     ) -> None:
         if partitions < 1 or target_frame_bytes < 1 or budget_bytes < 1:
             raise ValueError("the number of partitions, the target and the budget must be positive")

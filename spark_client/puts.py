@@ -38,8 +38,10 @@ from spark_client.lanes.writing import open_writing
 from spark_client.own_memory import own_dictionaries
 from spark_client.transport import Server
 
-FRAME_BYTES = 4 * 1024 * 1024
-"""Larger batches are cut into frames of about this size."""
+FRAME_BYTES = 2 << 20
+"""Batches that are too large for one frame are cut into frames of about this size."""
+MAX_FRAME_BYTES = (4 << 20) - (64 << 10)
+"""The readers of other languages take messages of 4 MiB by default; the rest is for metadata and envelope."""
 
 
 class PutStream:
@@ -109,14 +111,27 @@ class PutStream:
 
 
 def frames(batch: Any) -> Iterator[Any]:
-    """The batch, or slices of it of about ``FRAME_BYTES`` when it is more than twice as large."""
-    size_bytes = batch.nbytes
-    if size_bytes <= 2 * FRAME_BYTES or batch.num_rows <= 1:
+    """The batch, or slices of it of about ``FRAME_BYTES`` when it takes more than ``MAX_FRAME_BYTES``.
+
+    A larger row is one frame, and so is a batch that slices do not make smaller: those of views and unions are
+    sent with the buffers of all rows.
+    """
+    size_bytes = _sent_bytes(batch)
+    if size_bytes <= MAX_FRAME_BYTES or not _shrinks(batch, size_bytes):
         yield batch
         return
     rows = max(1, batch.num_rows * FRAME_BYTES // size_bytes)
     for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+        yield from frames(batch.slice(start, rows))  # again, because rows differ in size
+
+
+def _shrinks(batch: Any, size_bytes: int) -> bool:
+    half = batch.num_rows // 2
+    return half > 0 and min(_sent_bytes(batch[:half]), _sent_bytes(batch[half:])) <= size_bytes * 3 // 4
+
+
+def _sent_bytes(batch: Any) -> int:
+    return int(pa.ipc.get_record_batch_size(batch))
 
 
 def as_reader(data: Any) -> pa.RecordBatchReader:
