@@ -73,7 +73,7 @@ def test_a_table_of_one_huge_batch_arrives_in_frames_of_a_few_megabytes(client: 
     table = pa.table({"x": pa.array(range(5_000_000), pa.int64())})
     client.put("d", table)
     batches = client.get("d").read_all().to_batches()
-    assert len(batches) == 10
+    assert 20 <= len(batches) <= 21
     assert pa.Table.from_batches(batches).equals(table)
 
 
