@@ -50,6 +50,7 @@ from spark_client.arrow_types import Declared
 from spark_client.host_files import Copies, HostFile, HostFiles
 from spark_client.puts import PutStream
 from spark_client.reads import Source
+from spark_client.shipping import Portable
 from spark_client.shuffles import Shuffles
 from spark_client.spark_types import arrow_schema, check_frame, declared_struct
 from spark_client.tasks import InTurn, WriteTask
@@ -251,7 +252,7 @@ class Broadcast:
         removed = {socket.gethostname()} if _remove(self._content) else set()
         if spark is not None:
             sweep = spark.range(0, SWEEP_TASKS, 1, SWEEP_TASKS).mapInArrow(
-                partial(_remove_in_task, self._content), "host string"
+                Portable(partial(_remove_in_task, self._content)), "host string"
             )
             removed |= {row["host"] for row in sweep.collect()}
         return removed

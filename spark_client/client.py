@@ -38,7 +38,7 @@ from spark_client.streams import AsyncMergedStream, merge, merge_async, partitio
 from spark_client.transport import Reading, Server, Timeouts, Writing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_client.broadcast import Broadcast
     from spark_client.exchange import Pipeline
@@ -251,6 +251,15 @@ class ShuffleClient:
         from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
 
         return Broadcast.create(self._owned(), data, name)
+
+    def ship(self, spark: SparkSession) -> None:
+        """Let Spark take the package along to executors that do not have it, see :mod:`spark_client.shipping`.
+
+        Call it once for a session, before the first job. Twice is fine.
+        """
+        from spark_client.shipping import ship  # noqa: PLC0415 - as above
+
+        ship(spark)
 
     def release(self, result: DataFrame) -> None:
         """Drop what a pipeline's result reads; it cannot be computed again.

@@ -56,6 +56,7 @@ from spark_client.arrow_types import Declared
 from spark_client.grouping import PlacedKeys, check_groupable
 from spark_client.placement import partition_ids
 from spark_client.reads import Source
+from spark_client.shipping import Portable
 from spark_client.shuffles import Shuffles
 from spark_client.spark_types import arrow_schema, batch_limits, check_frame, check_key, declared_struct
 from spark_client.stages import GroupStage, MapStage, Pass, Stage, run
@@ -216,7 +217,8 @@ class Pipeline:
             if not self.current.stages:
                 return self.df
             how = Pass(limits=batch_limits(self._spark))
-            return self.df.mapInArrow(partial(run, self.current.stages, how=how), self.current.struct)
+            task = Portable(partial(run, self.current.stages, how=how))
+            return self.df.mapInArrow(task, self.current.struct)
         token = uuid.uuid4().hex
         source: Source | None = None
         partitions = 0
@@ -231,8 +233,8 @@ class Pipeline:
                     self.shuffles.discard(before.dataset)
             partitions = segment.exchange.partitions
         assert source is not None
-        task = ReadTask(source, self.current.stages, batch_limits(self._spark))
-        df = _numbers(self._spark, partitions).mapInArrow(task.run, self.current.struct)
+        read = ReadTask(source, self.current.stages, batch_limits(self._spark))
+        df = _numbers(self._spark, partitions).mapInArrow(Portable(read.run), self.current.struct)
         self.shuffles.remember(df, source.dataset)
         return df
 

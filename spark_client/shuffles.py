@@ -29,6 +29,7 @@ from spark_client.lanes.writing import places_of
 from spark_client.leases import LeaseKeeper
 from spark_client.progress import watch
 from spark_client.reads import Source
+from spark_client.shipping import Portable
 from spark_client.tasks import REPORT_DDL, WriteTask
 from spark_client.transport import Server
 
@@ -112,7 +113,7 @@ class Shuffles:
             # So that no task has to ask.
             job = replace(task(generation), places=places_of(self.server))
             with watch(self.server, dataset, label):
-                reports = rows.mapInArrow(job.run, REPORT_DDL).collect()
+                reports = rows.mapInArrow(Portable(job.run), REPORT_DDL).collect()
             totals = self.seal(dataset, generation, accepted(reports))
             return Source.find(self.server, dataset, generation), totals
         except BaseException:

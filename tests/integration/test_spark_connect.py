@@ -1,17 +1,20 @@
-"""Exchange and broadcast through Spark Connect: a server of pip's PySpark, and a client that has no JVM."""
+"""Exchange and broadcast through Spark Connect: a server of pip's PySpark, a client that has no JVM, and workers
+that do not have the package until it is shipped.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+from tests.support.bare_python import bare_python
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 # In a process of its own: PySpark decides once per process whether it is Classic or Connect.
 JOB = """
@@ -29,6 +32,12 @@ def clean(batches):
         yield batch.filter(pa.compute.is_valid(batch.column("k")))
 
 with ShuffleClient.embedded() as client:
+    try:
+        client.pipeline(spark.range(10)).exchange(2, "id").toDF()
+    except Exception as error:
+        missing = str(error)
+    client.ship(spark)
+    client.ship(spark)
     df = spark.range(0, 1000, 1, 4).selectExpr("id", "if(id % 10 = 0, null, concat('k', id % 7)) as k")
     names = client.broadcast(spark.sql("select concat('k', id) as k, id * 10 as weight from range(7)"), "names")
 
@@ -50,19 +59,28 @@ with ShuffleClient.embedded() as client:
     expected = df.repartition(5, "k", "id").select("id", where).collect()
     client.release(out)
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
-    print(json.dumps({"rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}))
+    print(json.dumps({"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}))
 spark.stop()
 """
 
 
-def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(java_home: str) -> None:
+def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
+    java_home: str, tmp_path: Path
+) -> None:
     for package in ("grpc_status", "google.rpc", "zstandard"):
         pytest.importorskip(package, reason="PySpark needs it for Connect")
     done = subprocess.run(
-        [sys.executable, "-c", JOB], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", JOB],
+        cwd=tmp_path,
+        env=os.environ | {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare"))},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     answer = json.loads(done.stdout.splitlines()[-1])
+    assert "has no package 'spark_client': call ship(spark)" in answer["missing"]
     counts = [sum(1 for n in range(1000) if n % 10 and n % 7 == k) for k in range(7)]
     assert answer["rows"] == [[f"k{k}", counts[k], 10 * k] for k in range(7)]
     assert answer["same"], "rows are where Spark's own repartition puts them"

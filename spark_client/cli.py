@@ -1,0 +1,28 @@
+"""The command ``flight-shuffle``: what is done with the package outside a program."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_client.shipping import zipped
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; ``arguments`` are those of the command line when there are none."""
+    parser = argparse.ArgumentParser(prog="flight-shuffle", description="Tools of the Spark client.")
+    commands = parser.add_subparsers(required=True)
+    zip_ = commands.add_parser("zip", help="write the package as a zip for spark-submit --py-files")
+    zip_.add_argument("path", type=Path, help="the file, for example flight-shuffle.zip")
+    zip_.set_defaults(run=_zip)
+    options = parser.parse_args(arguments)
+    options.run(options)
+
+
+def _zip(options: argparse.Namespace) -> None:
+    options.path.write_bytes(zipped())
+
+
+if __name__ == "__main__":
+    main()

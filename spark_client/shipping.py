@@ -1,0 +1,141 @@
+"""The package on executors: as a zip that Spark takes along, and as a sentence where it is missing.
+
+Guarantee: an executor needs pyarrow, numpy and google-crc32c; the rest comes with :func:`ship`, or with the file
+that ``flight-shuffle zip`` writes. The zip has every module of ``spark_client`` and those of ``flight_server`` that
+they import. The same sources give the same bytes.
+
+Spark puts zips on the path of its tasks. It copies wheels to the executors and leaves them there.
+
+Executors without the package
+    A function of ours travels in :class:`Portable`: bytes, and a loader that refers to nothing of the package.
+    So the task fails with a sentence that says what to do, and not in the middle of unpickling.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import hashlib
+import io
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The first time that a zip can hold."""
+
+
+def zipped() -> bytes:
+    """The zip's bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, source in sorted(_sources().items()):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), source, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def ship(spark: SparkSession) -> None:
+    """Let all tasks of the session that start from now on find the package. Twice is fine.
+
+    Works on Spark Classic and Spark Connect.
+    """
+    spark.addArtifacts(str(_file()), pyfile=True)
+
+
+@cache
+def _file() -> Path:
+    """The zip in a file that stays until this process ends: executors that start later fetch it, too."""
+    data = zipped()
+    directory = Path(tempfile.mkdtemp(prefix="flight-shuffle-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    # Spark refuses another content of the same name.
+    path = directory / f"flight_shuffle-{hashlib.sha256(data).hexdigest()[:16]}.zip"
+    path.write_bytes(data)
+    return path
+
+
+class Portable:
+    """A function for Spark's tasks. Unpickling gives the function itself.
+
+    Raises:
+        ImportError: where it is unpickled, a package is missing; the message says what to do.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, batches: Iterator[Any]) -> Any:
+        """As the function."""
+        return self._function(batches)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from pyspark import cloudpickle  # noqa: PLC0415 - making the zip needs no PySpark
+
+        dumps: Callable[[Any], bytes] = cloudpickle.dumps
+        return _loader(), (dumps(self._function),)
+
+
+def _loader() -> Callable[[bytes], Any]:
+    # cloudpickle sends a function inside a function as code, not as the name of a module to import.
+    def load(data: bytes) -> Any:
+        import pickle  # noqa: PLC0415 - this code stands alone; what Spark would unpickle itself
+        import socket  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+
+        try:
+            return pickle.loads(data)  # noqa: S301
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing in ("spark_client", "flight_server"):
+                remedy = (
+                    "call ship(spark) of the ShuffleClient before the pipeline, give spark-submit --py-files the zip "
+                    "that `flight-shuffle zip` writes, or install flight-shuffle there"
+                )
+            elif missing in ("pyarrow", "numpy", "google", "google_crc32c"):
+                remedy = "install it there, or let PYSPARK_PYTHON name an interpreter that has it"
+            else:
+                raise
+            raise ImportError(
+                f"the Python of this executor ({sys.executable} on {socket.gethostname()}) has no package "
+                f"{missing!r}: {remedy}"
+            ) from error
+
+    return load
+
+
+def _sources() -> dict[str, bytes]:
+    """Path in the zip and content of each file."""
+    client = Path(__file__).parent
+    root = client.parent
+    waiting = list(client.rglob("*.py"))
+    found: dict[str, bytes] = {}
+    while waiting:
+        path = waiting.pop()
+        name = path.relative_to(root)
+        if name.as_posix() not in found:
+            found[name.as_posix()] = path.read_bytes()
+            waiting += _imported(root, name, path.read_bytes())
+    return found
+
+
+def _imported(root: Path, name: Path, source: bytes) -> Iterator[Path]:
+    """The files of ``flight_server`` that the source of this name imports."""
+    modules: set[tuple[str, ...]] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules |= {tuple(alias.name.split(".")) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = name.parts[: len(name.parts) - node.level] if node.level else ()
+            base = (*package, *(node.module.split(".") if node.module else ()))
+            modules |= {base, *((*base, alias.name) for alias in node.names)}
+    for module in modules:
+        for count in range(1, len(module) + 1 if module[0] == "flight_server" else 0):
+            place = root.joinpath(*module[:count])
+            yield from (path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file())
