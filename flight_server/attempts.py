@@ -10,12 +10,19 @@ attempt wrote is let go with its :class:`Attempt`, and was never in a partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 from .errors import AlreadyExists, Conflict, InvalidRequest
+from .frame_table import FrameTable
 from .frames import Frame
+from .metadata import Metadata
+from .partition import Partition
 from .protocol import Commit
+
+HANDED_AT_ONCE = 512
+"""After so many frames an attempt that was accepted releases those that its partitions have taken."""
 
 
 class AttemptState(StrEnum):
@@ -27,30 +34,51 @@ class AttemptState(StrEnum):
 
 
 class Attempt:
-    """One try of one producer: frames for any of the partitions, in the order they came."""
+    """One try of one producer: frames for any of the partitions, in the order they came.
 
-    def __init__(self, dataset: str, producer: int, attempt: str) -> None:
+    Args:
+        metadata: where the records of its frames are counted.
+    """
+
+    __slots__ = (
+        "_partitions",
+        "_table",
+        "attempt",
+        "dataset",
+        "producer",
+        "rows",
+        "state",
+        "total_bytes",
+    )
+
+    def __init__(self, dataset: str, producer: int, attempt: str, metadata: Metadata) -> None:
         self.dataset = dataset
         self.producer = producer
         self.attempt = attempt
         self.state = AttemptState.WRITING
         self.rows = 0
         self.total_bytes = 0
-        self._frames: list[tuple[int, Frame]] = []
-        self._cold_below = 0
+        self._table = FrameTable(metadata, dataset)
+        self._partitions = array("I")  # of each frame of the table
 
     def __str__(self) -> str:
         return f"dataset {self.dataset!r} producer {self.producer} attempt {self.attempt}"
 
     @property
     def frame_count(self) -> int:
-        return len(self._frames)
+        return len(self._partitions)
+
+    @property
+    def partitions(self) -> set[int]:
+        """Those that it has frames for."""
+        return set(self._partitions)
 
     def publish(self, partition: int, frame: Frame) -> None:
         """Keep a frame for ``partition``.
 
         Raises:
             Conflict: the attempt was discarded, because others were accepted or the dataset dropped.
+            OutOfBudget: there is no room for what has to be kept of the frame until the dataset goes.
         """
         if self.state is not AttemptState.WRITING:
             raise Conflict(
@@ -59,7 +87,8 @@ class Attempt:
                 dataset=self.dataset,
                 producer=self.producer,
             )
-        self._frames.append((partition, frame))
+        self._table.append(frame, frame.size_bytes)
+        self._partitions.append(partition)
         self.rows += frame.rows
         self.total_bytes += frame.size_bytes
 
@@ -72,8 +101,8 @@ class Attempt:
         """
         if self.state is AttemptState.DISCARDED:
             raise Conflict(f"{self} was discarded and cannot commit", dataset=self.dataset)
-        if totals != Commit(self.rows, len(self._frames)):
-            arrived = f"{self.rows} rows in {len(self._frames)} frames"
+        if totals != Commit(self.rows, self.frame_count):
+            arrived = f"{self.rows} rows in {self.frame_count} frames"
             self.discard()
             raise InvalidRequest(
                 f"{self} commits {totals.rows} rows in {totals.frames} frames, but {arrived} arrived; "
@@ -86,32 +115,29 @@ class Attempt:
     def discard(self) -> None:
         """Let everything go. Twice is fine."""
         self.state = AttemptState.DISCARDED
-        self._frames.clear()
-        self._cold_below = 0
+        self._table.release(len(self._table))
+        self._partitions = array("I")
 
-    def take_frames(self) -> list[tuple[int, Frame]]:
-        """The frames, which the caller holds from now on."""
-        taken, self._frames = self._frames, []
-        self._cold_below = 0
-        return taken
+    def hand_over(self, partition: Callable[[int], Partition]) -> None:
+        """Give each frame to its partition, in order."""
+        table = self._table
+        for index, place in enumerate(self._partitions):
+            if index % HANDED_AT_ONCE == 0:
+                table.release(index)
+            partition(place).adopt(table, index)
+        self.discard()
 
     def victims(self) -> Iterator[Frame]:
         """Frames in RAM, oldest first: no reader can want them before the seal."""
-        skipping = True
-        for index in range(self._cold_below, len(self._frames)):
-            frame = self._frames[index][1]
-            if frame.resident:
-                skipping = False
-                yield frame
-            elif skipping:
-                self._cold_below = index + 1
+        return self._table.in_ram(0, len(self._table))
 
 
 class Attempts:
     """All attempts of one dataset."""
 
-    def __init__(self, dataset: str) -> None:
+    def __init__(self, dataset: str, metadata: Metadata | None = None) -> None:
         self._dataset = dataset
+        self._metadata = metadata or Metadata()
         self._by_key: dict[tuple[int, str], Attempt] = {}
         self._first_commit: dict[int, str] = {}
         self._accepted: dict[int, str] | None = None
@@ -146,7 +172,7 @@ class Attempts:
                 dataset=self._dataset,
                 producer=producer,
             )
-        started = Attempt(self._dataset, producer, attempt)
+        started = Attempt(self._dataset, producer, attempt, self._metadata)
         self._by_key[producer, attempt] = started
         return started
 
@@ -154,8 +180,8 @@ class Attempts:
         """Note a commit; the first one of each producer wins where nobody says otherwise."""
         self._first_commit.setdefault(attempt.producer, attempt.attempt)
 
-    def accept(self, wanted: dict[int, str] | None) -> list[tuple[int, Frame]] | None:
-        """The frames of the accepted attempts, producer by producer in order of their index.
+    def chosen(self, wanted: dict[int, str] | None) -> list[Attempt] | None:
+        """The attempts that may be accepted, in the order of their producers.
 
         Args:
             wanted: the winning attempt of each producer; None for the first commit of each.
@@ -164,7 +190,7 @@ class Attempts:
             None when exactly these were accepted before.
 
         Raises:
-            Conflict: an attempt has not committed, or others were accepted before. Nothing changes.
+            Conflict: an attempt has not committed, or others were accepted before.
         """
         chosen = dict(self._first_commit) if wanted is None else wanted
         if self._accepted is not None:
@@ -184,12 +210,14 @@ class Attempts:
                     dataset=self._dataset,
                     producer=producer,
                 )
-        frames: list[tuple[int, Frame]] = []
-        for producer in sorted(chosen):
-            frames.extend(self._by_key[producer, chosen[producer]].take_frames())
-        self._accepted = chosen
+        return [self._by_key[producer, chosen[producer]] for producer in sorted(chosen)]
+
+    def accept(self, chosen: list[Attempt]) -> None:
+        """Accept what :meth:`chosen` has just said, and discard all others. What is accepted is the caller's."""
+        self._accepted = {attempt.producer: attempt.attempt for attempt in chosen}
+        for attempt in chosen:
+            del self._by_key[attempt.producer, attempt.attempt]
         self.discard_all()
-        return frames
 
     def discard(self, attempt: Attempt) -> None:
         """Forget one attempt, for instance because its stream broke."""

@@ -173,6 +173,19 @@ class BroadcastQueue(Generic[T]):
         if self._waiting:
             self._wake()
 
+    def advance(self, size_bytes: int) -> None:
+        """The items have taken one more by themselves; every waiting subscription is woken.
+
+        Raises:
+            QueueEnded: the queue was closed or has failed.
+        """
+        if self._ended:
+            raise QueueEnded("an item after the end")
+        self._total_bytes += size_bytes
+        self._length += 1
+        if self._waiting:
+            self._wake()
+
     def close(self) -> None:
         """The last item was published: readers end cleanly after it. Twice is fine; after ``fail`` it
         changes nothing, because a failure must not be painted over.

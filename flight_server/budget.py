@@ -2,6 +2,7 @@
 
     memory limit
     ├── frames     5/8   frames and dictionaries in RAM
+    │   └── metadata     at most 1/4: what is kept of datasets, partitions and frames until they go (see ``metadata``)
     ├── sends      1/4   what gRPC, HTTP and reads from disk hold on the way to readers
     └── arrivals   1/8   messages that have come in and wait for room among the frames
 
@@ -15,8 +16,8 @@ circle (``tests/integration/test_backpressure.py`` does so over permuted schedul
     a producer waits  for ``frames``, holding its message in ``arrivals``, until a deadline. Spilling
                       empties ``frames`` and needs neither of the others; what it cannot empty is what
                       is just being written to a reader, and that is no more than ``sends``, because
-                      each such frame has as much room there. 1/4 and one message of 1/8 fit into 5/8:
-                      so with room on disk a producer waits for the disk and for nobody else.
+                      each such frame has as much room there; and metadata. 1/4, 1/4 and one message of 1/8
+                      are 5/8: so with room on disk a producer waits for the disk and for nobody else.
     before a message  is read, its stream waits for ``arrivals``, which those who hold it leave at
                       their deadline.
 
@@ -24,10 +25,13 @@ The largest message a server accepts is 1/8 of the limit: so that one message, r
 and copied by gRPC, fits the account that it is sent from.
 
 The true peak
-    ``frames`` and ``sends`` never pass their limits. ``arrivals`` can: a message has its bytes before
-    anybody can say whether they fit, and each producing stream may have one in the same moment. So
+    ``sends`` never passes its limit. ``frames`` can, by the records of frames that were admitted and are just
+    being published: they are counted up to 64 at a time, 2 KiB for each producing stream. ``arrivals`` can: a
+    message has its bytes before anybody can say whether they fit, and each producing stream may have one in
+    the same moment. So
 
         peak of the pool ≤ memory limit + max(0, producing streams x their message - memory limit / 8)
+                           + producing streams x 2 KiB
 
     and the second part is 0 while the messages that can come at once fit the account.
 
@@ -45,6 +49,7 @@ from contextlib import suppress
 
 from .errors import OutOfBudget
 from .memory import MemoryPool, Reservation
+from .metadata import Metadata
 from .waits import Waits
 
 MIN_MEMORY_LIMIT_BYTES = 8 << 20
@@ -62,6 +67,7 @@ class Budget:
     def __init__(self, memory_limit_bytes: int, disk_limit_bytes: int | None) -> None:
         self.memory = MemoryPool(memory_limit_bytes, "memory")
         self.frames = self.memory.account("frames", memory_limit_bytes * 5 // 8)
+        self.metadata = Metadata(self.frames.account("metadata", memory_limit_bytes // 4))
         self.sends = self.memory.account("sends", memory_limit_bytes // 4)
         self.arrivals = self.memory.account("arrivals", memory_limit_bytes // 8)
         self.disk = MemoryPool(disk_limit_bytes, "disk")

@@ -30,8 +30,10 @@ from .errors import AlreadyExists, Conflict, NotFound
 from .frames import Frame
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
+from .metadata import Metadata
 from .partition import Partition, PartitionState, Totals
 from .protocol import Commit, CreateRequest, Kind, Retention
+from .records import Record
 from .spill import SegmentWriter
 
 
@@ -52,6 +54,7 @@ class Dataset(Lifetime):
 
     Args:
         writer: where its spilled frames go; None if nothing can be spilled.
+        metadata: where what is kept in RAM beside the frames' bytes is counted.
         files: what it has on disk as a durable dataset; None if it is not one.
         clock: monotonic seconds; tests pass one that they turn by hand.
     """
@@ -68,6 +71,7 @@ class Dataset(Lifetime):
         lease_seconds: float | None = None,
         writer: SegmentWriter | None = None,
         files: DurableFiles | None = None,
+        metadata: Metadata | None = None,
         generation: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,7 +83,8 @@ class Dataset(Lifetime):
         self._declared_lease_seconds = lease_seconds
         self.writer = writer
         self.files = files
-        self.attempts = Attempts(name)
+        self._metadata = metadata or Metadata()
+        self.attempts = Attempts(name, self._metadata)
         self.changes = Changes()  # of what FlightInfo and PollInfo say
         self.puller: Puller | None = None
         self._schema: SchemaMessage | None = None
@@ -155,7 +160,7 @@ class Dataset(Lifetime):
             )
         found = self._partitions.get(index)
         if found is None:
-            found = Partition(self.name, index, self.retention.readers, self.changes)
+            found = Partition(self.name, index, self.retention.readers, self.changes, self._metadata)
             self._partitions[index] = found
             if self.sealed:
                 found.seal()
@@ -220,14 +225,14 @@ class Dataset(Lifetime):
 
     def restore(
         self,
-        partitions: Iterable[tuple[int, list[Frame], Totals]],
+        partitions: Iterable[tuple[int, Iterable[Record], int, int, Totals]],
         *,
         accepted: dict[int, str] | None,
         sealed_for_seconds: float,
     ) -> None:
         """Make it the dataset that was sealed before this process began."""
-        for index, frames, totals in partitions:
-            self.partition(index).restore(frames, totals)
+        for index, records, first, first_bytes, totals in partitions:
+            self.partition(index).restore(records, first, first_bytes, totals)
         self.attempts.restore(accepted)
         self.restore_seal(sealed_for_seconds)
 
@@ -272,11 +277,13 @@ class Dataset(Lifetime):
                 dataset=self.name,
             )
         self.check_step("accept")
-        frames = self.attempts.accept(wanted)
+        chosen = self.attempts.chosen(wanted)
+        if chosen is not None:
+            self.attempts.accept(chosen)
         self.step("accept")
-        for index, frame in frames or ():
-            self.partition(index).publish(frame)
-        return frames is not None
+        for attempt in chosen or ():
+            attempt.hand_over(self.partition)
+        return chosen is not None
 
     def close(self) -> None:
         """Seal every partition. Twice is fine.

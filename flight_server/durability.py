@@ -34,6 +34,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import TypeVar
 
 from .budget import reserve
@@ -42,10 +43,10 @@ from .dataset import Dataset
 from .durable_files import DurableFiles, Forgotten
 from .errors import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
 from .frames import DictionaryMessage, DictionaryState, Frame
-from .manifest import DictionaryRecord, FrameRecord, Manifest, PartitionRecord
+from .manifest import DictionaryRecord, FrameRecord, Manifest, PackedFrames, PartitionRecord
 from .partition import Partition
 from .protocol import Kind
-from .spill import DiskTrouble, Segment, SegmentSlice, SegmentWriter
+from .spill import DiskTrouble, Segment, SegmentWriter
 
 BATCH_BYTES = 16 << 20
 RETRY_SECONDS = 0.25
@@ -119,13 +120,13 @@ class _Seal:
 
     async def run(self, wanted: set[int]) -> None:
         files, dataset = self._files, self._dataset
-        frames: list[Frame] = []
-        for partition in dataset.partitions():
-            if partition.index in wanted:
-                frames += await self._write_frames(partition)
-        await self._write_dictionaries(frames)
-        slices = [*map(_slice, frames), *files.dictionaries.values()]
-        await self._in_thread(files.sync, dict.fromkeys(slice_.segment for slice_ in slices))
+        partitions = [partition for partition in dataset.partitions() if partition.index in wanted]
+        for partition in partitions:
+            await self._write_frames(partition)
+        await self._write_dictionaries(partitions)
+        segments = {segment for partition in partitions for segment in partition.table.segments()}
+        segments.update(slice_.segment for slice_ in files.dictionaries.values())
+        await self._in_thread(files.sync, segments)
         self._check(wanted)
         files.synced |= wanted
         if len(files.synced) == dataset.partition_count:
@@ -139,43 +140,42 @@ class _Seal:
             if partition.index in indices:
                 partition.check()
 
-    async def _write_frames(self, partition: Partition) -> list[Frame]:
-        """The partition's frames, each with a slice in a segment that can still be synced."""
-        frames = list(partition.frames())
+    async def _write_frames(self, partition: Partition) -> None:
+        """Give each of the partition's frames a place in a segment that can still be synced."""
         place = 0
-        while place < len(frames):
-            batch, place = _unwritten(frames, place)
-            if not batch:
-                break
+        # Asked anew after each write, because the spiller moves frames meanwhile.
+        while batch := _batch(partition.unwritten(place)):
+            place = batch[-1].index + 1
             payloads = [payload for frame in batch if (payload := frame.payload) is not None]
             slices = await self._in_thread(self._writer.append, [payload.data for payload in payloads])
             for frame, slice_ in zip(batch, slices, strict=True):
                 if frame.slice is None:  # otherwise the spiller has moved it meanwhile
-                    frame.slice = slice_
-        for frame in frames:
-            if _slice(frame).segment.suspect:
-                await self._copy(partition, frame)
-        return frames
+                    frame.place(slice_)
+        for index in partition.suspects():
+            if (
+                index >= partition.table.first
+            ):  # otherwise as many readers as declared have passed it meanwhile
+                await self._copy(partition, partition.frame(index))
 
     async def _copy(self, partition: Partition, frame: Frame) -> None:
         payload = frame.payload
         if payload is not None:
-            (frame.slice,) = await self._in_thread(self._writer.append, [payload.data])
+            frame.place(*await self._in_thread(self._writer.append, [payload.data]))
             return
         # The account of reads from disk. Whoever holds it gives it back without any help of ours.
         room = await reserve(
             self._core.budget.sends, frame.size_bytes, self._core.waits, dataset=self._dataset.name
         )
         try:
-            (frame.slice,) = await self._in_thread(lambda: self._writer.append([frame.read_back()]))
+            frame.place(*await self._in_thread(lambda: self._writer.append([frame.read_back()])))
         except CorruptFrame as corrupt:
             raise self._core.frame_lost(partition, partition.epoch, corrupt).fresh() from corrupt
         finally:
             room.free()
 
-    async def _write_dictionaries(self, frames: list[Frame]) -> None:
+    async def _write_dictionaries(self, partitions: list[Partition]) -> None:
         known = self._files.dictionaries
-        for message in _dictionaries(frame.dictionaries for frame in frames):
+        for message in _dictionaries(state for each in partitions for state in each.table.states()):
             if message not in known or known[message].segment.suspect:
                 (known[message],) = await self._in_thread(self._writer.append, [message.payload.data])
 
@@ -183,27 +183,16 @@ class _Seal:
         return await asyncio.get_running_loop().run_in_executor(self._core.store.io_threads, work, *arguments)
 
 
-def _slice(frame: Frame) -> SegmentSlice:
-    assert isinstance(frame.slice, SegmentSlice)
-    return frame.slice
-
-
-def _unwritten(frames: list[Frame], place: int) -> tuple[list[Frame], int]:
-    """The next frames from ``place`` on that are not on disk, and where to go on.
-
-    Asked anew after each write, because the spiller moves frames meanwhile.
-    """
+def _batch(frames: Iterable[Frame]) -> list[Frame]:
+    """As many of the frames as are written in one go."""
     batch: list[Frame] = []
     size_bytes = 0
-    while place < len(frames):
-        frame = frames[place]
-        if frame.slice is None:
-            if batch and size_bytes + frame.size_bytes > BATCH_BYTES:
-                break
-            batch.append(frame)
-            size_bytes += frame.size_bytes
-        place += 1
-    return batch, place
+    for frame in frames:
+        if batch and size_bytes + frame.size_bytes > BATCH_BYTES:
+            break
+        batch.append(frame)
+        size_bytes += frame.size_bytes
+    return batch
 
 
 def _dictionaries(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage]:
@@ -224,8 +213,11 @@ class _Description:
         self._accepted = dataset.attempts.accepted
         self._dictionaries = dict(files.dictionaries)
         self._partitions = sorted(
-            (partition.index, partition.totals, list(partition.frames()))
-            for partition in dataset.partitions()
+            (
+                (partition.index, partition.totals, partition.table.copied())
+                for partition in dataset.partitions()
+            ),
+            key=itemgetter(0),
         )
         self._segments: dict[Segment, int] = {}
         self._needed_bytes: list[int] = []
@@ -235,37 +227,38 @@ class _Description:
         manifest = self._manifest()
         self._files.commit(manifest.encode(), list(self._segments))
 
-    def _place(self, slice_: SegmentSlice) -> tuple[int, int, int]:
-        number = self._segments.setdefault(slice_.segment, len(self._segments))
+    def _place(self, segment: Segment, offset: int, size_bytes: int) -> tuple[int, int, int]:
+        number = self._segments.setdefault(segment, len(self._segments))
         if number == len(self._needed_bytes):
             self._needed_bytes.append(0)
-        end = slice_.offset + slice_.size_bytes
-        self._needed_bytes[number] = max(self._needed_bytes[number], end)
-        return number, slice_.offset, slice_.size_bytes
+        self._needed_bytes[number] = max(self._needed_bytes[number], offset + size_bytes)
+        return number, offset, size_bytes
 
     def _manifest(self) -> Manifest:
         numbers = {message: number for number, message in enumerate(self._dictionaries)}
         dictionaries = [
-            DictionaryRecord(*self._place(slice_), message.crc32c, message.sequence)
+            DictionaryRecord(
+                *self._place(slice_.segment, slice_.offset, slice_.size_bytes),
+                message.crc32c,
+                message.sequence,
+            )
             for message, slice_ in self._dictionaries.items()
         ]
         states: dict[DictionaryState, int] = {}
         partitions: list[PartitionRecord] = []
-        frames: list[FrameRecord] = []
-        for index, totals, listed in self._partitions:
-            first = totals.frames - len(listed)
+        frames = PackedFrames()
+        for index, totals, table in self._partitions:
+            listed = len(table) - table.first
             partitions.append(
                 PartitionRecord(
-                    index, first, len(listed), totals.frames, totals.rows, totals.bytes, totals.crc32c
+                    index, table.first, listed, totals.frames, totals.rows, totals.bytes, totals.crc32c
                 )
             )
-            for frame in listed:
-                state = states.setdefault(frame.dictionaries, len(states))
-                frames.append(
-                    FrameRecord(
-                        *self._place(_slice(frame)), frame.rows, frame.crc32c, frame.metadata_crc32c, state
-                    )
-                )
+            for record in table.records():
+                assert record.segment is not None, "a frame that was not written"
+                place = self._place(record.segment, record.offset, record.size_bytes)
+                state = states.setdefault(record.dictionaries, len(states))
+                frames.append(FrameRecord(*place, record.rows, record.crc32c, record.metadata_crc32c, state))
         dataset = self._dataset
         return Manifest(
             dataset=dataset.name,

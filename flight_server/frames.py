@@ -1,7 +1,8 @@
 """Frame: one record batch as its producer encoded it, and where its bytes are now.
 
 A frame's bytes are in RAM (``payload``), on disk (``slice``), or both. What never changes is known
-without them: rows, size, checksum, and the dictionaries that a reader needs before it.
+without them: rows, size, checksums, and the dictionaries that a reader needs before it. A :class:`Frame` is an
+object for as long as its bytes are in RAM or something refers to it; see ``frame_table``.
 
 Who holds what
     A :class:`Payload` is bytes with their reservation; it lives while anybody refers to it: the frame,
@@ -24,35 +25,33 @@ from typing import Protocol
 from .checksums import crc32c, message_crc32c
 from .errors import BadFrame, CorruptFrame
 from .memory import Reservation
+from .spill import SegmentSlice
 from .wire import locate
 
 
 class Payload:
     """Immutable bytes and the reservation that counts them."""
 
-    __slots__ = ("__weakref__", "data", "reservation")
+    __slots__ = ("__weakref__", "_frame", "data", "reservation")
 
     def __init__(self, data: bytes, reservation: Reservation) -> None:
         self.data = data
         self.reservation = reservation
+        self._frame: Frame | None = None
+
+    def keep(self, frame: Frame) -> None:
+        """Keep the object of a frame that is not in RAM, so that other readers find these bytes by it."""
+        self._frame = frame
 
 
-class Resident:
-    """What some frames have in RAM, in bytes. Each of them says itself when that ends."""
+class Home(Protocol):
+    """What holds a frame, and is told when it moves; see ``frame_table``."""
 
-    __slots__ = ("size_bytes",)
+    def placed(self, index: int, slice_: SegmentSlice) -> None:
+        """The bytes of its frame ``index`` are on disk there, too."""
 
-    def __init__(self) -> None:
-        self.size_bytes = 0
-
-
-class Slice(Protocol):
-    """A frame's place on disk; ``read`` blocks and belongs in a thread, see ``spill``."""
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    def read(self, *, anew: bool = False) -> bytes: ...
+    def left(self, index: int, frame: Frame) -> None:
+        """Its frame ``index`` has left RAM."""
 
 
 class DictionaryMessage:
@@ -119,10 +118,12 @@ class Frame:
     """
 
     __slots__ = (
-        "_resident",
+        "__weakref__",
         "_shared",
         "crc32c",
         "dictionaries",
+        "home",
+        "index",
         "metadata_crc32c",
         "payload",
         "rows",
@@ -139,7 +140,7 @@ class Frame:
         metadata_crc32c: int = 0,
         payload: Payload | None,
         dictionaries: DictionaryState = NO_DICTIONARIES,
-        slice_: Slice | None = None,
+        slice_: SegmentSlice | None = None,
     ) -> None:
         self.rows = rows
         self.size_bytes = size_bytes
@@ -149,37 +150,43 @@ class Frame:
         self.payload = payload
         self.slice = slice_
         self._shared: weakref.ref[Payload] | None = None
-        self._resident: Resident | None = None
+        self.home: weakref.ref[Home] | None = None  # what holds it
+        self.index = 0  # its number there
 
     @property
     def resident(self) -> bool:
         """True if the bytes are in RAM on the frame's own account."""
         return self.payload is not None
 
-    def count_in(self, resident: Resident) -> None:
-        """Count the bytes there, if they are in RAM, until they leave it or :meth:`uncount`."""
-        if self.payload is not None:
-            self._resident = resident
-            resident.size_bytes += self.size_bytes
+    @property
+    def held_bytes(self) -> int:
+        """What comes free when the frame leaves RAM."""
+        return 0 if self.payload is None else self.payload.reservation.size_bytes
 
-    def uncount(self) -> None:
-        """Whoever counted the frame does not hold it any more. Twice is fine."""
-        if self._resident is not None:
-            self._resident.size_bytes -= self.size_bytes
-            self._resident = None
-
-    def move_to(self, slice_: Slice) -> None:
-        """The bytes are on disk now: let the RAM go. Readers that send them still hold theirs."""
+    def place(self, slice_: SegmentSlice) -> None:
+        """The bytes are on disk, too."""
         self.slice = slice_
-        self.let_go_of_ram()
+        home = self.home() if self.home is not None else None
+        if home is not None:
+            home.placed(self.index, slice_)
 
-    def let_go_of_ram(self) -> None:
+    def move_to(self, slice_: SegmentSlice) -> None:
+        """The bytes are on disk now: drop those in RAM. Readers that send them still hold theirs."""
+        self.place(slice_)
+        self.leave_ram()
+
+    def leave_ram(self) -> None:
         """Drop the RAM copy of a frame that is on disk already."""
         assert self.slice is not None
         if self.payload is not None:
-            self._shared = weakref.ref(self.payload)
+            # Readers that send the bytes hold no more than the bytes.
+            reservation = self.payload.reservation
+            reservation.shrink(max(0, reservation.size_bytes - self.size_bytes))
+            self.share(self.payload)
             self.payload = None
-            self.uncount()
+            home = self.home() if self.home is not None else None
+            if home is not None:
+                home.left(self.index, self)
 
     def at_hand(self) -> Payload | None:
         """The bytes if somebody has them in RAM: the frame, or a reader that has just read them back."""
@@ -190,6 +197,7 @@ class Frame:
     def share(self, payload: Payload) -> None:
         """Let other readers use what one has read back, for as long as that one uses it."""
         self._shared = weakref.ref(payload)
+        payload.keep(self)
 
     def read_back(self) -> bytes:
         """The bytes from disk, checked. Blocks.

@@ -49,7 +49,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -106,6 +106,49 @@ class PartitionRecord(NamedTuple):
     crc32c: int
 
 
+class PackedFrames:
+    """Frame records as the file has them: iterating makes a record at a time.
+
+    Args:
+        data: of the file.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
+        self.data = bytearray(data)
+
+    @classmethod
+    def of(cls, records: Iterable[FrameRecord]) -> PackedFrames:
+        """Those of these records."""
+        packed = cls()
+        for record in records:
+            packed.append(record)
+        return packed
+
+    def append(self, record: FrameRecord) -> None:
+        self.data += _FRAME.pack(*record)
+
+    def part(self, start: int, count: int) -> Iterator[FrameRecord]:
+        """So many of them from ``start`` on."""
+        size_bytes = _FRAME.size
+        with memoryview(self.data) as data:
+            yield from map(
+                FrameRecord._make, _FRAME.iter_unpack(data[start * size_bytes : (start + count) * size_bytes])
+            )
+
+    def __iter__(self) -> Iterator[FrameRecord]:
+        return self.part(0, len(self))
+
+    def __len__(self) -> int:
+        return len(self.data) // _FRAME.size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedFrames) and self.data == other.data
+
+    __hash__ = None  # type: ignore[assignment]  # it can be appended to
+
+
 @dataclass(frozen=True)
 class Manifest:
     """See the module's text.
@@ -134,14 +177,13 @@ class Manifest:
     dictionaries: list[DictionaryRecord]
     states: list[list[tuple[int, list[int]]]]
     partitions: list[PartitionRecord]
-    frames: list[FrameRecord]
+    frames: PackedFrames
 
     def encode(self) -> bytes:
         """The file's bytes."""
         header = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "frames"}
         text = json.dumps(header, separators=(",", ":")).encode()
-        pack = _FRAME.pack
-        body = b"".join((MAGIC, _LENGTH.pack(len(text)), text, *(pack(*frame) for frame in self.frames)))
+        body = b"".join((MAGIC, _LENGTH.pack(len(text)), text, self.frames.data))
         return body + _FOOTER.pack(len(body), google_crc32c.value(body), MAGIC)
 
     @classmethod
@@ -166,17 +208,18 @@ class Manifest:
                 for state in header["states"]
             ]
             header["partitions"] = [PartitionRecord(*map(int, each)) for each in header["partitions"]]
-            manifest = cls(**header, frames=list(map(FrameRecord._make, _FRAME.iter_unpack(records))))
+            _require(len(records) % _FRAME.size == 0, "the length of the frames")
+            manifest = cls(**header, frames=PackedFrames(records))
             manifest._check()
         except (ValueError, TypeError, AttributeError, struct.error, FlightShuffleError) as error:
             raise Torn(str(error)) from error
         return manifest
 
-    def frames_by_partition(self) -> Iterator[tuple[PartitionRecord, list[FrameRecord]]]:
-        """Each partition with the frames that are listed for it."""
+    def frames_by_partition(self) -> Iterator[tuple[PartitionRecord, int]]:
+        """Each partition, and which of ``frames`` is the first one that is listed for it."""
         at = 0
         for partition in self.partitions:
-            yield partition, self.frames[at : at + partition.listed]
+            yield partition, at
             at += partition.listed
 
     def _check(self) -> None:

@@ -12,7 +12,7 @@ An error is a :class:`~flight_server.errors.Conflict`. FAILED and DROPPED hold n
 present and later, get the cause as an error of their own.
 
 Who holds what
-    The partition holds its queue; the queue holds the frames; a frame holds its payload and slice. So
+    The partition holds its queue and the table of its frames; the table holds their bytes and files. So
     when the partition goes (its dataset was dropped or replaced and its last reader has left) bytes,
     reservations and files go with it, and nobody has to be told.
 
@@ -32,16 +32,19 @@ Victims
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from .broadcast import BroadcastQueue, Gone, Subscription
 from .changes import Changes
 from .checksums import running_crc32c
 from .errors import Conflict, DatasetDropped, FlightShuffleError, Released
-from .frames import Frame, Resident
-from .items import KeptItems
+from .frame_table import FrameTable
+from .frames import Frame
+from .metadata import Metadata
+from .records import Record, Records
 
 NEAR_FRAMES = 2
 
@@ -73,7 +76,7 @@ _AFTER: dict[tuple[PartitionState, str], PartitionState] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Totals:
     """What a whole partition is, for the trailers of each read of it."""
 
@@ -81,15 +84,6 @@ class Totals:
     frames: int
     bytes: int
     crc32c: int
-
-
-class _Counted(KeptItems[Frame]):
-    """Frames, which are not counted as resident when they have been released."""
-
-    def release(self, stop: int) -> None:
-        for index in range(self._first, stop):
-            self._kept[index][0].uncount()
-        super().release(stop)
 
 
 class Partition:
@@ -100,10 +94,32 @@ class Partition:
         index: its place in the dataset.
         retain_readers: see :class:`~flight_server.broadcast.BroadcastQueue`.
         changes: told of every verb.
+        metadata: where the records of its frames are counted.
     """
 
+    __slots__ = (
+        "_changes",
+        "_crc32c",
+        "_metadata",
+        "_queue",
+        "_retain_readers",
+        "_rows",
+        "_table",
+        "_whole",
+        "dataset",
+        "epoch",
+        "index",
+        "state",
+        "writing",
+    )
+
     def __init__(
-        self, dataset: str, index: int, retain_readers: int | None = None, changes: Changes | None = None
+        self,
+        dataset: str,
+        index: int,
+        retain_readers: int | None = None,
+        changes: Changes | None = None,
+        metadata: Metadata | None = None,
     ) -> None:
         self.dataset = dataset
         self.index = index
@@ -111,16 +127,16 @@ class Partition:
         self.writing = False  # a producer of a one-producer kind has this partition
         self.epoch = 0  # how often it was reopened
         self._retain_readers = retain_readers
+        self._metadata = metadata or Metadata()
         self._begin()
         self._changes = Changes() if changes is None else changes
         self._whole: Totals | None = None
 
     def _begin(self) -> None:
-        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._retain_readers, _Counted())
-        self._resident = Resident()
+        self._table = FrameTable(self._metadata, self.dataset, self.index)
+        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._retain_readers, self._table)
         self._rows = 0
         self._crc32c = 0
-        self._cold_below = 0  # every frame before this index is known to have left RAM
 
     @property
     def totals(self) -> Totals:
@@ -144,30 +160,52 @@ class Partition:
     @property
     def resident_bytes(self) -> int:
         """Of the frames that are there, those in RAM; what readers have in RAM besides is not counted."""
-        return self._resident.size_bytes
+        return self._table.resident_bytes
+
+    @property
+    def table(self) -> Records:
+        """What is known of the frames without their bytes."""
+        return self._table
 
     def publish(self, frame: Frame) -> None:
         """Append a frame; readers that wait get it at once. Never waits.
 
         Raises:
             Conflict: the partition is not open.
+            OutOfBudget: there is no room for what has to be kept of the frame for ever.
         """
         self._step("publish")
+        self._queue.publish(frame, frame.size_bytes)
         self._rows += frame.rows
         self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
-        self._queue.publish(frame, frame.size_bytes)
-        frame.count_in(self._resident)
 
-    def restore(self, frames: list[Frame], totals: Totals) -> None:
-        """Take the frames that are left of a partition of these totals, and seal it.
+    def adopt(self, table: FrameTable, index: int) -> None:
+        """Publish a frame of an attempt, which is about to release it.
 
         Raises:
             Conflict: the partition is not open.
         """
-        left_bytes = sum(frame.size_bytes for frame in frames)
-        self._queue.skip(totals.frames - len(frames), totals.bytes - left_bytes)
-        for frame in frames:
-            self.publish(frame)
+        self._step("publish")
+        record = self._table.adopt(table, index)
+        self._queue.advance(record.size_bytes)
+        self._rows += record.rows
+        self._crc32c = running_crc32c(self._crc32c, record.crc32c)
+
+    def restore(self, records: Iterable[Record], first: int, first_bytes: int, totals: Totals) -> None:
+        """Take what is left of the frames of a partition of these totals, and seal it.
+
+        Args:
+            records: of the frames from ``first`` on.
+            first_bytes: of the frames before.
+
+        Raises:
+            Conflict: the partition is not open.
+            OutOfBudget: there is no room for the records.
+        """
+        self._queue.skip(first, first_bytes)
+        for record in records:
+            self._table.restore(record)
+            self._queue.advance(record.size_bytes)
         self._rows, self._crc32c = totals.rows, totals.crc32c
         self.seal()
 
@@ -233,7 +271,6 @@ class Partition:
 
     def _let_all_go(self, cause: FlightShuffleError) -> None:
         self._queue.fail(cause)
-        self._resident = Resident()  # the one before goes with the frames
 
     def subscribe(self, start: int = 0) -> Subscription[Frame]:
         """A reader's place from frame ``start`` on; its owner closes it.
@@ -261,32 +298,37 @@ class Partition:
     def subscriptions(self) -> list[Subscription[Frame]]:
         return self._queue.subscriptions()
 
-    def frames(self) -> Iterator[Frame]:
-        """The frames that are there, in order."""
-        return self._queue.items(0, len(self._queue))
+    def frames(self, start: int = 0) -> Iterator[Frame]:
+        """The frames from ``start`` on that are there, in order. Each is an object only while it is looked at."""
+        return self._queue.items(start, len(self._queue))
+
+    def frame(self, index: int) -> Frame:
+        """The frame of that number, which must be there."""
+        return self._table.item(index)
+
+    def unwritten(self, start: int = 0) -> Iterator[Frame]:
+        """Those of them that are not on disk. None may be moved meanwhile."""
+        return (frame for frame in self._table.in_ram(start, len(self._queue)) if frame.slice is None)
+
+    def suspects(self) -> list[int]:
+        """Which of them lie in a suspect segment; see ``spill``."""
+        table = self._table
+        if not any(segment.suspect for segment in table.segments()):
+            return []
+        return [
+            index
+            for index, record in enumerate(table.records(), table.first)
+            if record.segment is not None and record.segment.suspect
+        ]
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
         """Frames in RAM that may leave it, coldest first; with ``near`` also those a reader is at."""
-        queue = self._queue
-        self._cold_below = max(self._cold_below, queue.first)
-        positions = sorted({subscription.position for subscription in queue.subscriptions()})
-        behind_all = positions[0] if positions else len(queue)
-        skipping = True
-        for index in range(self._cold_below, min(behind_all, len(queue))):
-            frame = queue.item(index)
-            if frame.resident:
-                skipping = False
-                yield frame
-            elif skipping:
-                self._cold_below = index + 1
+        table, length = self._table, len(self._queue)
+        positions = sorted({subscription.position for subscription in self._queue.subscriptions()})
+        yield from table.in_ram(0, positions[0] if positions else length)
         keep = 0 if near else NEAR_FRAMES
-        for place, position in enumerate(positions):
-            stop = positions[place + 1] if place + 1 < len(positions) else len(queue)
-            # A reader may stand where retention has let go of what it came for.
-            for index in range(min(stop, len(queue)) - 1, max(position + keep, queue.first) - 1, -1):
-                frame = queue.item(index)
-                if frame.resident:
-                    yield frame
+        for start, stop in pairwise([*positions, length]):
+            yield from table.in_ram_backwards(start + keep, stop)
 
     def _step(self, verb: str) -> None:
         after = _AFTER.get((self.state, verb))

@@ -54,6 +54,7 @@ from .errors import (
 )
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from .memory import Reservation
+from .metadata import FRAME_BYTES
 from .partition import Partition, PartitionState
 from .protocol import CreateRequest
 from .repetition import Repetition
@@ -181,7 +182,7 @@ class Pulls:
                     pulled = await anext(arriving, None)
                 if pulled is None:
                     break
-                size_bytes = len(pulled.message) + pulled.accepted.copied_bytes
+                size_bytes = len(pulled.message) + pulled.accepted.copied_bytes + FRAME_BYTES
                 repeated.check(pulled.accepted.crc32c)
                 intake.keep(pulled, await core.admit(size_bytes, **who))
                 del pulled  # it may be spilled while the next one is awaited

@@ -41,6 +41,7 @@ from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
 from .errors import BadFrame, Conflict, DamagedMessage, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from .memory import Reservation
+from .metadata import FRAME_BYTES
 from .producers import Producer
 from .protocol import Commit, Kind, PutCommand, parse_path
 from .sinks import AttemptSink, Sink, StreamSink
@@ -160,7 +161,7 @@ class _Put:
         if self._commit_seen:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
         reservation = await self._core.admit(
-            len(message) + accepted.copied_bytes,
+            len(message) + accepted.copied_bytes + FRAME_BYTES,
             dataset=self._command.dataset,
             partition=self._command.partition,
             peer=self._peer,

@@ -29,11 +29,12 @@ import structlog
 from .dataset import Dataset
 from .decoder import SchemaMessage
 from .durable_files import MANIFEST_NAME, DurableFiles, sync_directory
-from .frames import DictionaryMessage, DictionaryState, Frame, Payload, stored_checksums
+from .frames import DictionaryMessage, DictionaryState, Payload, stored_checksums
 from .manifest import FrameRecord, Manifest, Torn
 from .partition import Totals
 from .protocol import Kind, Retention
-from .spill import Segment, SegmentSlice
+from .records import Record
+from .spill import Segment
 from .store import Store
 from .wire import encapsulate
 
@@ -122,6 +123,7 @@ def _restore(store: Store, manifest: Manifest, directory: Path) -> None:
         retention=retention,
         lease_seconds=manifest.lease_seconds,
         files=DurableFiles.recovered(directory, segments),
+        metadata=store.budget.metadata,
         generation=manifest.generation,
         clock=store.clock,
     )
@@ -129,10 +131,13 @@ def _restore(store: Store, manifest: Manifest, directory: Path) -> None:
         (
             (
                 record.partition,
-                _frames(listed, segments, states),
+                _records(manifest.frames.part(at, record.listed), segments, states),
+                record.first,
+                record.size_bytes
+                - sum(frame.size_bytes for frame in manifest.frames.part(at, record.listed)),
                 Totals(record.rows, record.frames, record.size_bytes, record.crc32c),
             )
-            for record, listed in manifest.frames_by_partition()
+            for record, at in manifest.frames_by_partition()
         ),
         accepted=_accepted(manifest),
         # A clock that was set back must not make the data younger than it is.
@@ -159,9 +164,11 @@ def _accepted(manifest: Manifest) -> dict[int, str] | None:
 
 
 def _segments(store: Store, manifest: Manifest, directory: Path) -> Iterator[Segment]:
-    for name, size_bytes in manifest.segments:
+    for number, (name, size_bytes) in enumerate(manifest.segments, 1):
         try:
-            segment = Segment(directory / name, store.budget.disk, existing=True, dispose=store.dispose)
+            segment = Segment(
+                directory / name, store.budget.disk, number=number, existing=True, dispose=store.dispose
+            )
         except FileNotFoundError:
             raise Torn(f"{name} is missing") from None
         # Whatever comes next, the files are not this object's to unlink.
@@ -171,21 +178,21 @@ def _segments(store: Store, manifest: Manifest, directory: Path) -> Iterator[Seg
         yield segment
 
 
-def _frames(
+def _records(
     listed: Iterable[FrameRecord], segments: list[Segment], states: list[DictionaryState]
-) -> list[Frame]:
-    return [
-        Frame(
-            rows=record.rows,
-            size_bytes=record.size_bytes,
-            crc32c=record.crc32c,
-            metadata_crc32c=record.metadata_crc32c,
-            payload=None,
-            dictionaries=states[record.state],
-            slice_=SegmentSlice(segments[record.segment], record.offset, record.size_bytes),
+) -> Iterator[Record]:
+    return (
+        Record(
+            offset=frame.offset,
+            size_bytes=frame.size_bytes,
+            rows=frame.rows,
+            crc32c=frame.crc32c,
+            metadata_crc32c=frame.metadata_crc32c,
+            segment=segments[frame.segment],
+            dictionaries=states[frame.state],
         )
-        for record in listed
-    ]
+        for frame in listed
+    )
 
 
 def _states(store: Store, manifest: Manifest, segments: list[Segment]) -> list[DictionaryState]:

@@ -107,17 +107,23 @@ class SegmentSlice:
 
 
 class Segment:
-    """One file. Made by :class:`SegmentWriter`, or by recovery for a file that is there."""
+    """One file. Made by :class:`SegmentWriter`, or by recovery for a file that is there.
+
+    Args:
+        number: from 1 on, and another one for each segment of a dataset.
+    """
 
     def __init__(
         self,
         path: Path,
         disk: MemoryPool,
         *,
+        number: int = 1,
         existing: bool = False,
         dispose: Dispose = dispose_now,
     ) -> None:
         self.path = path
+        self.number = number
         self._dispose = dispose
         self.size_bytes = 0
         self.keep = False  # a manifest names the file: close it, and leave it where it is
@@ -254,7 +260,7 @@ class SegmentWriter:
             path = self.directory / f"segment-{self._count:06}"
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                return Segment(path, self._disk, dispose=self._dispose)
+                return Segment(path, self._disk, number=self._count, dispose=self._dispose)
             except FileNotFoundError as error:
                 # The last segment before this one went in the same moment, and its directory with it.
                 if attempt == _OPEN_ATTEMPTS - 1:

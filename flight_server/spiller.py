@@ -126,7 +126,7 @@ class Spiller:
     async def _move_group(self, writer: SegmentWriter, frames: list[Frame]) -> None:
         for frame in frames:
             if frame.slice is not None:
-                frame.let_go_of_ram()  # it is on disk already, as a part of a durable dataset
+                frame.leave_ram()  # it is on disk already, as a part of a durable dataset
         # The payloads, not only their bytes: they stay counted while the thread writes them.
         pairs = [(frame, frame.payload) for frame in frames if frame.payload is not None]
         if not pairs:
@@ -140,6 +140,6 @@ class Spiller:
             if frame.slice is None:
                 frame.move_to(slice_)
             else:
-                frame.let_go_of_ram()  # a durable dataset was sealed meanwhile
+                frame.leave_ram()  # a durable dataset was sealed meanwhile
             self.spilled_bytes += slice_.size_bytes
         self.spilled_frames += len(pairs)

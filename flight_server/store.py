@@ -229,6 +229,7 @@ class Store:
             lease_seconds=lease_seconds,
             writer=writer,
             files=files,
+            metadata=self.budget.metadata,
             generation=generation,
             clock=self.clock,
         )

@@ -38,7 +38,7 @@ def pick(datasets: Sequence[Dataset], size_bytes: int) -> list[tuple[SegmentWrit
                     continue
                 frames.append(frame)
                 chosen.add(id(frame))
-                found_bytes += frame.size_bytes
+                found_bytes += frame.held_bytes
                 if found_bytes >= size_bytes:
                     break
             if frames:

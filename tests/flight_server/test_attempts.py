@@ -10,6 +10,7 @@ from flight_server.attempts import Attempts, AttemptState
 from flight_server.errors import AlreadyExists, Conflict, InvalidRequest
 from flight_server.frames import Frame, Payload
 from flight_server.memory import MemoryPool
+from flight_server.partition import Partition
 from flight_server.protocol import Commit
 
 
@@ -25,12 +26,28 @@ def written(attempts: Attempts, producer: int, name: str, rows: list[int], pool:
     attempts.committed(attempt)
 
 
+def accept(attempts: Attempts, wanted: dict[int, str] | None) -> list[tuple[int, Frame]] | None:
+    """The accepted frames with their partitions, one attempt after the other."""
+    chosen = attempts.chosen(wanted)
+    if chosen is None:
+        return None
+    attempts.accept(chosen)
+    partitions = [Partition("d", index) for index in range(10)]
+    taken: list[tuple[int, Frame]] = []
+    for attempt in chosen:
+        before = [partition.totals.frames for partition in partitions]
+        attempt.hand_over(partitions.__getitem__)
+        for partition, frames in zip(partitions, before, strict=True):
+            taken += [(partition.index, each) for each in partition.frames(frames)]
+    return taken
+
+
 def test_accepting_takes_the_named_attempts_in_the_order_of_their_producers() -> None:
     pool, attempts = MemoryPool(None), Attempts("d")
     written(attempts, 1, "b", [3, 4], pool)
     written(attempts, 0, "lost", [9, 9], pool)
     written(attempts, 0, "won", [1, 2], pool)
-    accepted = attempts.accept({0: "won", 1: "b"})
+    accepted = accept(attempts, {0: "won", 1: "b"})
     assert accepted is not None
     assert [(index, each.rows) for index, each in accepted] == [(0, 1), (1, 2), (0, 3), (1, 4)]
     assert pool.used_bytes == 16  # what was lost is gone
@@ -42,7 +59,7 @@ def test_without_names_the_first_commit_of_each_producer_wins() -> None:
     pool, attempts = MemoryPool(None), Attempts("d")
     written(attempts, 0, "first", [1], pool)
     written(attempts, 0, "second", [2], pool)
-    accepted = attempts.accept(None)
+    accepted = accept(attempts, None)
     assert accepted is not None
     assert [each.rows for _, each in accepted] == [1]
 
@@ -52,22 +69,22 @@ def test_an_attempt_that_has_not_committed_cannot_be_accepted_and_nothing_change
     attempt = attempts.begin(0, "a")
     attempt.publish(0, frame(1, pool))
     with pytest.raises(Conflict, match="producer 0 attempt a is writing"):
-        attempts.accept({0: "a"})
+        accept(attempts, {0: "a"})
     with pytest.raises(Conflict, match="producer 7 attempt x is unknown"):
-        attempts.accept({7: "x"})
+        accept(attempts, {7: "x"})
     attempt.publish(0, frame(2, pool))
     attempt.commit(Commit(3, 2))
-    assert attempts.accept({0: "a"}) is not None
+    assert accept(attempts, {0: "a"}) is not None
 
 
 def test_accepting_the_same_again_is_fine_and_others_is_a_conflict() -> None:
     pool, attempts = MemoryPool(None), Attempts("d")
     written(attempts, 0, "a", [1], pool)
-    assert attempts.accept({0: "a"}) is not None
-    assert attempts.accept({0: "a"}) is None
-    assert attempts.accept(None) is None
+    assert accept(attempts, {0: "a"}) is not None
+    assert accept(attempts, {0: "a"}) is None
+    assert accept(attempts, None) is None
     with pytest.raises(Conflict, match="sealed with other attempts"):
-        attempts.accept({0: "b"})
+        accept(attempts, {0: "b"})
 
 
 def test_totals_that_do_not_match_discard_the_attempt() -> None:
@@ -84,7 +101,7 @@ def test_a_discarded_attempt_is_told_so_at_its_next_frame() -> None:
     pool, attempts = MemoryPool(None), Attempts("d")
     zombie = attempts.begin(0, "zombie")
     written(attempts, 0, "won", [1], pool)
-    attempts.accept({0: "won"})
+    accept(attempts, {0: "won"})
     with pytest.raises(Conflict, match="discarded"):
         zombie.publish(0, frame(1, pool))
     with pytest.raises(Conflict, match="discarded"):
@@ -110,7 +127,7 @@ def test_whatever_is_accepted_is_exactly_what_those_attempts_wrote(data: st.Data
             wrote[producer, f"{number}"] = data.draw(rows)
             written(attempts, producer, f"{number}", wrote[producer, f"{number}"], pool)
     chosen = {producer: name for producer, name in wrote if data.draw(st.booleans())}
-    accepted = attempts.accept(chosen)
+    accepted = accept(attempts, chosen)
     assert accepted is not None
     expected = [count for producer in sorted(chosen) for count in wrote[producer, chosen[producer]]]
     assert [each.rows for _, each in accepted] == expected

@@ -117,7 +117,7 @@ async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_i
     await persist(core, dataset, [0])
     assert spilled.slice is slice_before
     assert core.budget.disk.used_bytes == len(b"spilled" + b"in ram")
-    in_ram.let_go_of_ram()
+    in_ram.leave_ram()
     assert in_ram.read_back() == b"in ram"
 
 
@@ -271,7 +271,7 @@ async def test_a_reader_of_a_replaced_dataset_finishes(core: Core, tmp_path: Pat
     await persist(core, old, [0])
     seal(old, 0)
     (kept,) = old.partition(0).frames()
-    kept.let_go_of_ram()
+    kept.leave_ram()
     core.store.install(core.store.prepare(old.request(), SCHEMA))
     await core.store.forgotten(old)
     assert manifests(tmp_path) == []

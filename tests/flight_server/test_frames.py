@@ -17,7 +17,7 @@ from flight_server.frames import (
     missing_messages,
 )
 from flight_server.memory import MemoryPool
-from tests.support.frames import OnDisk, frame, spill
+from tests.support.frames import frame, on_disk, spill
 
 
 def message(sequence: int) -> DictionaryMessage:
@@ -57,15 +57,15 @@ def test_a_frame_that_comes_back_otherwise_is_an_error() -> None:
 
 def test_bytes_that_are_right_when_they_are_read_again_are_no_damage() -> None:
     one = frame(b"data")
-    one.move_to(OnDisk(b"data", passing=True))
+    one.move_to(on_disk(b"data", passing=True))
     assert one.read_back() == b"data"
 
 
 def test_a_frame_that_is_on_disk_already_lets_its_ram_go() -> None:
     one = frame(b"data")
-    one.slice = OnDisk(b"data")
-    one.let_go_of_ram()
-    one.let_go_of_ram()
+    one.slice = on_disk(b"data")
+    one.leave_ram()
+    one.leave_ram()
     assert not one.resident
 
 

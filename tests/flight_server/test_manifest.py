@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.manifest import FrameRecord, Manifest, PartitionRecord, Torn
+from flight_server.manifest import FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
 
 MANIFEST = Manifest(
     dataset="d",
@@ -27,21 +27,21 @@ MANIFEST = Manifest(
     dictionaries=[],
     states=[[]],
     partitions=[PartitionRecord(1, 0, 2, 2, 30, 60, 5), PartitionRecord(3, 1, 1, 2, 7, 12, 6)],
-    frames=[
-        FrameRecord(0, 0, 50, 10, 2**32 - 1, 2**32 - 2, 0),
-        FrameRecord(1, 0, 10, 20, 0, 0, 0),
-        FrameRecord(0, 50, 50, 7, 1, 0, 0),
-    ],
+    frames=PackedFrames.of(
+        [
+            FrameRecord(0, 0, 50, 10, 2**32 - 1, 2**32 - 2, 0),
+            FrameRecord(1, 0, 10, 20, 0, 0, 0),
+            FrameRecord(0, 50, 50, 7, 1, 0, 0),
+        ]
+    ),
 )
 
 
 def test_a_manifest_says_what_was_written() -> None:
     decoded = Manifest.decode(MANIFEST.encode())
     assert decoded == MANIFEST
-    assert [(each.partition, len(frames)) for each, frames in decoded.frames_by_partition()] == [
-        (1, 2),
-        (3, 1),
-    ]
+    assert [(each.partition, at) for each, at in decoded.frames_by_partition()] == [(1, 0), (3, 2)]
+    assert [each.rows for each in decoded.frames.part(2, 1)] == [7]
 
 
 @given(st.integers(0, len(MANIFEST.encode()) - 1), st.integers(1, 255))

@@ -13,21 +13,13 @@ from flight_server.errors import Conflict, DatasetDropped, ProducerFailed, Relea
 from flight_server.frames import Frame, Payload
 from flight_server.memory import MemoryPool
 from flight_server.partition import NEAR_FRAMES, Partition, PartitionState
+from tests.support.frames import on_disk
 
 
 def frame(number: int, pool: MemoryPool | None = None) -> Frame:
     data = bytes([number % 256]) * 10
     pool = pool or MemoryPool(None)
     return Frame(rows=number, size_bytes=10, crc32c=number, payload=Payload(data, pool.reserve(10)))
-
-
-class OnDisk:
-    """A slice that holds nothing but its size."""
-
-    size_bytes = 10
-
-    def read(self, *, anew: bool = False) -> bytes:
-        return b"0" * 10
 
 
 def failed() -> ProducerFailed:
@@ -182,7 +174,7 @@ def test_a_frame_that_has_left_ram_is_no_victim_again() -> None:
     for number in range(4):
         partition.publish(frame(number, pool))
     for victim in list(partition.victims(near=False))[:2]:
-        victim.move_to(OnDisk())
+        victim.move_to(on_disk(b"0" * 10))
     assert pool.used_bytes == 20
     assert [each.rows for each in partition.victims(near=False)] == [2, 3]
 
@@ -193,7 +185,7 @@ def test_a_frame_that_a_reader_is_sending_stays_counted_until_it_is_sent() -> No
     partition.publish(frame(1, pool))
     sending = next(partition.frames()).at_hand()
     assert sending is not None
-    next(partition.victims(near=True)).move_to(OnDisk())
+    next(partition.victims(near=True)).move_to(on_disk(b"0" * 10))
     assert pool.used_bytes == 10
     assert next(partition.frames()).at_hand() is sending
     del sending
@@ -236,14 +228,14 @@ class Life:
         self.frames.append(one)
 
     def publish_what_is_on_disk(self) -> None:
-        one = Frame(rows=1, size_bytes=10, crc32c=0, payload=None, slice_=OnDisk())
+        one = Frame(rows=1, size_bytes=10, crc32c=0, payload=None, slice_=on_disk(b"0" * 10))
         self.partition.publish(one)
         self.frames.append(one)
 
     def spill(self) -> None:
         # Also one that was let go while a thread was writing it.
         if self.frames:
-            self.random.choice(self.frames).move_to(OnDisk())
+            self.random.choice(self.frames).move_to(on_disk(b"0" * 10))
 
     def read(self) -> None:
         if not self.readers or self.random.random() < 0.2:

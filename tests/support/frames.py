@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from itertools import count
+from pathlib import Path
+
 from flight_server.checksums import crc32c
 from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload
-from flight_server.memory import MemoryPool
+from flight_server.memory import MemoryPool, Reservation
+from flight_server.spill import Segment, SegmentSlice
+
+_numbers = count(1)
 
 
-class OnDisk:
-    """A slice whose bytes are in RAM after all; ``damaged`` ones come back otherwise, ``passing`` ones once."""
+class _InRam(Segment):
+    """A segment whose bytes are in RAM after all."""
 
-    def __init__(self, data: bytes, *, damaged: bool = False, passing: bool = False) -> None:
+    def __init__(self, data: bytes, *, damaged: bool, passing: bool) -> None:
+        self.number = next(_numbers)
+        self.path = Path(f"segment-{self.number:06}")
+        self.suspect = False
+        self.room: Reservation | None = None
         self._data = data
         self._passing = passing
         self._damaged = damaged
 
-    @property
-    def size_bytes(self) -> int:
-        return len(self._data)
+    def uncache(self, offset: int, size_bytes: int) -> None:
+        self._passing = False
 
-    def read(self, *, anew: bool = False) -> bytes:
-        if self._damaged or (self._passing and not anew):
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        if self._damaged or self._passing:
             return b"?" + self._data[1:]
         return self._data
+
+
+def on_disk(
+    data: bytes, *, damaged: bool = False, passing: bool = False, room: Reservation | None = None
+) -> SegmentSlice:
+    """A place where these bytes are; ``damaged`` ones come back otherwise, ``passing`` ones once."""
+    segment = _InRam(data, damaged=damaged, passing=passing)
+    segment.room = room
+    return SegmentSlice(segment, 0, len(data))
 
 
 def frame(
@@ -44,4 +62,4 @@ def frame(
 def spill(one: Frame, *, damaged: bool = False) -> None:
     """Move a frame to disk."""
     assert one.payload is not None
-    one.move_to(OnDisk(one.payload.data, damaged=damaged))
+    one.move_to(on_disk(one.payload.data, damaged=damaged))
