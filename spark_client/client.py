@@ -20,6 +20,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
@@ -262,12 +263,22 @@ class ShuffleClient:
         ship(spark)
 
     def release(self, result: DataFrame) -> None:
-        """Drop what a pipeline's result reads; it cannot be computed again.
+        """Drop what a frame reads: that which ``toDF`` returned, or one made from it, of several results all.
+
+        They, and every other frame, view and cache made from them, cannot be computed again.
 
         Raises:
-            InvalidRequest: it is not the DataFrame that ``toDF`` returned, or was released before.
+            InvalidRequest: it reads no result of this client, or what it reads was released before.
         """
-        self._owned().release(result)
+        self._owned().results.release(result)
+
+    def scope(self) -> AbstractContextManager[None]:
+        """``with client.scope():`` releases at its end the results that ``toDF`` gave in the block.
+
+        Results are not released when their DataFrames are garbage-collected: :mod:`spark_client.results` says why.
+        A program that makes many of them releases them, or works in scopes.
+        """
+        return self._owned().results.scope()
 
     # Life.
 

@@ -13,7 +13,8 @@ What runs where
 What runs when
     ``toDF`` is eager up to the last exchange: it runs one Spark job for each exchange and returns when the
     last one is sealed. The stages after the last exchange run when the DataFrame is used, and again each time
-    it is used, from what the service holds. That stays until ``release`` or ``close`` of the client; data
+    it is used, from what the service holds. That stays until ``release`` or ``close`` of the client, or the end of
+    a ``scope`` (see :mod:`spark_client.results`, also for why garbage collection does not end it); data
     between two exchanges goes as soon as the second one is sealed.
 
 Groups
@@ -56,6 +57,7 @@ from spark_client.arrow_types import Declared
 from spark_client.grouping import PlacedKeys, check_groupable
 from spark_client.placement import partition_ids
 from spark_client.reads import Source
+from spark_client.results import reader
 from spark_client.shipping import Portable
 from spark_client.shuffles import Shuffles
 from spark_client.spark_types import arrow_schema, batch_limits, check_frame, check_key, declared_struct
@@ -234,8 +236,8 @@ class Pipeline:
             partitions = segment.exchange.partitions
         assert source is not None
         read = ReadTask(source, self.current.stages, batch_limits(self._spark))
-        df = _numbers(self._spark, partitions).mapInArrow(Portable(read.run), self.current.struct)
-        self.shuffles.remember(df, source.dataset)
+        df = _numbers(self._spark, partitions).mapInArrow(reader(read), self.current.struct)
+        self.shuffles.results.add(source.dataset)
         return df
 
     # What follows is for the methods above.

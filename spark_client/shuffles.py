@@ -29,6 +29,7 @@ from spark_client.lanes.writing import places_of
 from spark_client.leases import LeaseKeeper
 from spark_client.progress import watch
 from spark_client.reads import Source
+from spark_client.results import Results
 from spark_client.shipping import Portable
 from spark_client.tasks import REPORT_DDL, WriteTask
 from spark_client.transport import Server
@@ -57,7 +58,7 @@ class Shuffles:
         self._application: str | None = None
         self._end_application: Callable[[], None] = lambda: None
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
-        self._results: list[tuple[DataFrame, str]] = []
+        self.results = Results(self.drop, self.discard)
         self._at_close: list[Callable[[], object]] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -112,7 +113,7 @@ class Shuffles:
         try:
             # So that no task has to ask.
             job = replace(task(generation), places=places_of(self.server))
-            with watch(self.server, dataset, label):
+            with watch(self.server, dataset, label, rows.sparkSession):
                 reports = rows.mapInArrow(Portable(job.run), REPORT_DDL).collect()
             totals = self.seal(dataset, generation, accepted(reports))
             return Source.find(self.server, dataset, generation), totals
@@ -134,27 +135,6 @@ class Shuffles:
             self.drop(dataset)
         except FlightShuffleError as error:
             _log.info("%s stays until its lease ends: %s", dataset, error.message)
-
-    def remember(self, result: DataFrame, dataset: str) -> None:
-        """The dataset that ``result`` reads, until it is released."""
-        with self._lock:
-            self._results.append((result, dataset))
-
-    def release(self, result: DataFrame) -> None:
-        """Drop what ``result`` reads; it and what was made from it cannot be computed again.
-
-        Raises:
-            InvalidRequest: ``result`` is not what a pipeline returned, or was released before.
-        """
-        with self._lock:
-            found = [dataset for known, dataset in self._results if known is result]
-            self._results = [(known, dataset) for known, dataset in self._results if known is not result]
-        if not found:
-            raise InvalidRequest(
-                "this DataFrame is not a pipeline's result, or was released: give what toDF() returned"
-            )
-        for dataset in found:
-            self.drop(dataset)
 
     def application(self) -> str:
         """What names this driver on its host: said there to live from the first call to the close."""
@@ -178,7 +158,7 @@ class Shuffles:
         with self._lock:
             self._closed = True
             calls, self._at_close = self._at_close, []
-            self._results.clear()
+            self.results.clear()
         for call in calls:
             call()
         self._end_application()

@@ -130,7 +130,7 @@ CLIENT_LIBRARIES = frozenset(
     {"flight_server", "google_crc32c", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"}
 )
 # Used where it is installed, and done without where it is not.
-OPTIONAL_LIBRARIES = {"spark_client/progress.py": {"rich"}}
+OPTIONAL_LIBRARIES = {"spark_client/progress.py": {"IPython", "rich"}}
 
 
 def sources(package: str) -> list[Path]:

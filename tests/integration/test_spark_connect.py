@@ -57,7 +57,7 @@ with ShuffleClient.embedded() as client:
     where = sql.spark_partition_id().alias("p")
     placed = client.pipeline(df).exchange(5, "k", "id").toDF().select("id", where).collect()
     expected = df.repartition(5, "k", "id").select("id", where).collect()
-    client.release(out)
+    client.release(out.filter("n > 1"))
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
     print(json.dumps({"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}))
 spark.stop()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flight_server.errors import Unavailable
+from flight_server.errors import InvalidRequest, Unavailable
 from spark_client import ShuffleClient
+from spark_client.results import explained
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -58,3 +61,76 @@ def test_a_pipeline_that_has_succeeded_does_not_fail_when_a_used_up_dataset_cann
         patch.setattr(client._owned(), "drop", refused)
         df = pipeline.toDF()
     assert df.count() == 100
+
+
+def test_release_takes_what_was_derived_and_drops_all_that_it_reads(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def result(number: int) -> DataFrame:
+        return client.pipeline(spark.range(number, number + 3)).exchange(2, "id").toDF()
+
+    left, right, other, cached = (result(number) for number in range(4))
+    joined = left.join(right, "id").groupBy().count()
+    assert joined.collect() == [(2,)]
+    cached.cache().createOrReplaceTempView("cached")
+    assert len(client.datasets("exchange/")) == 4
+    client.release(joined)
+    assert len(client.datasets("exchange/")) == 2
+    client.release(spark.table("cached").limit(0))
+    assert len(client.datasets("exchange/")) == 1
+    assert other.count() == 3
+    for released in (joined, left, spark.range(3)):
+        with pytest.raises(InvalidRequest, match="reads no pipeline's result, or what it reads was released"):
+            client.release(released)
+    with pytest.raises(
+        Exception, match="reads is gone: it was released, or its client closed; run the pipeline"
+    ):
+        left.collect()
+    spark.catalog.dropTempView("cached")
+
+
+def test_a_derived_frame_outlives_the_one_that_it_was_made_from(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    derived = client.pipeline(spark.range(10)).exchange(2).toDF().filter("id > 5")
+    gc.collect()
+    assert derived.count() == 4
+
+
+def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    outside = client.pipeline(spark.range(3)).exchange(1).toDF()
+
+    def block() -> None:
+        with client.scope():
+            early = client.pipeline(spark.range(3)).exchange(1).toDF()
+            client.release(early)
+            with client.scope():
+                assert client.pipeline(spark.range(4)).exchange(1).toDF().count() == 4
+            assert len(client.datasets("exchange/")) == 1
+            client.pipeline(spark.range(5)).exchange(1).toDF()
+            assert len(client.datasets("exchange/")) == 2
+            raise RuntimeError("of the block")
+
+    with pytest.raises(RuntimeError, match="of the block"):
+        block()
+    assert len(client.datasets("exchange/")) == 1
+    assert outside.count() == 3
+
+
+def test_what_other_threads_print_while_a_frame_is_explained_is_printed(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explain = type(spark.range(1)).explain
+
+    class Slow:
+        def explain(self, mode: str) -> None:
+            thread = threading.Thread(target=lambda: print("of another thread"))  # what is tested
+            thread.start()
+            thread.join()
+            explain(spark.range(1), mode)
+
+    text = explained(Slow())  # type: ignore[arg-type]  # it has what is asked of a frame
+    assert "Range" in text
+    assert capsys.readouterr().out == "of another thread\n"

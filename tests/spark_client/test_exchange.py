@@ -291,5 +291,5 @@ def test_batches_are_limited_as_the_session_says(spark: SparkSession, size: str,
 def test_release_wants_the_very_frame_that_a_pipeline_returned(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    with pytest.raises(InvalidRequest, match="not a pipeline's result"):
+    with pytest.raises(InvalidRequest, match="reads no pipeline's result"):
         client.release(spark.range(1))
