@@ -13,7 +13,8 @@ out.
         send(partition, frame)
 
 How
-    Batches are kept as they come, without a copy, until there are enough of them. Then their partition ids
+    Batches are kept as they come, without a copy, until there are enough of them; their memory must not change
+    meanwhile (see :mod:`spark_client.own_memory`). Then their partition ids
     are sorted once (a stable radix sort), and the rows are copied out partition by partition. A partition
     that has less than a whole frame is kept: its rows, already sorted, are the first batch of the next
     round. With one partition nothing is sorted and frames are slices of the batches put end to end.

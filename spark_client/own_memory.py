@@ -27,6 +27,10 @@ import pyarrow as pa
 
 from spark_client.batch_sizes import allocations, has_dictionary
 
+SMALL_ROWS = 64
+SMALL_BYTES = 64 * 1024
+"""Copied in a microsecond or a few; looking at the memory of each column takes tens."""
+
 
 class Lent:
     """The batch or table that a function works on. It is kept, so that no other memory gets its addresses."""
@@ -52,13 +56,12 @@ class Lent:
         return allocations(iter(array.buffers())).items() <= self._held.items()
 
 
-def own(data: Any, lent: Lent) -> Any:
-    """The batch or table; what ``lent`` does not hold of it is copied."""
-    columns = []
-    for column in data.columns:
-        chunks = [chunk if lent.holds(chunk) else pa.concat_arrays([chunk]) for chunk in _chunks(column)]
-        columns.append(pa.chunked_array(chunks, column.type) if isinstance(data, pa.Table) else chunks[0])
-    return type(data).from_arrays(columns, schema=data.schema)
+def own(batch: Any, lent: Lent) -> Any:
+    """The batch; what ``lent`` does not hold of it is copied, and all of it where that is less work to copy."""
+    if batch.num_rows <= SMALL_ROWS or batch.get_total_buffer_size() <= SMALL_BYTES:
+        return pa.concat_batches([batch])
+    columns = [column if lent.holds(column) else pa.concat_arrays([column]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def own_dictionaries(batch: Any) -> Any:

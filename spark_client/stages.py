@@ -104,18 +104,20 @@ class GroupStage:
         Raises:
             InvalidRequest: a group that the exchange would have placed elsewhere, or a result that does not fit.
         """
-        results: list[pa.Table] = []
+        results: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for keys, group in groups(list(batches), self.schema, self.keys, check=partial(self._check, how)):
             lent = Lent(group)
             for result in _noted(self.declared.stage, partial(self._call, keys, group, how)):
                 if not result.num_rows:
                     continue
-                results.append(own(self.declared.cast(result), lent))
-                rows, size_bytes = rows + result.num_rows, size_bytes + result.nbytes
-                if rows >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
-                    yield from _batches(results)
-                    results, rows, size_bytes = [], 0, 0
+                cast = self.declared.cast(result)
+                for batch in cast.to_batches() if isinstance(cast, pa.Table) else [cast]:
+                    results.append(own(batch, lent))
+                    rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+                    if rows >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+                        yield from _batches(results)
+                        results, rows, size_bytes = [], 0, 0
         yield from _batches(results)
 
     def _call(self, keys: tuple[Any, ...], group: pa.Table, how: Pass) -> Iterator[Any]:
@@ -128,7 +130,7 @@ class GroupStage:
         batches = how.limits.cut(iter(group.to_batches()))
         for batch in _iterable(self.fn(*first, batches), self.declared.stage, "an iterator"):
             _expect(batch, pa.RecordBatch, self.declared.stage)
-            yield pa.Table.from_batches([batch])
+            yield batch
 
     def _check(self, how: Pass, keys: pa.RecordBatch) -> None:
         if self.placed is not None and how.partition is not None:
@@ -190,9 +192,9 @@ def _expect(result: Any, kind: Any, stage: str) -> None:
         )
 
 
-def _batches(results: list[pa.Table]) -> Iterator[Any]:
-    if len(results) == 1:
-        # A large result stays in its chunks: a copy of it would have to have room, too.
-        yield from results[0].to_batches()
-    elif results:
-        yield from pa.concat_tables(results).combine_chunks().to_batches()
+def _batches(results: list[pa.RecordBatch]) -> Iterator[Any]:
+    """The rows in as few batches as their columns' offsets allow."""
+    if len(results) <= 1:
+        yield from results
+    else:
+        yield from pa.Table.from_batches(results).combine_chunks().to_batches()

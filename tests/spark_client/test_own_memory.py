@@ -125,16 +125,19 @@ def test_a_writer_may_gather_batches(partitions: int, rows: list[list[tuple[int,
 
 def test_columns_that_only_pass_through_are_not_copied() -> None:
     """Also when the function has cut them; what it has made is copied."""
-    source = pa.record_batch([pa.array([1, 2, 3]), pa.array([4, 5, 6])], schema=SCHEMA)
+    rows = 10_000
+    source = pa.record_batch([pa.array(range(rows)), pa.array(range(rows))], schema=SCHEMA)
+    made = np.arange(rows - 1)
 
     def adds(batches: Batches) -> Batches:
         for batch in batches:
-            yield pa.record_batch([batch.column(0).slice(1), pa.array(np.array([7, 8]))], schema=SCHEMA)
+            yield pa.record_batch([batch.column(0).slice(1), pa.array(made)], schema=SCHEMA)
 
     (found,) = run((map_stage(adds),), iter([source]), Pass(kept=True))
     addresses = [column.buffers()[1].address for column in found.columns]
     assert addresses[0] == source.column(0).buffers()[1].address
-    assert rows_of([found]) == [(2, 7), (3, 8)]
+    made[:] = -1
+    assert rows_of([found]) == [(n + 1, n) for n in range(rows - 1)]
 
 
 def test_an_input_that_the_function_has_let_go_is_not_taken_for_its_memory() -> None:
@@ -166,8 +169,10 @@ def test_an_input_that_the_function_has_let_go_is_not_taken_for_its_memory() -> 
     ],
     ids=lambda array: str(array.type),
 )
-def test_a_copy_shares_nothing_whatever_the_type(array: Any) -> None:
-    for part in (array, array.slice(1)):
+@pytest.mark.parametrize("times", [1, 30_000], ids=["small", "large"])
+def test_a_copy_shares_nothing_whatever_the_type(array: Any, times: int) -> None:
+    many = pa.concat_arrays([array] * times)
+    for part in (many, many.slice(1)):
         batch = pa.record_batch([part], names=["a"])
         copy = own(batch, Lent())
         assert copy.equals(batch)

@@ -91,9 +91,10 @@ def test_a_group_function_may_take_and_give_iterators() -> None:
     ]
 
 
-def test_results_of_small_groups_are_put_together() -> None:
+@pytest.mark.parametrize("group_rows", [1, 128])
+def test_results_of_small_groups_are_put_together(group_rows: int) -> None:
     count = BATCH_ROWS + 10
-    given = batch([str(number) for number in range(count)], list(range(count)))
+    given = batch([str(number // group_rows) for number in range(count)], list(range(count)))
     found = list(run([group_stage(lambda table: table)], iter([given])))
     assert [len(part) for part in found] == [BATCH_ROWS, 10]
     assert rows(iter(found)) == rows(iter([given]))
@@ -190,3 +191,7 @@ def test_a_group_function_that_iterates_is_given_batches_within_the_limits() -> 
     given = batch(["a"] * 7, list(range(7)))
     assert rows(run([stage], iter([given]), Pass(limits=BatchLimits(rows=3)))) == rows(iter([given]))
     assert seen == [3, 3, 1]
+
+
+def test_a_group_may_have_no_result() -> None:
+    assert list(run([group_stage(lambda _: pa.table({}))], iter([batch(["a"], [1])]))) == []
