@@ -4,15 +4,17 @@
     ├── frames     5/8   frames and dictionaries in RAM
     │   └── metadata     at most 1/4: what is kept of datasets, partitions and frames until they go (see ``metadata``)
     ├── sends      1/4   what gRPC, HTTP and reads from disk hold on the way to readers
+    │   └── unproven  at most 1/8 of it is for readers that have not shown yet that they take what they get
     └── arrivals   1/8   messages that have come in and wait for room among the frames
 
 The accounts do not borrow from each other. That is what makes it provable that nothing waits in a
 circle (``tests/integration/test_backpressure.py`` does so over permuted schedules):
 
-    a reader waits    for ``sends`` only, holding no bytes of any account. Those who hold some are
+    a reader waits    for ``sends`` only, holding no bytes of any account. The readers that hold some are
                       being written to, or read from disk; the writes end when their peers take the
-                      bytes, or by :class:`~flight_server.errors.ReaderTooSlow` when a peer takes
-                      nothing while somebody waits.
+                      bytes, when a reader of the bulk lane gives its room back (``outlet``), or by
+                      :class:`~flight_server.errors.ReaderTooSlow` when a peer takes nothing while others
+                      wait (``Core.end_stalled_readers``).
     a producer waits  for ``frames``, holding its message in ``arrivals``, until a deadline. Spilling
                       empties ``frames`` and needs neither of the others; what it cannot empty is what
                       is just being written to a reader, and that is no more than ``sends``, because
@@ -20,6 +22,16 @@ circle (``tests/integration/test_backpressure.py`` does so over permuted schedul
                       are 5/8: so with room on disk a producer waits for the disk and for nobody else.
     before a message  is read, its stream waits for ``arrivals``, which those who hold it leave at
                       their deadline.
+
+Readers that take nothing
+    What was handed to gRPC, or to TLS, cannot be taken back: a reader that takes nothing keeps the room of
+    one message. It must not keep it from readers that take what they get. So a reader is *unproven* until it
+    has taken ``PROOF_BYTES``, which is more than the buffers between the server and a peer that reads nothing
+    can hold, and again after each write that has lasted for ``STALL_SECONDS`` (:class:`Pace`). The unproven
+    together hold at most half of ``sends``; one that takes what it gets keeps its room from message to message,
+    and an eighth of that half is left for readers that have just come (``memory``, "Waiting"). The proven wait
+    for the rest of ``sends``, first come, first served.
+    On the bulk lane without TLS a reader that takes nothing holds no room at all, so all there are proven.
 
 The largest message a server accepts is 1/8 of the limit: so that one message, read back from disk
 and copied by gRPC, fits the account that it is sent from.
@@ -53,6 +65,8 @@ from .metadata import Metadata
 from .waits import Waits
 
 MIN_MEMORY_LIMIT_BYTES = 8 << 20
+PROOF_BYTES = 16 << 20
+STALL_SECONDS = 1.0
 MAX_MESSAGE_BYTES = 256 << 20
 
 
@@ -69,6 +83,7 @@ class Budget:
         self.frames = self.memory.account("frames", memory_limit_bytes * 5 // 8)
         self.metadata = Metadata(self.frames.account("metadata", memory_limit_bytes // 4))
         self.sends = self.memory.account("sends", memory_limit_bytes // 4)
+        self.unproven = self.sends.part("unproven", memory_limit_bytes // 8)
         self.arrivals = self.memory.account("arrivals", memory_limit_bytes // 8)
         self.disk = MemoryPool(disk_limit_bytes, "disk")
 
@@ -78,6 +93,35 @@ class Budget:
         limit = self.memory.limit_bytes
         assert limit is not None
         return min(MAX_MESSAGE_BYTES, limit // 8)
+
+
+class Pace:
+    """Whether one reader takes what it gets; see "Readers that take nothing".
+
+    Args:
+        proven: from the start and for good.
+    """
+
+    def __init__(self, *, proven: bool = False) -> None:
+        self._always = proven
+        self._stalled = False
+        self._taken_bytes = 0
+        self.on_stall: Callable[[], None] | None = None
+
+    @property
+    def proven(self) -> bool:
+        return self._always or self._taken_bytes >= PROOF_BYTES
+
+    def took(self, size_bytes: int) -> None:
+        """The reader's transport has taken so many bytes."""
+        self._taken_bytes = 0 if self._stalled else self._taken_bytes + size_bytes
+        self._stalled = False
+
+    def stall(self) -> None:
+        """A write to it has lasted for ``STALL_SECONDS``. Called again while it lasts."""
+        self._stalled = True
+        if self.on_stall is not None:
+            self.on_stall()
 
 
 async def reserve(

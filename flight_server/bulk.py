@@ -19,16 +19,11 @@ Checksums
     limit the length of that line. Other clients, some of which limit all extensions of a body together, get
     none.
 
-Copies
-    A frame is kept as the FlightData message that its producer sent. Its header is copied, to stand
-    behind the IPC prefix; its body goes to the socket as a view of the bytes that are kept. What is
-    smaller than ``SMALL_BODY_BYTES`` is copied together, because many small buffers cost the kernel more.
-
 Memory
-    A run is given to the transport in one write, and the room for it is held until the transport's
-    buffer is empty. So a slow reader holds at most one run, ``RUN_BYTES`` and the rest of one frame,
-    and all of it is counted. Not counted is what the kernel has taken, and over TLS one run that the
-    TLS layer has encrypted and not yet given to the kernel.
+    A run is given to the kernel at once, and the room for it is held until the kernel has all of it.
+    So a slow reader holds at most one run, ``RUN_BYTES`` and the rest of one frame, and all of it is counted;
+    one that takes nothing holds none of it (``outlet``). Over TLS it keeps its run, and not counted is one run
+    that the TLS layer has encrypted and not yet given to the kernel.
 
 Cancelling
     aiohttp cancels the handler when the connection is lost. However a handler ends, the connection is
@@ -38,19 +33,21 @@ Cancelling
 from __future__ import annotations
 
 from asyncio import Transport
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import islice
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from . import gets, wire
+from .budget import Pace
 from .checksums import message_crc32c
+from .chunks import Message, Part, chunk, chunks_of
 from .core import Core
 from .dataset import Dataset
 from .errors import InvalidRequest
+from .outlet import Outlet, messages_of
 from .partition import PartitionState, Totals
 from .protocol import (
     CHECKSUMS,
@@ -67,11 +64,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 SEALED_HEADER = "x-flight-shuffle-sealed"
 
 RUN_BYTES = 1 << 20
-SMALL_BODY_BYTES = 16 << 10
-CHECKED_MESSAGES = 256
 NOTHING = Totals(rows=0, frames=0, bytes=0, crc32c=0)
-
-Part = bytes | memoryview
 
 
 class ArrowStream(web.StreamResponse):
@@ -96,8 +89,8 @@ class ArrowStream(web.StreamResponse):
             self._transport = request.transport
             if self._transport is None:
                 raise ConnectionResetError("the client has left")
-            # Not high=0: uvloop's TLS transport pauses at "high or more", and would never go on.
-            self._transport.set_write_buffer_limits(high=1, low=0)
+            # With TLS not 0: uvloop's transport then pauses at "high or more", and would never go on.
+            self._transport.set_write_buffer_limits(high=int(request.secure), low=0)
             self._writer = await super().prepare(request)
         return self._writer
 
@@ -121,7 +114,7 @@ class ArrowStream(web.StreamResponse):
             ConnectionError: the client has left.
         """
         lines = "".join(f"{name}: {value}\r\n" for name, value in trailers.items())
-        await self.write([*_chunk([wire.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
+        await self.write([*chunk([wire.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
         self._whole = True
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -133,53 +126,13 @@ class ArrowStream(web.StreamResponse):
             self.force_close()
             self._transport.abort()
 
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """An IPC message, located, and its checksum."""
-
-    parts: wire.FlightData
-    crc32c: int
-
-    @property
-    def size_bytes(self) -> int:
-        """In an IPC stream."""
-        return wire.encapsulated_bytes(self.parts.header) + len(self.parts.body)
-
-
-def chunks_of(messages: Iterable[Message], *, checked: bool) -> list[Part]:
-    """The messages in one chunk; with ``checked`` in as many as it takes, with their checksums."""
-    messages = iter(messages)
-    if not checked:
-        return _chunk(ipc_parts(messages))
-    out: list[Part] = []
-    while some := list(islice(messages, CHECKED_MESSAGES)):
-        sums = ".".join(f"{message.size_bytes:x}-{message.crc32c:08x}" for message in some)
-        out += _chunk(ipc_parts(some), f";{CHECKSUMS}={sums}".encode("ascii"))
-    return out
-
-
-def _chunk(parts: list[Part], extension: bytes = b"") -> list[Part]:
-    return [b"%x%b\r\n" % (sum(map(len, parts)), extension), *parts, b"\r\n"]
-
-
-def ipc_parts(messages: Iterable[Message]) -> list[Part]:
-    """Stored messages as an IPC stream has them: prefix, header, body.
-
-    The header is padded to 8 bytes; the body is as long as the header says, which is never changed.
-    """
-    parts: list[Part] = []
-    small: list[Part] = []
-    for message in messages:
-        body = message.parts.body
-        small.append(wire.encapsulate(message.parts.header))
-        if len(body) < SMALL_BODY_BYTES:
-            small.append(body)
-        else:
-            parts += (b"".join(small), body)
-            small.clear()
-    parts.append(b"".join(small))
-    return parts
+    def outlet(self, parked: Callable[[Awaitable[None]], Awaitable[None]]) -> Outlet | None:
+        """The way past the transport; None where it encrypts."""
+        assert self._transport is not None
+        assert self._writer is not None
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return None
+        return Outlet(self._transport, self._writer.drain, parked)
 
 
 @dataclass(frozen=True)
@@ -243,7 +196,8 @@ class BulkRead:
         partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
         dataset.want(partitions[0])
         self.check()
-        reader = Reader(dataset.name, partitions[0], peer)
+        pace = Pace(proven=not request.secure)  # see outlet
+        reader = Reader(dataset.name, partitions[0], peer, pace)
         schema = await gets.schema_of(core, dataset, reader)
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         headers = {**self.headers(), "Trailer": ", ".join(self._totals([NOTHING]))}
@@ -256,28 +210,39 @@ class BulkRead:
             first = Message(wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header))
             await core.deliver(stream.write, chunks_of([first], checked=checked), reader)
             for index in partitions:
-                reader = Reader(dataset.name, index, peer)
-                async with aclosing(
-                    gets.read(core, dataset, reader, self.start, run_bytes=RUN_BYTES)
-                ) as runs:
-                    async for run in runs:
-                        await core.deliver(stream.write, chunks_of(_messages(run), checked=checked), reader)
-                # Now: a source's partition may be let go as soon as nobody reads it.
+                reader = Reader(dataset.name, index, peer, pace)
+                await self._send_partition(stream, reader, checked=checked)
+                # Now: a source's partition may be released as soon as it has no reader.
                 totals.append(dataset.partition(index).totals)
             await core.deliver(stream.finish, self._totals(totals), reader)
         finally:
             stream.cut_unless_whole()
         return stream
 
+    async def _send_partition(self, stream: ArrowStream, reader: Reader, *, checked: bool) -> None:
+        core, partition = self.core, self.dataset.partition(reader.partition)
+
+        async def parked(drained: Awaitable[None]) -> None:
+            await core.deliver(lambda _: drained, None, reader, partition=partition)
+
+        outlet = stream.outlet(parked)
+        run_bytes = min(RUN_BYTES, core.budget.max_message_bytes // 4)
+        runs = gets.read(core, self.dataset, reader, self.start, run_bytes=run_bytes)
+        try:
+            async with aclosing(runs):
+                async for run in runs:
+                    if outlet is not None:
+                        await outlet.send(run, checked=checked)
+                    else:
+                        parts = chunks_of(messages_of(run), checked=checked)
+                        await core.deliver(stream.write, parts, reader, room=run[0].room)
+                        del parts
+        finally:
+            if outlet is not None:
+                outlet.close()
+
     def _totals(self, totals: list[Totals]) -> dict[str, str]:
         if self.partition is not None:
             return dict(gets.end_of_read(totals[0], self.start))
         rows, frames = sum(each.rows for each in totals), sum(each.frames for each in totals)
         return {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}
-
-
-def _messages(run: list[gets.Outgoing]) -> Iterator[Message]:
-    for outgoing in run:
-        for dictionary in outgoing.dictionaries:
-            yield Message(wire.locate(dictionary.payload.data), dictionary.crc32c)
-        yield Message(wire.locate(outgoing.payload.data), outgoing.frame.crc32c)

@@ -141,7 +141,8 @@ class Settings(BaseSettings):
     stall_seconds: float = Field(
         30.0,
         gt=0,
-        description="a reader that takes nothing for so long is ended when others wait for its room",
+        description="what has begun to come and stands still for so long is ended; also a reader that takes "
+        "nothing, after 5 s at most, when others get nothing because of it",
     )
     put_idle_seconds: float = Field(
         900.0,

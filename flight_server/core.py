@@ -16,11 +16,11 @@ import structlog
 
 from .background import Background
 from .broadcast import Subscription
-from .budget import Budget, reserve
+from .budget import STALL_SECONDS, Budget, reserve
 from .config import Settings
 from .errors import CorruptFrame, OutOfBudget, ReaderTooSlow
 from .frames import Frame
-from .memory import Request, Reservation
+from .memory import MemoryPool, Reservation
 from .partition import Partition
 from .readback import Reader
 from .running import Running
@@ -30,7 +30,8 @@ from .turns import Turns
 from .waits import Waits
 
 MAX_SCHEMA_BYTES = 16 << 20
-HEAD_PATIENCE_SECONDS = 1.0
+PROGRESS_SECONDS = 0.5
+READER_STALL_SECONDS = 5.0
 
 _log = structlog.get_logger("flight_server.core")
 
@@ -57,6 +58,16 @@ class Counters:
     pulls_failed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A write to a reader that lasts; see ``Core.deliver``."""
+
+    since: float
+    reader: Reader
+    room: Reservation | None
+    partition: Partition | None
+
+
 class Core:
     """See the module's text."""
 
@@ -79,10 +90,10 @@ class Core:
         self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
         # Those that are attached, with who reads.
         self.readers: dict[Subscription[Frame], Reader] = {}
-        self._writes: dict[asyncio.Timeout, float] = {}
-        # Who is next in the queue for ``sends``, and since when; only its identity matters.
-        self._head: Request | None = None
-        self._head_since = 0.0
+        # In the order in which they began.
+        self._writes: dict[asyncio.Timeout, _Write] = {}
+        # For each queue of readers: what it had granted when that last changed, and when that was.
+        self._progress = dict.fromkeys((budget.sends, budget.unproven), (0, 0.0))
 
     async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
         """Room among the frames for a message that has arrived. Cancelling gives it back.
@@ -154,52 +165,85 @@ class Core:
         self.counters.bytes_read_back += size_bytes
 
     @contextmanager
-    def _write_listed(self, timeout: asyncio.Timeout) -> Iterator[None]:
-        self._writes[timeout] = asyncio.get_running_loop().time()
+    def _write_listed(self, timeout: asyncio.Timeout, write: _Write) -> Iterator[None]:
+        self._writes[timeout] = write
         try:
             yield
         finally:
             del self._writes[timeout]
 
-    async def deliver(self, write: Any, data: Any, reader: Reader) -> None:
+    async def deliver(
+        self,
+        write: Any,
+        data: Any,
+        reader: Reader,
+        *,
+        room: Reservation | None = None,
+        partition: Partition | None = None,
+    ) -> None:
         """Await ``write(data)``: the reader's transport takes the bytes when it can.
 
+        Args:
+            room: what the reader holds of ``sends`` meanwhile.
+            partition: whose end ends the wait, too.
+
         Raises:
-            ReaderTooSlow: it took nothing for ``stall_seconds`` while others waited for its room.
+            ReaderTooSlow: it took nothing for ``READER_STALL_SECONDS`` while others waited for its room.
+            FlightShuffleError: the partition has failed or was dropped.
         """
+        listed = _Write(asyncio.get_running_loop().time(), reader, room, partition)
         try:
             async with asyncio.timeout(None) as timeout:
                 with (
-                    self._write_listed(timeout),
+                    self._write_listed(timeout, listed),
                     self.waits.enter(
                         "reader", dataset=reader.dataset, partition=reader.partition, peer=reader.peer
                     ),
                 ):
                     await write(data)
         except TimeoutError:
+            if partition is not None:
+                partition.check()
             self.counters.readers_ended_as_too_slow += 1
             raise ReaderTooSlow(
                 f"dataset {reader.dataset!r} partition {reader.partition}: this reader took nothing for "
-                f"{self.settings.stall_seconds} s while others waited for the room it held; read on from the "
+                f"{self._reader_stall_seconds} s while others waited for the room it held; read on from the "
                 "next frame, faster",
                 dataset=reader.dataset,
                 partition=reader.partition,
             ) from None
 
-    def end_stalled_readers(self) -> None:
-        """End the writes that hold the account while others get nothing of it. Called twice a second.
+    @property
+    def _reader_stall_seconds(self) -> float:
+        return min(READER_STALL_SECONDS, self.settings.stall_seconds)
 
-        A crowd of readers waits for its turns all the time, and a few of it may take nothing for long
-        because their own machine is busy. That hurts nobody while the turns go on; so only when the same
-        reader has been next for ``HEAD_PATIENCE_SECONDS`` are those ended who have stalled.
+    def end_stalled_readers(self) -> None:
+        """Look after the writes that last. Called twice a second.
+
+        A reader whose write has lasted for ``STALL_SECONDS`` has to prove itself again, and loses what was
+        read ahead for it. Where readers wait and none of them has got room for ``PROGRESS_SECONDS``, the
+        one that has stalled for longest is ended, if that is ``READER_STALL_SECONDS``, or ``stall_seconds`` if
+        those are less: one at each call.
         """
         now = asyncio.get_running_loop().time()
-        head = self.budget.sends.head
-        if head is not self._head:
-            self._head, self._head_since = head, now
-        patience_seconds = min(HEAD_PATIENCE_SECONDS, self.settings.stall_seconds)
-        if head is None or now - self._head_since < patience_seconds:
-            return
-        for timeout, since in list(self._writes.items()):
-            if now - since >= self.settings.stall_seconds and timeout.when() is None:
+        for timeout, write in self._writes.items():
+            if now - write.since >= STALL_SECONDS:
+                write.reader.pace.stall()
+            if write.partition is not None and write.partition.failure is not None and timeout.when() is None:
                 timeout.reschedule(now)
+        patience_seconds = min(PROGRESS_SECONDS, self._reader_stall_seconds)
+        for pool, (granted, since) in self._progress.items():
+            if pool.granted != granted or not pool.waiting:
+                self._progress[pool] = (pool.granted, now)
+            elif now - since >= patience_seconds:
+                self._end_longest(pool, now)
+
+    def _end_longest(self, pool: MemoryPool, now: float) -> None:
+        """End the reader that has stalled for longest of those that hold room of the pool."""
+        for timeout, write in self._writes.items():
+            if now - write.since < self._reader_stall_seconds:
+                return
+            room = write.room
+            if room is not None and pool in (room.pool, self.budget.sends) and timeout.when() is None:
+                timeout.reschedule(now)
+                return

@@ -54,6 +54,29 @@ class Home(Protocol):
         """Its frame ``index`` has left RAM."""
 
 
+class Message(Protocol):
+    """What is sent as it is stored: a frame or a dictionary."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def crc32c(self) -> int: ...
+
+    def at_hand(self) -> Payload | None:
+        """The bytes if anything has them in RAM."""
+
+    def share(self, payload: Payload) -> None:
+        """Let other readers use what one has read back, for as long as that one uses it."""
+
+    def read_back(self) -> bytes:
+        """The bytes from disk, checked. Blocks.
+
+        Raises:
+            CorruptFrame: they cannot be read, or are not those that were written.
+        """
+
+
 class DictionaryMessage:
     """One dictionary message.
 
@@ -68,6 +91,21 @@ class DictionaryMessage:
         self.payload = payload
         self.sequence = sequence
         self.crc32c = crc32c
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.payload.data)
+
+    def at_hand(self) -> Payload:
+        """The bytes, which are always in RAM."""
+        return self.payload
+
+    def share(self, payload: Payload) -> None:
+        """Do nothing: the bytes never come from disk."""
+
+    def read_back(self) -> bytes:
+        """The bytes."""
+        return self.payload.data
 
 
 class DictionaryState:

@@ -5,15 +5,16 @@ order, each with the dictionary messages that this reader has not been sent yet,
 the partition is sealed and read to its end. Everything else is an error.
 
 Runs
-    What is yielded is a run: frames that could be had without waiting, at least one, and no more once
+    What is yielded is a run: messages that could be had without waiting, at least one, and no more once
     they have ``run_bytes``. So small frames can go out in one write, and no frame is kept back for the
     sake of another one.
 
 Who holds what
-    A run holds its frames' bytes and the room for their copy. When the consumer comes for the next run
+    A run holds its messages' bytes and the room for their copy. When the consumer comes for the next run
     this one is emptied, so the consumer must have handed the bytes to its transport by then, and must
     keep no reference to what is in it: a reader that waits for room while it holds some could wait for
-    another one that does the same.
+    another one that does the same. A consumer whose transport takes nothing can have the run ``park``: then
+    it holds neither bytes nor room, and gets them back message by message.
 
 A reader that starts at frame k (``from``) is sent the dictionaries in force at k, then what changes.
 """
@@ -21,29 +22,71 @@ A reader that starts at frame k (``from``) is sent the dictionaries in force at 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 
 from .broadcast import EndOfQueue, Gone, Subscription, WouldBlock
 from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
 from .errors import CorruptFrame, InvalidRequest, Unavailable
-from .frames import NO_DICTIONARIES, DictionaryMessage, Frame, Payload, missing_messages
+from .frames import NO_DICTIONARIES, Frame, Message, Payload, missing_messages
 from .memory import Reservation
 from .partition import Partition, Totals
 from .protocol import CRC_TRAILER, FRAMES_TRAILER, FROM_TRAILER, ROWS_TRAILER
 from .readback import ReadBack, Reader
 
 
-@dataclass(slots=True)
 class Outgoing:
-    """One frame on its way to one reader."""
+    """One message on its way to one reader: a frame, or a dictionary that the frame needs."""
 
-    frame: Frame
-    dictionaries: list[DictionaryMessage]
-    payload: Payload
-    room: Reservation
+    __slots__ = ("message", "payload", "room")
+
+    def __init__(self, message: Message, payload: Payload, room: Reservation) -> None:
+        self.message = message
+        self.payload: Payload | None = payload
+        self.room: Reservation | None = room
+
+    @property
+    def data(self) -> bytes:
+        """The FlightData message; only while it is not parked."""
+        assert self.payload is not None
+        return self.payload.data
+
+    def park(self) -> None:
+        """Let go of the bytes and of their room. Twice is fine."""
+        self.payload = self.room = None
+
+
+class Run(list[Outgoing]):
+    """See "Runs"."""
+
+    __slots__ = ("_back", "_core", "_epoch", "_partition")
+
+    def __init__(self, core: Core, back: ReadBack, partition: Partition, epoch: int) -> None:
+        super().__init__()
+        self._core = core
+        self._back = back
+        self._partition = partition
+        self._epoch = epoch
+
+    def park(self) -> None:
+        """Let go of all bytes and room; each message is to be fetched again before it is sent."""
+        for outgoing in self:
+            outgoing.park()
+        self._back.close()
+
+    async def fetch(self, outgoing: Outgoing) -> None:
+        """Get bytes and room for a message of the run again. None of its messages may have some.
+
+        Raises:
+            CorruptFrame: the bytes did not come back from disk; the partition has failed.
+            FlightShuffleError: the partition has failed or was dropped meanwhile.
+        """
+        self._partition.check()
+        with _corruption_told(self._core, self._partition, self._epoch):
+            outgoing.payload, outgoing.room = await self._back.next_to_send(outgoing.message)
 
 
 async def schema_of(core: Core, dataset: Dataset, reader: Reader) -> SchemaMessage:
@@ -85,7 +128,7 @@ def end_of_read(totals: Totals, start: int) -> list[tuple[str, str]]:
 
 async def read(
     core: Core, dataset: Dataset, reader: Reader, start: int, *, run_bytes: int = 0
-) -> AsyncGenerator[list[Outgoing], None]:
+) -> AsyncGenerator[Run, None]:
     """See the module's text. Close the generator to leave; cancelling it is safe at each step.
 
     Raises:
@@ -102,21 +145,25 @@ async def read(
         back = ReadBack(
             reader,
             subscription,
-            sends=core.budget.sends,
+            budget=core.budget,
             threads=core.store.io_threads,
             waits=core.waits,
             counted=core.read_back,
         )
         cursor = _Cursor(core, dataset, subscription, back)
+        run = Run(core, back, partition, epoch)
         try:
             while True:
-                run = cursor.take(run_bytes)
-                if not run and cursor.frame is not None:
-                    run.append(await cursor.fetch())
+                with _corruption_told(core, partition, epoch):
+                    cursor.take(run, run_bytes)
+                    if not run and cursor.waiting:
+                        run.append(await cursor.fetch())
+                back.drop_kept()
                 if run:
                     back.read_ahead()
                     yield run
-                    run.clear()
+                    reader.pace.took(sum(outgoing.message.size_bytes for outgoing in run))
+                    back.let_go(run.clear)
                 elif cursor.ended:
                     check_start(partition, start)
                     return
@@ -130,10 +177,17 @@ async def read(
                         await subscription.wait()
         except Gone as gone:
             raise partition.released(gone) from None
-        except CorruptFrame as corrupt:
-            raise core.frame_lost(partition, epoch, corrupt).fresh() from corrupt
         finally:
             back.close()
+
+
+@contextmanager
+def _corruption_told(core: Core, partition: Partition, epoch: int) -> Iterator[None]:
+    """A frame that does not come back from disk fails its partition, and the error says which that is."""
+    try:
+        yield
+    except CorruptFrame as corrupt:
+        raise core.frame_lost(partition, epoch, corrupt).fresh() from corrupt
 
 
 def check_start(partition: Partition, start: int) -> None:
@@ -158,7 +212,7 @@ class _Cursor:
     def __init__(
         self, core: Core, dataset: Dataset, subscription: Subscription[Frame], back: ReadBack
     ) -> None:
-        self.frame: Frame | None = None  # taken from the subscription, its bytes not yet at hand
+        self.waiting: deque[Message] = deque()  # taken from the subscription, their bytes not yet at hand
         self.ended = False
         self._core = core
         self._dataset = dataset
@@ -166,37 +220,40 @@ class _Cursor:
         self._back = back
         self._sent = NO_DICTIONARIES
 
-    def take(self, run_bytes: int) -> list[Outgoing]:
-        """The frames that can be had now, no more once they have ``run_bytes``; maybe none."""
-        run: list[Outgoing] = []
+    def take(self, run: Run, run_bytes: int) -> None:
+        """Add the messages that can be had now, no more once the run has ``run_bytes``; maybe none."""
         size_bytes = 0
-        while self.frame is None and not self.ended and (size_bytes < run_bytes or not run):
-            try:
-                frame = self._subscription.next_nowait()
-            except WouldBlock:
-                break
-            except EndOfQueue:
-                self.ended = True
-                break
-            at_once = self._back.next_nowait(frame)
+        while not run or size_bytes < run_bytes:
+            if not self.waiting and not self._next_frame():
+                return
+            message = self.waiting[0]
+            at_once = self._back.next_nowait(message)
             if at_once is None:
-                self.frame = frame
-                break
-            size_bytes += frame.size_bytes
-            run.append(self._outgoing(frame, *at_once))
-        return run
+                return
+            size_bytes += message.size_bytes
+            run.append(self._outgoing(*at_once))
 
     async def fetch(self) -> Outgoing:
-        """The frame that was taken, as soon as its bytes and room for them can be had."""
-        assert self.frame is not None
-        payload, room = await self._back.next_to_send(self.frame)
-        frame, self.frame = self.frame, None
-        return self._outgoing(frame, payload, room)
+        """The message that comes next, as soon as its bytes and room for them can be had."""
+        return self._outgoing(*await self._back.next_to_send(self.waiting[0]))
 
-    def _outgoing(self, frame: Frame, payload: Payload, room: Reservation) -> Outgoing:
-        dictionaries = missing_messages(self._sent, frame.dictionaries)
+    def _next_frame(self) -> bool:
+        """Take the next frame and the dictionaries that it needs; False if there is none now."""
+        if self.ended:
+            return False
+        try:
+            frame = self._subscription.next_nowait()
+        except WouldBlock:
+            return False
+        except EndOfQueue:
+            self.ended = True
+            return False
+        self.waiting += (*missing_messages(self._sent, frame.dictionaries), frame)
         self._sent = frame.dictionaries
         self._dataset.touch()
         self._core.counters.frames_out += 1
         self._core.counters.bytes_out += frame.size_bytes
-        return Outgoing(frame, dictionaries, payload, room)
+        return True
+
+    def _outgoing(self, payload: Payload, room: Reservation) -> Outgoing:
+        return Outgoing(self.waiting.popleft(), payload, room)

@@ -36,7 +36,7 @@ Compression
 Connections
     A client that vanished without a word is noticed by TCP keepalive as soon as the stream is idle:
     ``keepalive_seconds``, and as long again for the answers. With bytes on the way it is the kernel's
-    retransmission limit, unless others wait for the room (see ``Core.end_stalled_readers``). One that has
+    retransmission limit; until then it holds no room (``outlet``). One that has
     sent no whole request is closed after ``stall_seconds``, one that rests between two requests after
     ``IDLE_CONNECTION_SECONDS``.
 """

@@ -13,10 +13,18 @@ Accounts
     also counted in its parent. The limits of sibling accounts should add up to the parent's: then no
     account can be starved by another, which is what makes the absence of wait cycles provable.
 
+Parts
+    ``pool.part(name, limit_bytes)`` makes a child within the pool: what it grants must fit its own limit and
+    the pool's. The pool and its parts have a queue each. They are served by turns; a queue whose part is full
+    is passed over, so that what waits for a part keeps nothing from those who wait for the pool.
+
 Waiting
     ``request(size, granted)`` queues a callback and returns a :class:`Request`. Requests are served
-    first come, first served: a large one at the head is not overtaken by small ones behind it. The
-    callback gets the reservation, in whichever thread gave bytes back, so it must only pass it on
+    first come, first served: a large one at the head is not overtaken by small ones behind it. Those of a
+    part are served from both ends of the queue by turns, the newest first: where many wait that will never
+    give anything back, one that has just come is served soon, and the oldest is, too. One that has waited for
+    ``FRESH_SECONDS`` is granted nothing of the part's last eighth, which so is left for those that come.
+    The callback gets the reservation, in whichever thread gave bytes back, so it must only pass it on
     (``loop.call_soon_threadsafe``). Cancelling a request that was granted in the same moment frees
     what it was granted, because nobody else holds it then.
 
@@ -29,10 +37,14 @@ Concurrency
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+FRESH_SECONDS = 1.0
+KEPT_FOR_FRESH = 8  # a part of 1/8
 
 _pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
 
@@ -56,12 +68,13 @@ class PoolStatistics:
 class Request:
     """A place in a pool's queue. ``cancel`` may be called at any time and twice."""
 
-    __slots__ = ("_granted", "_pool", "size_bytes", "state")
+    __slots__ = ("_granted", "_pool", "since", "size_bytes", "state")
 
     def __init__(self, pool: MemoryPool, size_bytes: int, granted: Callable[[Reservation], None]) -> None:
         self._pool = pool
         self._granted: Callable[[Reservation], None] | None = granted
         self.size_bytes = size_bytes
+        self.since = time.monotonic()
         self.state = "waiting"
 
     def cancel(self) -> None:
@@ -82,6 +95,11 @@ class Reservation:
     @property
     def size_bytes(self) -> int:
         return self._size_bytes
+
+    @property
+    def pool(self) -> MemoryPool:
+        """The pool or part that it is counted in first."""
+        return self._pool
 
     def grow(self, size_bytes: int) -> None:
         """Add bytes that exist already, whether they fit or not."""
@@ -143,7 +161,12 @@ class MemoryPool:
     """
 
     def __init__(
-        self, limit_bytes: int | None, name: str = "memory", _parent: MemoryPool | None = None
+        self,
+        limit_bytes: int | None,
+        name: str = "memory",
+        _parent: MemoryPool | None = None,
+        *,
+        _within: bool = False,
     ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
             raise ValueError(f"the limit of pool {name!r} must be positive, not {limit_bytes}")
@@ -157,12 +180,25 @@ class MemoryPool:
         self._serving = False
         self._look_again = False
         self._accounts: list[MemoryPool] = []
+        # The pool whose limit holds too, which serves the queues; and all that have a queue of its room, the
+        # one whose turn it is first.
+        self._whole: MemoryPool = _parent if _within and _parent is not None else self
+        self._sharers: list[MemoryPool] = [self]
+        self._newest_first = _within
+        self.granted = 0  # how many requests that had to wait were granted
         _pools.add(self)
 
     def account(self, name: str, limit_bytes: int | None) -> MemoryPool:
         """A child whose bytes count here too. The parent keeps it for its statistics."""
         child = MemoryPool(limit_bytes, name, _parent=self)
         self._accounts.append(child)
+        return child
+
+    def part(self, name: str, limit_bytes: int) -> MemoryPool:
+        """A child that grants what fits both its limit and this pool's; see "Parts"."""
+        child = MemoryPool(limit_bytes, name, _parent=self, _within=True)
+        self._accounts.append(child)
+        self._sharers.append(child)
         return child
 
     @property
@@ -185,10 +221,9 @@ class MemoryPool:
             return sum(request.size_bytes for request in self._queue)
 
     @property
-    def head(self) -> Request | None:
-        """The request that is served next, if one waits."""
-        with self._lock:
-            return self._queue[0] if self._queue else None
+    def waiting(self) -> int:
+        """How many requests are in the queue."""
+        return len(self._queue)
 
     def statistics(self) -> PoolStatistics:
         with self._lock:
@@ -228,15 +263,35 @@ class MemoryPool:
         request = Request(self, size_bytes, granted)
         with self._lock:
             self._queue.append(request)
-        self._serve()
+        self._whole._serve()
         return request
+
+    def exchange(self, let_go: Callable[[], object], size_bytes: int) -> Reservation | None:
+        """Call ``let_go``, and reserve before what it gave back is granted to those who wait.
+
+        None if it does not fit even so; then those who wait get it all.
+        """
+        whole = self._whole
+        with self._lock:
+            serving, whole._serving = whole._serving, True
+            try:
+                let_go()
+                reservation = None
+                if self._fits(size_bytes):
+                    reservation = Reservation(self)
+                    reservation.grow(size_bytes)
+            finally:
+                whole._serving = serving
+        whole._serve()
+        return reservation
 
     # What follows is the pool's side of Reservation and Request.
 
     def _fits(self, size_bytes: int) -> bool:
-        if self.limit_bytes is None:
-            return True
-        return self._used_bytes + size_bytes <= self.limit_bytes
+        return self._fits_here(size_bytes) and (self._whole is self or self._whole._fits_here(size_bytes))
+
+    def _fits_here(self, size_bytes: int) -> bool:
+        return self.limit_bytes is None or self._used_bytes + size_bytes <= self.limit_bytes
 
     def _count(self, size_bytes: int) -> None:
         pool: MemoryPool | None = self
@@ -256,7 +311,7 @@ class MemoryPool:
         if size_bytes < 0:
             raise ValueError(f"cannot grow by {size_bytes} bytes")
         with self._lock:
-            if self._queue or not self._fits(size_bytes):
+            if self._queue or not self._fits(size_bytes) or self._whole._next_queue() is not None:
                 return False
             self._count(size_bytes)
             return True
@@ -264,9 +319,9 @@ class MemoryPool:
     def _remove(self, size_bytes: int) -> None:
         with self._lock:
             self._count(-size_bytes)
-            waiting = bool(self._queue)
+            waiting = any(pool._queue for pool in self._whole._sharers)
         if waiting:
-            self._serve()
+            self._whole._serve()
 
     def _cancel(self, request: Request) -> None:
         with self._lock:
@@ -274,10 +329,10 @@ class MemoryPool:
                 request.state = "cancelled"
                 self._queue.remove(request)
             request._granted = None
-        self._serve()
+        self._whole._serve()
 
     def _serve(self) -> None:
-        """Grant from the head of the queue what fits."""
+        """Grant from the heads of the queues what fits."""
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
         with self._lock:
             # The lock is re-entrant, and a finalizer may give bytes back at any call in here. It must
@@ -289,10 +344,18 @@ class MemoryPool:
             try:
                 while self._look_again:
                     self._look_again = False
-                    while self._queue and self._head_fits():
-                        request = self._queue.popleft()
+                    while (found := self._next_queue()) is not None:
+                        pool, end = found
+                        request = pool._queue[end]
+                        if not (self._fits_here(request.size_bytes) or self._used_bytes == 0):
+                            break
+                        pool._queue.pop() if end else pool._queue.popleft()
+                        pool._newest_first = pool is not self and not pool._newest_first
+                        self._sharers.remove(pool)
+                        self._sharers.append(pool)
+                        pool.granted += 1
                         request.state = "granted"
-                        reservation = Reservation(self)
+                        reservation = Reservation(pool)
                         reservation.grow(request.size_bytes)
                         callback, request._granted = request._granted, None
                         granted.append((callback, reservation))
@@ -305,5 +368,21 @@ class MemoryPool:
                 callback(reservation)
             del reservation
 
-    def _head_fits(self) -> bool:
-        return self._fits(self._queue[0].size_bytes) or self._used_bytes == 0
+    def _next_queue(self) -> tuple[MemoryPool, int] | None:
+        """Whose queue is next and which end of it: the first by turns that is not one of a full part."""
+        for pool in self._sharers:
+            if pool._queue and (end := pool._next_end()) is not None:
+                return pool, end
+        return None
+
+    def _next_end(self) -> int | None:
+        if self._whole is self:
+            return 0
+        assert self.limit_bytes is not None
+        stale = time.monotonic() - FRESH_SECONDS
+        for end in (-1, 0) if self._newest_first else (0, -1):
+            request = self._queue[end]
+            kept_bytes = self.limit_bytes // KEPT_FOR_FRESH if request.since < stale else 0
+            if self._used_bytes == 0 or self._fits_here(request.size_bytes + kept_bytes):
+                return end
+        return None

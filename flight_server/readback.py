@@ -6,8 +6,8 @@ waiting. Frames on disk come back in runs of up to ``RUN_BYTES``, one thread hop
 run is read while the present one is being sent, if :meth:`ReadBack.read_ahead` is called before sending.
 
 No circular wait
-    A reader never waits for bytes of the ``sends`` account while it holds some of it, so whoever calls
-    ``next_to_send`` has let go of all that it got here before. If the room to send is not free at once,
+    A reader never waits for bytes of the ``sends`` account while it holds some of it, so the caller of
+    ``next_to_send`` has released all that it got here before. If the room to send is not free at once,
     the reader first lets go of everything that it has read back, and then asks in one request for twice
     the frame's size: for its bytes, if they are on disk by then, and for their copy. Nor does it hold
     the frame's bytes meanwhile: what a waiting reader held could not be spilled, and producers would
@@ -16,6 +16,11 @@ No circular wait
 Disk trouble
     A read that the disk refuses is tried again ``len(RETRY_SECONDS)`` times. Then the reader gets
     :class:`~flight_server.errors.ReadTrouble`, which it can retry, and the frame stays where it is.
+
+Readers that are not proven (``budget``)
+    Their room is of the account's part ``unproven``. :meth:`ReadBack.let_go` keeps the room of the messages
+    that have been sent for those that come next, so that others, which may take nothing, do not get in
+    between; it is released as soon as the reader has to wait. They do not read ahead.
 
 Who holds what
     What was read back belongs to this object, which belongs to one stream; while it is here, other
@@ -29,15 +34,15 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import structlog
 
 from .broadcast import Subscription
-from .budget import reserve
+from .budget import Budget, Pace, reserve
 from .errors import CorruptFrame, ReadTrouble
-from .frames import Frame, Payload
+from .frames import Frame, Message, Payload
 from .memory import MemoryPool, Reservation
 from .spill import DiskTrouble
 from .waits import Waits
@@ -48,24 +53,25 @@ RUN_BYTES = 2 << 20
 RUN_FRAMES = 256
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4)
 
-_Run = list[tuple[Frame, Reservation]]
+_Run = list[tuple[Message, Reservation]]
 _Results = list[bytes | CorruptFrame | DiskTrouble]
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads, for waits and errors."""
+    """Who reads, for waits and errors, and whether it takes what it gets."""
 
     dataset: str
     partition: int
     peer: str
+    pace: Pace = field(default_factory=Pace, compare=False)
 
 
 class ReadBack:
     """The bytes for one subscription.
 
     Args:
-        sends: the account that is charged.
+        budget: whose account ``sends`` is charged.
         threads: where files are read.
         counted: told the size of each frame that came from disk.
     """
@@ -75,21 +81,29 @@ class ReadBack:
         reader: Reader,
         subscription: Subscription[Frame],
         *,
-        sends: MemoryPool,
+        budget: Budget,
         threads: Executor,
         waits: Waits,
         counted: Callable[[int], None],
     ) -> None:
         self._reader = reader
         self._subscription = subscription
-        self._sends = sends
+        self._budget = budget
         self._threads = threads
         self._waits = waits
         self._counted = counted
-        self._ready: dict[Frame, Payload] = {}
+        self._ready: dict[Message, Payload] = {}
         self._ahead: tuple[_Run, asyncio.Future[_Results]] | None = None
+        # Of an unproven reader: what its last messages took, and what is kept of that for the next.
+        self._taken_bytes = 0
+        self._kept: Reservation | None = None
+        reader.pace.on_stall = self.drop_ahead
 
-    def next_nowait(self, frame: Frame) -> tuple[Payload, Reservation] | None:
+    @property
+    def _sends(self) -> MemoryPool:
+        return self._budget.sends if self._reader.pace.proven else self._budget.unproven
+
+    def next_nowait(self, frame: Message) -> tuple[Payload, Reservation] | None:
         """The bytes of the frame that the subscription has just given out, and room for their copy.
 
         None, and nothing changed, if the bytes are not in RAM or the room is not free.
@@ -97,13 +111,14 @@ class ReadBack:
         payload = self._ready.get(frame) or frame.at_hand()
         if payload is None:
             return None
-        room = self._sends.try_reserve(frame.size_bytes)
+        room = self._room(frame.size_bytes)
         if room is None:
             return None
+        self._taken_bytes += frame.size_bytes
         self._ready.pop(frame, None)
         return payload, room
 
-    async def next_to_send(self, frame: Frame) -> tuple[Payload, Reservation]:
+    async def next_to_send(self, frame: Message) -> tuple[Payload, Reservation]:
         """The same, waiting for disk and room. The caller holds no bytes of the account (see above).
 
         Cancelling is safe: what was granted is given back.
@@ -117,12 +132,16 @@ class ReadBack:
         at_once = self.next_nowait(frame)
         if at_once is not None:
             return at_once
+        room = self._room(2 * frame.size_bytes)
         self.close()
-        room = await self._reserve(2 * frame.size_bytes)
+        if room is None:
+            room = await self._reserve(2 * frame.size_bytes)
+        self._taken_bytes += frame.size_bytes
         payload = frame.at_hand()
         if payload is not None:
             room.shrink(frame.size_bytes)
         else:
+            self._taken_bytes += frame.size_bytes
             run = self._run_from(frame, room.split(frame.size_bytes))
             with self._wait("disk"):
                 results = await self._submit(run)
@@ -145,17 +164,46 @@ class ReadBack:
 
     def read_ahead(self) -> None:
         """Start to read the frames that follow, if they are on disk and there is room at once."""
-        if self._ahead is None and len(self._ready) <= 1:
+        if self._reader.pace.proven and self._ahead is None and len(self._ready) <= 1:
             run = self._run_from(None, None)
             if run:
                 self._ahead = run, self._submit(run)
 
-    def close(self) -> None:
-        """Let go of what was read, and of what is being read as soon as it is. Twice is fine."""
+    def let_go(self, run: Callable[[], object]) -> None:
+        """Call ``run``, which drops the messages that were sent; an unproven reader keeps their room."""
+        self._kept = None
+        if self._reader.pace.proven:
+            run()
+        else:
+            self._kept = self._sends.exchange(run, self._taken_bytes)
+        self._taken_bytes = 0
+
+    def drop_ahead(self) -> None:
+        """Let go of what was read ahead, and of what is being read as soon as it is. Twice is fine."""
         if self._ahead is not None:
             self._ahead[1].cancel()
             self._ahead = None
         self._ready.clear()
+
+    def close(self) -> None:
+        """Let go of everything. Twice is fine."""
+        self.drop_ahead()
+        self.drop_kept()
+
+    def drop_kept(self) -> None:
+        """Let go of the room that :meth:`let_go` has kept. Call it before any wait."""
+        self._kept = None
+
+    def _room(self, size_bytes: int) -> Reservation | None:
+        """Of what was kept, or what is free at once."""
+        kept = self._kept
+        if kept is not None:
+            missing_bytes = size_bytes - kept.size_bytes
+            if missing_bytes <= 0 or kept.try_grow(missing_bytes):
+                return kept.split(size_bytes)
+            self._kept = None
+            del kept
+        return self._sends.try_reserve(size_bytes)
 
     def _trouble(self, trouble: DiskTrouble) -> ReadTrouble:
         who = self._reader
@@ -177,7 +225,7 @@ class ReadBack:
             self._sends, size_bytes, self._waits, dataset=who.dataset, partition=who.partition, peer=who.peer
         )
 
-    def _run_from(self, frame: Frame | None, reservation: Reservation | None) -> _Run:
+    def _run_from(self, frame: Message | None, reservation: Reservation | None) -> _Run:
         """The frames to read in one go: ``frame``, and those that follow it on disk."""
         run: _Run = []
         size_bytes = 0
@@ -200,7 +248,7 @@ class ReadBack:
         # The run goes with the thread, so that its reservations outlive a stream that ends meanwhile.
         return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, run)
 
-    def _keep(self, run: _Run, results: _Results, *, wanted: Frame | None) -> None:
+    def _keep(self, run: _Run, results: _Results, *, wanted: Message | None) -> None:
         for (frame, reservation), data in zip(run, results, strict=True):
             if isinstance(data, DiskTrouble):
                 if frame is wanted:

@@ -229,14 +229,11 @@ class FlightService:
         totals = dataset.partition(index).totals
         context.set_trailing_metadata(tuple(gets.end_of_read(totals, ticket.from_)))
 
-    async def _send(self, run: list[gets.Outgoing], reader: Reader, context: Context) -> None:
+    async def _send(self, run: gets.Run, reader: Reader, context: Context) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.
-        deliver, write = self._core.deliver, context.write
         for outgoing in run:
-            for dictionary in outgoing.dictionaries:
-                await deliver(write, dictionary.payload.data, reader)
-            await self._core.turns.take(outgoing.frame.size_bytes)
-            await deliver(write, outgoing.payload.data, reader)
+            await self._core.turns.take(outgoing.message.size_bytes)
+            await self._core.deliver(context.write, outgoing.data, reader, room=outgoing.room)
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One producer; see ``puts``."""

@@ -13,6 +13,7 @@ SUITES = {
     "memory": "bounded memory: the broadcast scenarios, spilling, joining late",
     "footprint": "what many small things cost: resident size against what the limits allow",
     "sources": "files of 5,000 to 20,000 columns, created and pulled",
+    "paused": "a good reader beside 60 to 1,000 that take nothing, against the same alone",
     "exchange": "Python -> exchange -> Python on Spark, against Spark's own shuffle",
 }
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server import wire
-from flight_server.bulk import SMALL_BODY_BYTES, Message, ipc_parts
+from flight_server.chunks import SMALL_BODY_BYTES, Message, joined
 from flight_server.frames import Payload
 from flight_server.memory import MemoryPool
 from tests.support.raw_flight import IpcMessage, flight_data, ipc_messages
@@ -44,7 +44,7 @@ def test_stored_messages_become_an_arrow_stream(rows: tuple[int, ...], metadata:
     schema = batches(1)[0].schema
     first, *rest = ipc_messages(schema, written)
     stream = b"".join(
-        [wire.encapsulate(first.header), *ipc_parts(located(payloads(rest, metadata))), wire.END_OF_STREAM]
+        [wire.encapsulate(first.header), *joined(located(payloads(rest, metadata))), wire.END_OF_STREAM]
     )
     assert [batch.to_pydict() for batch in pa.ipc.open_stream(stream)] == [
         each.to_pydict() for each in written
@@ -56,7 +56,7 @@ def test_large_bodies_are_views_and_small_messages_are_joined() -> None:
         pa.schema([("n", pa.int64())]), [each.select(["n"]) for each in batches(10, 20, 30_000, 5, 6)]
     )
     stored = payloads(rest)
-    parts = ipc_parts(located(stored))
+    parts = joined(located(stored))
     views = [part for part in parts if isinstance(part, memoryview)]
     assert [view.obj is stored[2].data for view in views] == [True]
     assert len(views[0]) >= SMALL_BODY_BYTES
@@ -74,7 +74,7 @@ def test_a_body_is_as_long_as_its_header_says_also_when_that_is_no_multiple_of_e
     unpadded = IpcMessage(message.kind, _with_length(message.header, length, 3), message.body[:3])
     stream = [
         wire.encapsulate(first.header),
-        *ipc_parts(located(payloads([unpadded, message]))),
+        *joined(located(payloads([unpadded, message]))),
         wire.END_OF_STREAM,
     ]
     read = pa.ipc.open_stream(b"".join(stream)).read_all()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flight_server import reports
+from flight_server import gets, reports
+from flight_server.budget import Pace
 from flight_server.checksums import crc32c
 from flight_server.core import Core
 from flight_server.errors import ReaderTooSlow
@@ -21,63 +24,149 @@ from tests.support.cores import read_messages, running_core
 
 READER = Reader("d", 0, "test")
 STALL_SECONDS = 0.05
+LIMIT_BYTES = 8 << 20
 
 
 async def takes_nothing(_: object) -> None:
     await asyncio.Event().wait()
 
 
-async def stalled(core: Core) -> asyncio.Task[None]:
+async def deliver(core: Core, room: Reservation | None) -> str:
+    try:
+        await core.deliver(takes_nothing, b"", READER, room=room)
+    except ReaderTooSlow as error:
+        return error.message  # a kept exception would keep the room
+    return ""
+
+
+async def stalled(core: Core, room: Reservation | None) -> asyncio.Task[str]:
     """A write that has taken longer than the stall limit."""
-    write = asyncio.ensure_future(core.deliver(takes_nothing, b"", READER))
+    write = asyncio.ensure_future(deliver(core, room))
+    del room
     await asyncio.sleep(2 * STALL_SECONDS)
     return write
 
 
-async def end(write: asyncio.Task[None]) -> None:
-    write.cancel()
-    await asyncio.wait([write])
+async def look_for_stalled(core: Core, times: int) -> None:
+    """What the housekeeping does so many times."""
+    for _ in range(times):
+        core.end_stalled_readers()
+        await asyncio.sleep(2 * STALL_SECONDS)
+
+
+async def end(*writes: asyncio.Future[Any]) -> None:
+    for write in writes:
+        write.cancel()
+        await asyncio.wait([write])
 
 
 async def test_a_stalled_reader_that_nobody_waits_behind_is_left_alone(tmp_path: Path) -> None:
     async with running_core(tmp_path, stall_seconds=STALL_SECONDS) as core:
-        write = await stalled(core)
-        for _ in range(3):
-            core.end_stalled_readers()
-            await asyncio.sleep(2 * STALL_SECONDS)
+        write = await stalled(core, core.budget.sends.reserve(core.budget.sends.limit_bytes or 0))
+        await look_for_stalled(core, 3)
         assert not write.done()
         await end(write)
 
 
-async def test_a_stalled_reader_is_left_alone_while_the_others_get_their_turns(tmp_path: Path) -> None:
-    async with running_core(tmp_path, stall_seconds=STALL_SECONDS) as core:
-        write = await stalled(core)
-        held = core.budget.sends.reserve(core.budget.sends.limit_bytes or 0)
-        granted: list[Reservation] = []
+async def test_a_stalled_reader_is_left_alone_while_the_others_get_room(tmp_path: Path) -> None:
+    async with running_core(tmp_path, memory_limit=LIMIT_BYTES, stall_seconds=STALL_SECONDS) as core:
+        sends = core.budget.sends
+        write = await stalled(core, sends.reserve(LIMIT_BYTES // 8))
+        held = sends.reserve(LIMIT_BYTES // 8)
         for _ in range(4):
-            # Another one is next each time that somebody looks.
-            request = core.budget.sends.request(1, granted.append)
-            core.end_stalled_readers()
-            await asyncio.sleep(2 * STALL_SECONDS)
-            request.cancel()
+            granted: list[Reservation] = []
+            for _ in range(2):
+                sends.request(LIMIT_BYTES // 8, granted.append)
+            held.free()
+            held = granted.pop()  # and one waits still
+            await look_for_stalled(core, 1)
+            held.free()
+            held = granted.pop()
         assert not write.done()
         held.free()
         await end(write)
 
 
-async def test_a_stalled_reader_is_ended_when_the_same_one_stays_next(tmp_path: Path) -> None:
-    async with running_core(tmp_path, stall_seconds=STALL_SECONDS) as core:
-        write = await stalled(core)
-        held = core.budget.sends.reserve(core.budget.sends.limit_bytes or 0)
+async def test_the_stalled_are_ended_one_after_the_other_the_longest_first_until_it_suffices(
+    tmp_path: Path,
+) -> None:
+    async with running_core(tmp_path, memory_limit=LIMIT_BYTES, stall_seconds=STALL_SECONDS) as core:
+        sends, unproven = core.budget.sends, core.budget.unproven
+        harmless = await stalled(core, None)
+        writes = [await stalled(core, pool.reserve(LIMIT_BYTES // 16)) for pool in (sends, unproven) * 2]
         granted: list[Reservation] = []
-        request = core.budget.sends.request(1, granted.append)
-        core.end_stalled_readers()
-        await asyncio.sleep(2 * STALL_SECONDS)
-        core.end_stalled_readers()
-        with pytest.raises(ReaderTooSlow, match="dataset 'd' partition 0"):
-            await write
-        request.cancel()
+        # For a beginner only the room of the unproven will do: of these the first, although a proven one has
+        # stalled for longer.
+        unproven.request(LIMIT_BYTES // 16, granted.append)
+        await look_for_stalled(core, 3)
+        assert [write.done() for write in writes] == [False, True, False, False]
+        assert len(granted) == 1
+        # For one that is proven any room will do.
+        sends.request(LIMIT_BYTES // 8, granted.append)
+        await look_for_stalled(core, 4)
+        assert [write.done() for write in writes] == [True, True, True, False]
+        assert len(granted) == 2
+        assert all(
+            "dataset 'd' partition 0: this reader took nothing" in write.result() for write in writes[:3]
+        )
+        assert not harmless.done()
+        await end(harmless, writes[3])
+
+
+async def test_an_unproven_reader_that_takes_what_it_gets_keeps_its_room_until_it_has_to_wait(
+    tmp_path: Path,
+) -> None:
+    """Others that wait, and would give nothing back, get none of it in between."""
+    async with running_core(tmp_path, memory_limit=LIMIT_BYTES) as core:
+        dataset, _ = core.store.create(CreateRequest("d"), None)
+        partition = dataset.begin_stream(0)
+        for number in range(6):
+            publish(core, partition, bytes([number]) * (256 << 10))
+        unproven = core.budget.unproven
+        held = unproven.reserve((unproven.limit_bytes or 0) - (256 << 10))
+        granted: list[Reservation] = []
+        async with aclosing(gets.read(core, dataset, Reader("d", 0, "good"), 0)) as runs:
+            assert [outgoing.data[0] for outgoing in await anext(runs)] == [0]
+            unproven.request(256 << 10, granted.append)
+            for number in range(1, 6):
+                assert [outgoing.data[0] for outgoing in await anext(runs)] == [number]
+                assert not granted
+            waiting = asyncio.ensure_future(anext(runs))
+            while not granted:  # noqa: ASYNC110  # the pool has no event
+                await asyncio.sleep(0)
+            await end(waiting)
         held.free()
+
+
+async def test_what_unproven_readers_hold_is_no_more_than_half_and_proven_ones_wait_for_none_of_it(
+    tmp_path: Path,
+) -> None:
+    async with running_core(tmp_path, memory_limit=LIMIT_BYTES) as core:
+        dataset, _ = core.store.create(CreateRequest("d"), None)
+        partition = dataset.begin_stream(0)
+        for _ in range(4):
+            publish(core, partition, bytes(512 << 10))
+        dataset.end_stream(partition)
+        paused = [gets.read(core, dataset, Reader("d", 0, f"paused {n}"), 0) for n in range(10)]
+        first = [asyncio.ensure_future(anext(runs)) for runs in paused]
+        await asyncio.sleep(0.01)
+        assert sum(each.done() for each in first) == 2  # 1 MiB
+        proven = Reader("d", 0, "good", Pace(proven=True))
+        frames = 0
+        async with aclosing(gets.read(core, dataset, proven, 0)) as runs:
+            async for run in runs:
+                frames += len(run)
+        assert frames == 4
+        assert sum(each.done() for each in first) == 2
+        await end(*(each for each in first if not each.done()))
+        del first
+        for runs in paused:
+            await runs.aclose()
+
+
+def publish(core: Core, partition: Partition, data: bytes) -> None:
+    payload = Payload(data, core.budget.frames.reserve(len(data)))
+    partition.publish(Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload))
 
 
 async def test_statistics_ask_no_frame_and_are_those_of_a_recount(

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flight_server.memory import MemoryPool, Request, Reservation, live_pools
+from flight_server.memory import FRESH_SECONDS, MemoryPool, Request, Reservation, live_pools
 
 
 def test_a_reservation_gives_itself_back_with_its_last_reference() -> None:
@@ -177,17 +177,85 @@ def test_bytes_freed_by_a_finalizer_while_the_queue_is_served_grant_nothing_twic
     held, garbage = pool.reserve(5), [pool.reserve(5)]
     for name in ("first", "second"):
         pool.request(5, lambda reservation, name=name: granted.append((name, reservation)))  # type: ignore[misc]
-    fits = MemoryPool._fits
+    fits = MemoryPool._fits_here
 
     def fits_with_a_collection(self: MemoryPool, size_bytes: int) -> bool:
         answer = fits(self, size_bytes)
         garbage.clear()  # as if the collector ran here, in the middle of serving
         return answer
 
-    monkeypatch.setattr(MemoryPool, "_fits", fits_with_a_collection)
+    monkeypatch.setattr(MemoryPool, "_fits_here", fits_with_a_collection)
     held.free()
     assert [name for name, _ in granted] == ["first", "second"]
     assert pool.used_bytes == pool.peak_bytes == 10
+
+
+def test_what_a_part_grants_fits_its_limit_and_the_pools() -> None:
+    pool = MemoryPool(10)
+    part = pool.part("part", 4)
+    held = part.try_reserve(4)
+    assert part.try_reserve(1) is None
+    rest = pool.try_reserve(6)
+    assert held is not None
+    assert rest is not None
+    held.shrink(2)
+    assert (part.used_bytes, pool.used_bytes, pool.peak_bytes) == (2, 8, 10)
+    assert part.try_reserve(3) is None
+
+
+def test_a_full_part_keeps_nothing_from_those_who_wait_for_the_pool() -> None:
+    pool = MemoryPool(10)
+    part = pool.part("part", 4)
+    stuck, held = part.reserve(4), pool.reserve(6)
+    granted: list[tuple[str, Reservation]] = []
+    for name, asked in (("part", part), ("pool", pool)):
+        asked.request(3, lambda reservation, name=name: granted.append((name, reservation)))  # type: ignore[misc]
+    held.free()
+    assert [name for name, _ in granted] == ["pool"]
+    # Nor does what waits for a full part keep others from taking what is free at once.
+    assert pool.try_reserve(1) is not None
+    stuck.free()
+    assert [name for name, _ in granted] == ["pool", "part"]
+
+
+def test_in_a_part_the_newest_and_the_oldest_are_served_by_turns_and_an_eighth_is_for_those_who_just_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("flight_server.memory.time.monotonic", lambda: now)
+    part = MemoryPool(100).part("part", 8)
+    held = [part.reserve(1) for _ in range(8)]
+    granted: list[tuple[str, Reservation]] = []
+
+    def ask(name: str) -> None:
+        part.request(1, lambda reservation: granted.append((name, reservation)))
+
+    for name in ("a", "b", "c", "d", "e"):
+        ask(name)
+    for _ in range(3):
+        held.pop()
+    assert [name for name, _ in granted] == ["e", "a", "d"]
+    now = FRESH_SECONDS + 0.5
+    held.pop()
+    assert len(granted) == 3
+    ask("just came")
+    assert [name for name, _ in granted][3:] == ["just came"]
+    held.pop()
+    assert len(granted) == 4
+    held.pop()
+    assert len(granted) == 5
+
+
+def test_an_exchange_is_served_before_those_who_wait_or_leaves_everything_to_them() -> None:
+    pool = MemoryPool(10)
+    held = pool.reserve(10)
+    granted: list[Reservation] = []
+    pool.request(4, granted.append)
+    kept = pool.exchange(held.free, 8)
+    assert (kept is not None, granted, pool.used_bytes, pool.peak_bytes) == (True, [], 8, 10)
+    assert kept is not None
+    assert pool.exchange(kept.free, 11) is None
+    assert sum(each.size_bytes for each in granted) == 4
 
 
 class PoolMachine(RuleBasedStateMachine):

@@ -137,7 +137,7 @@ class Model:
             async with aclosing(gets.read(self.core, dataset, reader, 0, run_bytes=run_bytes)) as runs:
                 async for run in runs:
                     for outgoing in run:
-                        await self.core.deliver(write, outgoing.payload.data, reader)
+                        await self.core.deliver(write, outgoing.data, reader, room=outgoing.room)
                     del outgoing
         except FlightShuffleError as error:
             outcome.error = error.fresh()

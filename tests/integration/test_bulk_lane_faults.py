@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -181,53 +182,42 @@ def test_a_reader_that_waits_for_frames_is_cut_when_their_producer_breaks_off(
     assert answer.json()["error"] == "producer_failed"
 
 
-def test_a_stalled_reader_holds_up_nobody_and_little_memory(flight_server_process: Start) -> None:
-    server = flight_server_process(memory_limit="16MiB")
-    data = noise(48)
-    with flight.connect(server.location) as client:
-        put(client, data, chunk_rows=32 << 10, dataset="d")
-        with RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) as stalled:
-            stalled.head()
-            eventually(lambda: sends_bytes(server) > 0, expected=True)
-            for _ in range(3):
-                assert get(url_of(server, "d")).table() == data
-            eventually(lambda: readers(server, "d"), [stalled.peer])
-            eventually(lambda: waiting_for(server, "d"), ["reader"])
-            # One run, the rest of its last frame, and what was read ahead from disk for it.
-            assert sends_bytes(server) <= 4 * MEBIBYTE
-            assert statistics(server)["memory"]["peak_bytes"] <= 16 * MEBIBYTE
-        eventually(lambda: (sends_bytes(server), len(readers(server, "d"))), (0, 0))
-
-
-def test_stalled_readers_are_ended_when_others_wait_for_their_room(flight_server_process: Start) -> None:
-    # The account is 2 MiB: two stalled readers fill it.
-    stall_seconds = 0.5
-    server = flight_server_process(memory_limit="8MiB", stall_seconds=stall_seconds)
+def test_readers_that_take_nothing_hold_no_room_are_not_ended_and_go_on_where_they_were(
+    flight_server_process: Start,
+) -> None:
+    # The account is 2 MiB: two of them filled it if they held what they were given.
+    server = flight_server_process(memory_limit="8MiB", stall_seconds=0.1)
     data = noise(24)
-    with flight.connect(server.location) as client:
+    with flight.connect(server.location) as client, ExitStack() as opened:
         put(client, data, chunk_rows=100 << 10, dataset="d")
-        stalled = [RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) for _ in range(4)]
-
-        def all_stand_still() -> bool:
-            waits = get(f"{server.http}/v1/why?dataset=d").json()["waits"]
-            ended = statistics(server)["readers_ended_as_too_slow"]
-            return len(waits) + ended == len(stalled) and all(
-                wait["waiting_for"] == "reader" and wait["seconds"] > stall_seconds for wait in waits
-            )
-
-        try:
-            # Some were ended for the others' sake; those that are left fill the account, and nobody waits.
-            eventually(all_stand_still, expected=True)
-            assert statistics(server)["readers_ended_as_too_slow"] < len(stalled)
-            assert get(url_of(server, "d")).table() == data
-            assert statistics(server)["readers_ended_as_too_slow"] == len(stalled)
-            for each in stalled:
-                with pytest.raises(Cut):
-                    each.answer()
-        finally:
-            for each in stalled:
-                each.close()
+        paused = [
+            opened.enter_context(RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10)) for _ in range(6)
+        ]
+        for each in paused:
+            each.head()
+        eventually(lambda: waiting_for(server, "d"), ["reader"] * len(paused))
         eventually(lambda: sends_bytes(server), 0)
+        for _ in range(3):
+            assert get(url_of(server, "d")).table() == data
+        eventually(lambda: waiting_for(server, "d"), ["reader"] * len(paused))
+        for each in paused:
+            assert pa.ipc.open_stream(b"".join(each.chunks())).read_all() == data
+        assert statistics(server)["readers_ended_as_too_slow"] == 0
+        assert statistics(server)["memory"]["peak_bytes"] <= 8 * MEBIBYTE
+
+
+def test_a_reader_that_takes_nothing_is_cut_when_its_dataset_is_dropped(flight_server_process: Start) -> None:
+    server = flight_server_process(memory_limit="64MiB")
+    with flight.connect(server.location) as client:
+        put(client, noise(24), chunk_rows=100 << 10, dataset="d")
+        with RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) as paused:
+            paused.head()
+            eventually(lambda: waiting_for(server, "d"), ["reader"])
+            action(client, "drop", dataset="d")
+            eventually(lambda: statistics(server)["memory"]["used_bytes"], 0)
+            eventually(lambda: statistics(server)["waits"], 0)
+            with pytest.raises(Cut):
+                list(paused.chunks())
 
 
 @pytest.mark.parametrize("lane", ["bulk", "grpc"])
@@ -264,7 +254,7 @@ def test_a_reader_that_vanishes_frees_what_it_held(
     for _ in range(5):
         with RawGet(url_of(server, "d"), receive_buffer_bytes=4 << 10) as reader:
             reader.head()
-            eventually(lambda: sends_bytes(server) > 0, expected=True)
+            eventually(lambda: waiting_for(server, "d"), ["reader"])
         eventually(lambda: (sends_bytes(server), len(readers(server, "d"))), (0, 0))
     assert server.events("internal_error") == []
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server import wire
-from flight_server.bulk import CHECKED_MESSAGES, Message, chunks_of
 from flight_server.checksums import message_crc32c
+from flight_server.chunks import CHECKED_MESSAGES, Message, chunks_of
 from spark_client.lanes.checked import Damaged
 from spark_client.lanes.http import Body
 from spark_client.lanes.runs import RunReader

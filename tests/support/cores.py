@@ -18,6 +18,7 @@ from flight_server.budget import Budget
 from flight_server.config import Settings
 from flight_server.core import Core
 from flight_server.dataset import Dataset
+from flight_server.frames import Frame
 from flight_server.readback import Reader
 from flight_server.store import Store
 
@@ -53,10 +54,8 @@ async def read_messages(
     reader = Reader(dataset.name, index, "test")
     async with asyncio.timeout(PATIENCE_SECONDS), aclosing(gets.read(core, dataset, reader, start)) as runs:
         async for run in runs:
-            for outgoing in run:
-                taken += [message.payload.data for message in outgoing.dictionaries]
-                taken.append(outgoing.payload.data)
-                frames += 1
+            taken += [outgoing.data for outgoing in run]
+            frames += sum(isinstance(outgoing.message, Frame) for outgoing in run)
             if frames == at_most:
                 return taken
     return taken
