@@ -24,6 +24,10 @@ HTTP/2 settings, on purpose
     A call that has come and that the loop has not accepted yet waits, in the order of arrival, for as long
     as its client wants. gRPC's own limit is 30 s, after which it cancels all that have waited for longer:
     its client sees a bare CANCELLED and the server sees nothing. ``turns`` says what keeps this wait short.
+    Of more than 1,000 that wait gRPC would cancel some by lot, whoever has sent them, and of more than 3,000
+    all; calls that a client has reset count among them. Here each connection has a limit of its own instead:
+    ``CALLS_OF_A_CONNECTION``, until the server has disposed of a reset one, too. A client of gRPC queues what is
+    over it; what is sent nevertheless is refused by itself, and never because of another connection.
 """
 
 from __future__ import annotations
@@ -55,6 +59,8 @@ from .service import LAST_WORDS_SECONDS, SERVICE, FlightService
 from .store import Store
 
 ACCEPT_PATIENCE_SECONDS = 24 * 3600
+CALLS_OF_A_CONNECTION = 10_000
+NO_LIMIT = 2**31 - 1
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
 SWEEP_SECONDS = 60.0
@@ -231,6 +237,9 @@ class Server:
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.server_max_unrequested_time_in_server", ACCEPT_PATIENCE_SECONDS),
+            ("grpc.server.max_pending_requests", NO_LIMIT),
+            ("grpc.server.max_pending_requests_hard_limit", NO_LIMIT),
+            ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", self._stream_window_bytes()),
         ]
