@@ -10,8 +10,8 @@ Directory: ``flight-shuffle-<uid>-2`` under a base
 
 Files, for a key ``<application>-<content>``
     ``<key>.arrows``  complete from the moment it has this name;
-    ``<key>.<pid>.<bytes>.part``  being written, about to be that large;
-    ``<key>.lock``  held by the one that writes; in the first base;
+    ``<key>.<pid>.<bytes>.part``  being written, about to be that large, held shared by its writer;
+    ``<key>.lock``  held by the one process that may write; in the first base;
     ``<application>.owner``  held by the driver that made the key, on the driver's host; in the first base;
     ``names.lock``  held while a name is given or taken, so that a sweeper never removes a file that replaced the
     one it looked at.
@@ -23,7 +23,7 @@ What a sweep removes
     ``.arrows``  that no process holds: at once where its application's owner file is there and not held, never
     while that is held, and where there is none (other hosts than the driver's) when it was not opened for
     ``idle_seconds``. A process holds a file shared for as long as it maps it.
-    ``.part``, ``.lock``  whose writer is gone; a lock after ``idle_seconds``, or with its application.
+    ``.part``, ``.lock``  that no process holds; a lock after ``idle_seconds``, or with its application.
     ``.owner``  that is not held, when nothing of the application is left.
 """
 
@@ -141,37 +141,35 @@ class HostDirectory:
 
 
 def default_bases() -> tuple[Path, ...]:
-    """Where host files may be, the preferred place first."""
-    memory, disk = Path("/dev/shm"), Path(tempfile.gettempdir())  # noqa: S108 - the directory below it is checked
-    return (memory, disk) if os.access(memory, os.W_OK) else (disk,)
+    """Where host files may be, the preferred place first; none where nothing can be written."""
+    memory = Path("/dev/shm")  # noqa: S108 - the directory below it is checked
+    bases = [memory] if os.access(memory, os.W_OK) else []
+    with contextlib.suppress(FileNotFoundError):
+        bases.append(Path(tempfile.gettempdir()))
+    return tuple(bases)
 
 
 def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS) -> list[Path]:
     """Remove what no living process needs; what was removed. Never waits for another process, raises nothing."""
     removed: list[Path] = []
     directories = [found for found in map(HostDirectory, bases) if found.is_ours]
-    with contextlib.ExitStack() as names:
-        try:
-            for directory in directories:
-                names.enter_context(directory.changing_names(0.0))
-        except (OSError, Unavailable):
-            return removed  # another process sweeps, or gives a file its name: the next sweep comes
+    # Another process sweeps, or gives a file its name, or a directory goes: the next sweep comes.
+    with contextlib.suppress(OSError, Unavailable), contextlib.ExitStack() as names:
+        for directory in directories:
+            names.enter_context(directory.changing_names(0.0))
         entries = [entry for directory in directories for entry in directory.entries()]
-        ages = time.time() - idle_seconds
-        owners = {entry.application: owner_of(bases[0], entry.application) for entry in entries}
-        locks = HostDirectory(bases[0]).path
+        owners = {entry.application: owner_of(bases, entry.application) for entry in entries}
+        idle_since = time.time() - idle_seconds
         for entry in entries:
-            with contextlib.suppress(OSError):
-                owner = owners[entry.application]
-                idle = owner is Owner.ENDED or (owner is Owner.ELSEWHERE and entry.opened < ages)
-                if entry.kind == "part":
-                    gone = _take(entry.path, guard=locks / f"{entry.key}.lock")
-                elif entry.kind == "owner":
-                    continue
-                else:
-                    gone = (idle or (entry.kind == "lock" and entry.opened < ages)) and _take(entry.path)
-                if gone:
-                    removed.append(entry.path)
+            owner, idle = owners[entry.application], entry.opened < idle_since
+            unneeded = {
+                "arrows": owner is Owner.ENDED or (owner is Owner.ELSEWHERE and idle),
+                "part": True,
+                "lock": owner is Owner.ENDED or idle,
+                "owner": False,
+            }
+            if unneeded[entry.kind] and _take(entry.path):
+                removed.append(entry.path)
         removed += _sweep_owners(entries, removed)
     return removed
 
@@ -202,16 +200,18 @@ def take_oldest(entries: Iterable[Entry], size_bytes: int) -> int:
     return free_bytes
 
 
-def owner_of(first_base: Path, application: str) -> Owner:
+def owner_of(bases: Sequence[Path], application: str) -> Owner:
     """Whether the driver of an application lives, as far as this host can know."""
-    try:
-        descriptor = open_regular(HostDirectory(first_base).path / f"{application}.owner")
-    except OSError:
-        return Owner.ELSEWHERE
-    try:
-        return Owner.ENDED if _try_lock(descriptor) else Owner.LIVES
-    finally:
-        os.close(descriptor)
+    for base in bases:
+        try:
+            descriptor = open_regular(HostDirectory(base).path / f"{application}.owner")
+        except OSError:
+            continue
+        try:
+            return Owner.ENDED if _try_lock(descriptor) else Owner.LIVES
+        finally:
+            os.close(descriptor)
+    return Owner.ELSEWHERE
 
 
 def open_regular(path: Path) -> int:
@@ -271,17 +271,14 @@ def try_locked(path: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _take(path: Path, guard: Path | None = None) -> bool:
-    """Unlink a file that no process holds, or whose guard no process holds; whether it was."""
+def _take(path: Path) -> bool:
+    """Unlink a file that no process holds; whether it was."""
     try:
-        descriptor = open_regular(path if guard is None else guard)
+        descriptor = open_regular(path)
     except FileNotFoundError:
-        if guard is None:
-            return False
-        path.unlink(missing_ok=True)  # a writer's lock is there for as long as the writer
-        return True
+        return False
     try:
-        if not _try_lock(descriptor) or not leads_to(path if guard is None else guard, descriptor):
+        if not _try_lock(descriptor) or not leads_to(path, descriptor):
             return False
         path.unlink(missing_ok=True)
         return True

@@ -21,6 +21,7 @@ Waiting
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import mmap
@@ -75,6 +76,10 @@ class HostFile:
         """The content, mapped through the descriptor: also of a file that was unlinked meanwhile."""
         return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
 
+    def sync(self) -> None:
+        """Have on disk what was written."""
+        os.fsync(self._descriptor)
+
     def close(self) -> None:
         """Let the file be removed. What is mapped stays mapped. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1
@@ -106,7 +111,7 @@ class HostFiles:
         Args:
             key: the application, a dash, and a name that stands for this content alone: lower case and digits.
             size_bytes: about how large it will be.
-            write: makes the content at the path it is given. May be called once for each base.
+            write: writes the content to the file that is at the path. May be called once for each base.
             deadline_seconds: how long to wait for another process that is making it.
 
         Raises:
@@ -114,6 +119,10 @@ class HostFiles:
             OutOfBudget: what living processes map leaves no room for it.
             PermissionError: a directory is not this user's alone, or holds what is not ours.
         """
+        if not self._directories:
+            raise Unavailable(
+                "this host has no directory for copies of broadcasts: name one by dirs of Copies"
+            )
         for directory in self._directories:
             directory.prepare()
         if (found := self.open(key)) is not None:
@@ -131,6 +140,8 @@ class HostFiles:
             with contextlib.suppress(FileNotFoundError):
                 (directory.path / f"{key}.arrows").unlink()
                 removed = True
+        if not self._directories:
+            return removed
         lock = self._directories[0].path / f"{key}.lock"
         if lock.exists():
             with host_directory.try_locked(lock) as held:
@@ -148,6 +159,8 @@ class HostFiles:
         Raises:
             PermissionError: as :meth:`open_or_make`.
         """
+        if not self._directories:
+            return lambda: None
         self._directories[0].prepare()
         path = self._directories[0].path / f"{application}.owner"
         held = contextlib.ExitStack()
@@ -184,8 +197,8 @@ class HostFiles:
             wanted_bytes=size_bytes,
         )
 
-    def _begin(self, directory: HostDirectory, key: str, size_bytes: int) -> tuple[Path | None, int]:
-        """An empty part, when the bound allows it; else None and the bytes that cannot be removed."""
+    def _begin(self, directory: HostDirectory, key: str, size_bytes: int) -> tuple[HostFile | None, int]:
+        """An empty part, held, when the bound allows it; else None and the bytes that cannot be removed."""
         with directory.changing_names():
             entries = [entry for entry in directory.entries() if entry.kind in ("arrows", "part")]
             over_bytes = (
@@ -195,8 +208,10 @@ class HostFiles:
             if over_bytes > 0:
                 return None, over_bytes + self._limit_bytes(directory) - size_bytes
             part = directory.path / f"{key}.{os.getpid()}.{size_bytes}.part"
-            part.touch(mode=0o600)
-            return part, 0
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            # Held before the names may be looked at, until the file is closed: no sweeper can take it.
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            return HostFile(part, descriptor), 0
 
     def _limit_bytes(self, directory: HostDirectory) -> int:
         if self._copies.limit_bytes is not None:
@@ -245,23 +260,18 @@ def _share(path: Path, descriptor: int) -> None:
             return
 
 
-def _publish(directory: HostDirectory, part: Path, key: str, write: Callable[[Path], None]) -> HostFile:
+def _publish(directory: HostDirectory, part: HostFile, key: str, write: Callable[[Path], None]) -> HostFile:
     path = directory.path / f"{key}.arrows"
-    descriptor = -1
     try:
-        write(part)
-        descriptor = host_directory.open_regular(part)
-        # Held and synced before it has its name: no sweeper can take it, no crash can leave it torn.
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        os.fsync(descriptor)
+        write(part.path)
+        part.sync()  # before it has its name: no crash can leave it torn
         with directory.changing_names():
-            part.rename(path)
+            part.path.rename(path)
+        return dataclasses.replace(part, path=path)
     except BaseException:
-        part.unlink(missing_ok=True)
-        if descriptor >= 0:
-            os.close(descriptor)
+        part.path.unlink(missing_ok=True)
+        part.close()
         raise
-    return HostFile(path, descriptor)
 
 
 def _free_bytes(directory: Path) -> int:

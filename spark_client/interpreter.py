@@ -40,6 +40,8 @@ def check_interpreter(spark: SparkSession) -> None:
         return
     name = os.environ.get("PYSPARK_PYTHON") or "python3"
     found = shutil.which(name)
+    if found is None and "/" in name:
+        return  # from an archive that Spark unpacks for its tasks
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return
     if (reason := _unfit(found)) is not None:

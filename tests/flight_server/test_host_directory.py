@@ -42,7 +42,7 @@ def test_files_of_an_application_that_ended_go_at_once_and_its_owner_file_with_t
     held = HostFiles(Copies((str(tmp_path),))).open("dead-a")
     assert held is not None
     assert set(sweep([tmp_path])) == {part, lock}, "a process maps the file"
-    assert owner_of(tmp_path, "dead") is Owner.ENDED
+    assert owner_of([tmp_path], "dead") is Owner.ENDED
     held.close()
     assert set(sweep([tmp_path])) == {file, owner}
     assert directory.entries() == []
@@ -53,10 +53,10 @@ def test_files_of_an_application_that_lives_stay_however_old_they_are(
 ) -> None:
     file = left_there(directory, "alive-a.arrows", LONG_AGO)
     end = HostFiles(Copies((str(tmp_path),))).own("alive")
-    assert owner_of(tmp_path, "alive") is Owner.LIVES
+    assert owner_of([tmp_path], "alive") is Owner.LIVES
     assert sweep([tmp_path], idle_seconds=0.0) == []
     end()
-    assert owner_of(tmp_path, "alive") is Owner.ELSEWHERE
+    assert owner_of([tmp_path], "alive") is Owner.ELSEWHERE
     assert sweep([tmp_path]) == [file]
 
 
