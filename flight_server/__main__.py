@@ -109,6 +109,7 @@ def serve(
     segment_size: Annotated[str | None, _option("segment_size")] = None,
     max_message: Annotated[str | None, _option("max_message")] = None,
     full_validation: Annotated[bool | None, _option("full_validation")] = None,
+    max_datasets: Annotated[int | None, _option("max_datasets")] = None,
     lease_seconds: Annotated[float | None, _option("lease_seconds")] = None,
     budget_deadline_seconds: Annotated[float | None, _option("budget_deadline_seconds")] = None,
     max_schema: Annotated[str | None, _option("max_schema")] = None,

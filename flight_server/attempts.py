@@ -17,7 +17,7 @@ from enum import StrEnum
 from .errors import AlreadyExists, Conflict, InvalidRequest
 from .frame_table import FrameTable
 from .frames import Frame
-from .metadata import Metadata
+from .metadata import ATTEMPT_BYTES, Metadata
 from .partition import Partition
 from .protocol import Commit
 
@@ -42,6 +42,7 @@ class Attempt:
 
     __slots__ = (
         "_partitions",
+        "_room",
         "_table",
         "attempt",
         "dataset",
@@ -58,6 +59,9 @@ class Attempt:
         self.state = AttemptState.WRITING
         self.rows = 0
         self.total_bytes = 0
+        self._room = metadata.reserve(
+            ATTEMPT_BYTES, f"producer {producer} attempt {attempt}", dataset=dataset, producer=producer
+        )
         self._table = FrameTable(metadata, dataset)
         self._partitions = array("I")  # of each frame of the table
 
@@ -135,6 +139,8 @@ class Attempt:
 class Attempts:
     """All attempts of one dataset."""
 
+    __slots__ = ("_accepted", "_by_key", "_dataset", "_first_commit", "_metadata")
+
     def __init__(self, dataset: str, metadata: Metadata | None = None) -> None:
         self._dataset = dataset
         self._metadata = metadata or Metadata()
@@ -163,6 +169,7 @@ class Attempts:
 
         Raises:
             AlreadyExists: the same attempt is being written or has committed.
+            OutOfBudget: there is no room for another one.
         """
         known = self._by_key.get((producer, attempt))
         if known is not None and known.state is not AttemptState.DISCARDED:

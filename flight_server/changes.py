@@ -27,17 +27,17 @@ class Changes:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: set[asyncio.Future[None]] | None = None  # made when somebody waits
 
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._waiting)
+        return len(self._waiting or ())
 
     def tell(self) -> None:
         """Something has changed."""
         if self._waiting:
-            waiting, self._waiting = self._waiting, set()
+            waiting, self._waiting = self._waiting, None
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
@@ -45,8 +45,11 @@ class Changes:
     async def next(self) -> None:
         """Return when something changes from now on. Cancelling is safe."""
         future = asyncio.get_running_loop().create_future()
+        if self._waiting is None:
+            self._waiting = set()
         self._waiting.add(future)
         try:
             await future
         finally:
-            self._waiting.discard(future)
+            if self._waiting is not None:
+                self._waiting.discard(future)

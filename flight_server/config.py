@@ -132,6 +132,8 @@ class Settings(BaseSettings):
         True, description="check every offset and text of a batch, not only its shape"
     )
 
+    max_datasets: int = Field(100_000, ge=1, description="how many datasets there may be at once")
+
     lease_seconds: float = Field(
         86_400.0, gt=0, description="lease of datasets that were created without one"
     )

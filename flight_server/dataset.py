@@ -12,14 +12,14 @@ Who holds what
 Its state, lease and retention in seconds are in ``lifetime``; retention by readers is kept by each partition's
 queue.
 
-Partitions are made when somebody first asks for them, so 100,000 empty ones cost nothing.
+Partitions are made when somebody first asks for them, so 100,000 empty ones cost nothing; from then on each is
+counted in ``metadata``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 from .attempts import Attempt, Attempts
@@ -30,7 +30,7 @@ from .errors import AlreadyExists, Conflict, NotFound
 from .frames import Frame
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
-from .metadata import Metadata
+from .metadata import DATASET_BYTES, PARTITION_BYTES, Metadata
 from .partition import Partition, PartitionState, Totals
 from .protocol import Commit, CreateRequest, Kind, Retention
 from .records import Record
@@ -57,6 +57,9 @@ class Dataset(Lifetime):
         metadata: where what is kept in RAM beside the frames' bytes is counted.
         files: what it has on disk as a durable dataset; None if it is not one.
         clock: monotonic seconds; tests pass one that they turn by hand.
+
+    Raises:
+        OutOfBudget: there is no room for another dataset.
     """
 
     def __init__(
@@ -84,11 +87,11 @@ class Dataset(Lifetime):
         self.writer = writer
         self.files = files
         self._metadata = metadata or Metadata()
+        self._room = self._metadata.reserve(DATASET_BYTES, f"dataset {name!r}", dataset=name)
         self.attempts = Attempts(name, self._metadata)
         self.changes = Changes()  # of what FlightInfo and PollInfo say
         self.puller: Puller | None = None
         self._schema: SchemaMessage | None = None
-        self._described = asyncio.Event()
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
 
@@ -129,7 +132,6 @@ class Dataset(Lifetime):
         """A producer's schema, which was checked: the first one becomes the dataset's."""
         if self._schema is None and schema is not None:
             self._schema = schema
-            self._described.set()
             self.changes.tell()
 
     async def described(self) -> SchemaMessage:
@@ -138,10 +140,10 @@ class Dataset(Lifetime):
         Raises:
             DatasetDropped: the dataset went before.
         """
-        await self._described.wait()
-        if self._schema is None:
-            self.partition(0).check()  # dropped or failed: raises why
-        assert self._schema is not None
+        while self._schema is None:
+            if self.dropped:
+                self.partition(0).check()  # raises why
+            await self.changes.next()
         return self._schema
 
     # Partitions
@@ -151,6 +153,7 @@ class Dataset(Lifetime):
 
         Raises:
             NotFound: the dataset has no such partition.
+            OutOfBudget: nobody has asked for it before, and there is no room for another one.
         """
         if not 0 <= index < self.partition_count:
             raise NotFound(
@@ -158,15 +161,30 @@ class Dataset(Lifetime):
                 dataset=self.name,
                 partition=index,
             )
-        found = self._partitions.get(index)
-        if found is None:
-            found = Partition(self.name, index, self.retention.readers, self.changes, self._metadata)
-            self._partitions[index] = found
+        if index not in self._partitions:
+            self._make([index])
+        return self._partitions[index]
+
+    def _make(self, indices: Collection[int]) -> None:
+        """Make partitions that nobody has asked for before.
+
+        Raises:
+            OutOfBudget: there is no room for all of them; none was made.
+        """
+        counted = len(indices) if self._partitions else len(indices) - 1  # one came with the dataset
+        self._metadata.grow(
+            self._room,
+            counted * PARTITION_BYTES,
+            f"{counted} more partitions of dataset {self.name!r}",
+            dataset=self.name,
+        )
+        for index in indices:
+            made = Partition(self.name, index, self.retention.readers, self.changes, self._metadata)
+            self._partitions[index] = made
             if self.sealed:
-                found.seal()
+                made.seal()
             if self.dropped:
-                found.drop()
-        return found
+                made.drop()
 
     def partitions(self) -> list[Partition]:
         """Those that somebody has asked for."""
@@ -268,7 +286,8 @@ class Dataset(Lifetime):
         False if they were accepted before.
 
         Raises:
-            Conflict: see :meth:`Attempts.accept`, or the dataset is of another kind or was dropped.
+            Conflict: see :meth:`Attempts.chosen`, or the dataset is of another kind or was dropped.
+            OutOfBudget: there is no room for its partitions; nothing was accepted.
         """
         if self.kind is not Kind.SHUFFLE:
             raise Conflict(
@@ -279,6 +298,9 @@ class Dataset(Lifetime):
         self.check_step("accept")
         chosen = self.attempts.chosen(wanted)
         if chosen is not None:
+            wanted_partitions = set().union(*(attempt.partitions for attempt in chosen))
+            if new := sorted(wanted_partitions - self._partitions.keys()):
+                self._make(new)
             self.attempts.accept(chosen)
         self.step("accept")
         for attempt in chosen or ():
@@ -316,10 +338,10 @@ class Dataset(Lifetime):
         if self.puller is not None:
             self.puller.close()
         self.attempts.discard_all()
-        self.partition(0)
+        if not self._partitions:
+            self.partition(0)  # readers that wait for the schema learn it there
         for partition in self._partitions.values():
             partition.drop(why)
-        self._described.set()
 
     def replaced(self) -> None:
         """Another generation has the name now. Readers finish what can still become whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from .errors import InvalidRequest
@@ -38,3 +39,9 @@ def check_new_dataset_name(name: str) -> None:
             "such as in 'a/./b', 'a//b' and 'a/'",
             dataset=name,
         )
+
+
+def directory_name(name: str) -> str:
+    """A dataset's name as one path element: readable, and different for different names."""
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from functools import partial
 
 from .frames import Frame
 from .metadata import Metadata
@@ -45,7 +46,7 @@ class FrameTable(Records):
         # What many tables have nothing of is made when it is needed.
         self._runs: Runs | None = None
         self._resident: dict[int, Frame] | None = None
-        self._loaned: weakref.WeakValueDictionary[int, Frame] | None = None
+        self._loaned: dict[int, weakref.ref[Frame]] | None = None
 
     def append(self, frame: Frame, size_bytes: int) -> None:
         """Take the next frame.
@@ -73,8 +74,7 @@ class FrameTable(Records):
             frame = self._resident.get(index)
             if frame is not None:
                 return frame
-        loaned = self._loaned.get(index) if self._loaned is not None else None
-        return loaned or self._lend(index, self._made(index))
+        return self._borrowed(index) or self._lend(index, self._made(index))
 
     def release(self, stop: int) -> None:
         """No frame before ``stop`` is asked for from now on."""
@@ -89,8 +89,7 @@ class FrameTable(Records):
         record = other.record(index)
         self.make_room()
         frame = other._resident.get(index) if other._resident is not None else None
-        if frame is None and other._loaned is not None:
-            frame = other._loaned.get(index)
+        frame = frame or other._borrowed(index)
         if frame is not None:
             self.append(frame, frame.size_bytes)
         else:
@@ -128,10 +127,23 @@ class FrameTable(Records):
 
     def _lend(self, index: int, frame: Frame) -> Frame:
         """Readers may refer to a frame that is not in RAM, and share it."""
-        if self._loaned is None:
-            self._loaned = weakref.WeakValueDictionary()
-        self._loaned[index] = frame
+        loaned = {} if self._loaned is None else self._loaned
+        loaned[index] = weakref.ref(frame, partial(_given_back, weakref.ref(self), index))
+        self._loaned = loaned
         return frame
+
+    def _borrowed(self, index: int) -> Frame | None:
+        loan = self._loaned.get(index) if self._loaned is not None else None
+        return loan() if loan is not None else None
+
+    def _returned(self, index: int, loan: weakref.ref[Frame]) -> None:
+        # In whichever thread let the frame go. A loan that is made in this moment may be forgotten: then a frame
+        # is made twice, and what one reader has read back is not shared.
+        loaned = self._loaned
+        if loaned is not None and loaned.get(index) is loan:
+            del loaned[index]
+            if not loaned:
+                self._loaned = None
 
     def _made(self, index: int) -> Frame:
         offset, size_bytes, rows, crc32c, metadata_crc32c, segment, dictionaries = self.record(index)
@@ -148,3 +160,9 @@ class FrameTable(Records):
         frame.home = weakref.ref(self)
         frame.index = index
         return frame
+
+
+def _given_back(home: weakref.ref[FrameTable], index: int, loan: weakref.ref[Frame]) -> None:
+    table = home()
+    if table is not None:
+        table._returned(index, loan)

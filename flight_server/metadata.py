@@ -20,11 +20,11 @@ FRAME_BYTES = 512
 """Of a frame in RAM: itself, its payload, its reservation and its place among those in RAM."""
 RECORD_BYTES = 32
 """Of every frame, in RAM or not: 28 bytes, and what a growing array keeps in reserve."""
-DATASET_BYTES = 3072
-"""Of a dataset: itself, its first partition, its entries in the catalogue."""
-PARTITION_BYTES = 1024
+DATASET_BYTES = 4096
+"""Of a dataset: itself, its first partition, its entries in the catalogue, what a durable one has besides."""
+PARTITION_BYTES = 1536
 """Of each further partition, once it has been asked for."""
-ATTEMPT_BYTES = 1024
+ATTEMPT_BYTES = 1280
 """Of one try of a shuffle's producer."""
 
 
@@ -58,7 +58,7 @@ class Metadata:
         """
         pool = self.pool
         # Only this account's own limit counts: frames make room for metadata, by being spilled.
-        if pool.limit_bytes is not None and pool.used_bytes + size_bytes > pool.limit_bytes:
+        if size_bytes and pool.limit_bytes is not None and pool.used_bytes + size_bytes > pool.limit_bytes:
             raise OutOfBudget(
                 f"there is no room for {what}: what this server keeps in RAM of datasets, partitions and frames "
                 f"takes {pool.used_bytes} of {pool.limit_bytes} bytes; drop datasets, write fewer and larger "

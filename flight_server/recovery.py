@@ -8,7 +8,8 @@ it may block.
 The reader's algorithm is in ``manifest``. What is torn is dropped, and the log says so. What cannot be
 *read* is no proof that it is torn: an I/O error or a missing permission ends the start with that error
 and nothing is deleted, so that the data is there when the disk is well again. So does a memory limit
-that has no room for the dictionaries, which every reader needs in RAM.
+that has no room for the dictionaries, which every reader needs in RAM, or for what is kept of datasets and
+frames (``metadata``).
 
 Disk space of the segments is counted in the disk pool as it was before, also when that is more than
 the limit now: then nothing more is spilled until something has been dropped.
@@ -29,6 +30,7 @@ import structlog
 from .dataset import Dataset
 from .decoder import SchemaMessage
 from .durable_files import MANIFEST_NAME, DurableFiles, sync_directory
+from .errors import OutOfBudget
 from .frames import DictionaryMessage, DictionaryState, Payload, stored_checksums
 from .manifest import FrameRecord, Manifest, Torn
 from .partition import Totals
@@ -84,6 +86,8 @@ def recover(store: Store) -> Recovered:
             dropped += 1
             _log.error("dataset_lost", dataset=manifest.dataset, reason=str(torn))
             _delete(directory)
+        except OutOfBudget as full:
+            raise OSError(f"dataset {manifest.dataset!r} cannot be recovered: {full.message}") from None
     return Recovered(len(store), dropped, store.budget.disk.used_bytes)
 
 

@@ -86,6 +86,7 @@ class Server:
             budget,
             segment_bytes=int(settings.segment_size),
             lease_seconds=settings.lease_seconds,
+            max_datasets=settings.max_datasets,
         )
         self.core = Core(settings, budget, self.store)
         self._health = health.aio.HealthServicer()

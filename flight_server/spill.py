@@ -214,6 +214,8 @@ class SegmentWriter:
         directory: made when the first frame comes, so that what never spills touches no disk.
     """
 
+    __slots__ = ("_count", "_disk", "_dispose", "_lock", "_open", "_segment_bytes", "directory")
+
     def __init__(
         self,
         directory: Path,

@@ -19,7 +19,6 @@ does the I/O.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 import time
 import weakref
@@ -33,15 +32,17 @@ import structlog
 from . import victims
 from .budget import Budget
 from .dataset import Dataset
-from .dataset_names import check_new_dataset_name
+from .dataset_names import check_new_dataset_name, directory_name
 from .decoder import SchemaMessage
 from .durable_files import DurableFiles
-from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, StaleTicket, Unavailable
+from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, OutOfBudget, StaleTicket, Unavailable
 from .frames import Frame
 from .generations import from_this_process, new_generation
 from .memory import Reservation
 from .protocol import CreateRequest, Ticket, parse_partition
 from .spill import DiskTrouble, SegmentWriter, dispose_now
+
+DEFAULT_MAX_DATASETS = 100_000
 
 _log = structlog.get_logger("flight_server.store")
 
@@ -54,6 +55,7 @@ class Store:
         data_dir: where segments go; None if nothing can be spilled, or :meth:`use` will say it.
         segment_bytes: size of a segment file, the unit in which disk space comes back.
         lease_seconds: of datasets created without one; None keeps them until they are dropped.
+        max_datasets: how many names may lead to one.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Store:
         data_dir: Path | None = None,
         segment_bytes: int = 32 << 20,
         lease_seconds: float | None = None,
+        max_datasets: int = DEFAULT_MAX_DATASETS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budget = budget
@@ -71,6 +74,7 @@ class Store:
         self.started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         self._segment_bytes = segment_bytes
         self._lease_seconds = lease_seconds
+        self._max_datasets = max_datasets
         self._lasting = data_dir is not None
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
@@ -205,8 +209,15 @@ class Store:
         Raises:
             InvalidRequest: the name is not one for a new dataset, or it should be durable and this server keeps
                 nothing when it ends.
+            OutOfBudget: there are as many datasets as there may be, or no room for what is kept of one.
         """
         check_new_dataset_name(request.dataset)
+        if len(self._datasets) >= self._max_datasets and request.dataset not in self._datasets:
+            raise OutOfBudget(
+                f"dataset {request.dataset!r} cannot be created: this server has {len(self._datasets)}, as many as "
+                "--max-datasets allows; drop some, let leases end, or raise it",
+                dataset=request.dataset,
+            )
         if request.durable and not self._lasting:
             raise InvalidRequest(
                 f"dataset {request.dataset!r} cannot be durable: this server was started without --data-dir and "
@@ -350,7 +361,7 @@ class Store:
         """Where a dataset's segments go: a directory of its own for each generation."""
         if self.datasets_dir is None:
             return None
-        directory = self.datasets_dir / f"{_directory_name(name)}-{generation}"
+        directory = self.datasets_dir / f"{directory_name(name)}-{generation}"
         return SegmentWriter(directory, self.budget.disk, self._segment_bytes, self.dispose)
 
     def _check_same(self, known: Dataset, request: CreateRequest, schema: SchemaMessage | None) -> None:
@@ -382,9 +393,3 @@ class Store:
             self._disposal.submit(dispose_now, fd, path, reservation)
         except RuntimeError:  # the interpreter is going down
             dispose_now(fd, path, reservation)
-
-
-def _directory_name(name: str) -> str:
-    """A dataset's name as one path element: readable, and different for different names."""
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
-    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

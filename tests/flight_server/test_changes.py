@@ -110,8 +110,9 @@ class _WaitsAfterALook(Changes):
 
 class _WakesOne(Changes):
     def tell(self) -> None:
-        for future in list(self._waiting)[:1]:
-            self._waiting.discard(future)
+        waiting = self._waiting or set()
+        for future in list(waiting)[:1]:
+            waiting.discard(future)
             if not future.done():
                 future.set_result(None)
 
