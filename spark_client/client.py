@@ -260,6 +260,7 @@ class ShuffleClient:
         """
         from spark_client.shipping import ship  # noqa: PLC0415 - as above
 
+        self._open()
         ship(spark)
 
     def release(self, result: DataFrame) -> None:

@@ -279,6 +279,7 @@ def test_closing_twice_is_fine_and_every_call_of_a_closed_client_says_so(client:
         client.why,
         lambda: client.broadcast(TABLE),
         lambda: client.pipeline(TABLE),
+        lambda: client.ship(TABLE),
         lambda: client.release(TABLE),
         client.__enter__,
     ]
