@@ -48,7 +48,7 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from . import allocator, config, host_directory
+from . import allocator, config, host_directory, reflection
 from .addresses import AddressRefused, bind, bracketed
 from .budget import Budget
 from .core import Core
@@ -131,6 +131,7 @@ class Server:
         self._parts.push_async_callback(self._stop_lanes)
         self._grpc.add_generic_rpc_handlers((FlightService(self.core).handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        reflection.offer(self._grpc, SERVICE)
         port = self._listen()
         scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
         self.core.location = f"{scheme}://{bracketed(self._advertised_host())}:{port}"

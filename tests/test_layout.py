@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "memory",
         "passes",
         "put_framing",
+        "reflection",
         "runs",
         "slices",
         "turns",
@@ -118,9 +119,9 @@ SHARED = frozenset(
         "flight_server.wire",
     }
 )
-GRPC = frozenset({"grpc", "grpc_health", "grpc_status"})
+GRPC = frozenset({"grpc", "grpc_health", "grpc_reflection", "grpc_status"})
 # A relay is a client of another server, and takes its messages as bytes, which pyarrow's client cannot do.
-GRPC_ALLOWED = frozenset({"relay", "server", "service"})
+GRPC_ALLOWED = frozenset({"reflection", "relay", "server", "service"})
 # The embedded server's process is handed its parent's environment; nothing is read from it there. Which
 # interpreter Spark starts is said in Spark's own variable.
 ENVIRONMENT_ALLOWED = frozenset(
