@@ -35,11 +35,14 @@ def raw(server: ServerProcess) -> Iterator[RawFlight]:
     with RawFlight(server.location) as raw:
         bystander = raw.get(b"bystander")
         assert len(bystander) == 3
+        eventually(lambda: raw.action("statistics")["memory"]["accounts"]["sends"]["used_bytes"], 0)
+        held_bytes = used_bytes(raw)
+        assert held_bytes >= sum(len(message) for message in bystander[1:])
         yield raw
         for name in raw.action("statistics")["datasets"]:
             if name != "bystander":
                 raw.action("drop", {"dataset": name})
-        eventually(lambda: used_bytes(raw), sum(len(message) for message in bystander[1:]))
+        eventually(lambda: used_bytes(raw), held_bytes)
         eventually(lambda: raw.action("statistics")["waits"], 0)
         assert raw.get(b"bystander") == bystander
     assert server.returncode is None
