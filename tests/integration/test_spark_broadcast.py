@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flight_server.host_directory import default_bases
-from spark_client import Broadcast, ShuffleClient
+from spark_client import Broadcast, Copies, ShuffleClient
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 
@@ -30,12 +29,11 @@ def spark(java_home: str) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def client() -> Iterator[ShuffleClient]:
+def client(tmp_path: Path) -> Iterator[ShuffleClient]:
     server = ServerProcess.start(http_port=0)
-    before = files()
-    with ShuffleClient(server.location) as found:
+    with ShuffleClient(server.location, copies=Copies((str(tmp_path),))) as found:
         yield found
-    assert files() <= before, "a closed client leaves no file on its host"
+    assert list(tmp_path.glob("*/*.arrows")) == [], "a closed client leaves no file on its host"
     server.terminate()
     server.close()
 
@@ -47,12 +45,9 @@ def planes(spark: SparkSession) -> DataFrame:
     )
 
 
-def files() -> set[Path]:
-    return {path for base in default_bases() for path in base.glob("flight-shuffle-*/*.arrows")}
-
-
 def paths(shared: Broadcast) -> list[Path]:
-    return [path for base in default_bases() for path in base.glob(f"*/{shared._content.key}.arrows")]
+    (base,) = shared._content.copies.dirs or ()
+    return list(Path(base).glob(f"*/{shared._content.key}.arrows"))
 
 
 def look_up(shared: Broadcast) -> Any:
