@@ -81,7 +81,7 @@ class Budget:
     def __init__(self, memory_limit_bytes: int, disk_limit_bytes: int | None) -> None:
         self.memory = MemoryPool(memory_limit_bytes, "memory")
         self.frames = self.memory.account("frames", memory_limit_bytes * 5 // 8)
-        self.metadata = Metadata(self.frames.account("metadata", memory_limit_bytes // 4))
+        self.metadata = Metadata(self.frames.part("metadata", memory_limit_bytes // 4))
         self.sends = self.memory.account("sends", memory_limit_bytes // 4)
         self.unproven = self.sends.part("unproven", memory_limit_bytes // 8)
         self.arrivals = self.memory.account("arrivals", memory_limit_bytes // 8)

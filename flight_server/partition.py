@@ -174,8 +174,10 @@ class Partition:
             Conflict: the partition is not open.
             OutOfBudget: there is no room for what has to be kept of the frame for ever.
         """
-        self._step("publish")
+        if self.state is not _OPEN:  # the table's only row for this verb, without a look at it for each frame
+            self._step("publish")
         self._queue.publish(frame, frame.size_bytes)
+        self._changes.tell()
         self._rows += frame.rows
         self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
 
@@ -185,9 +187,11 @@ class Partition:
         Raises:
             Conflict: the partition is not open.
         """
-        self._step("publish")
+        if self.state is not _OPEN:  # the table's only row for this verb, without a look at it for each frame
+            self._step("publish")
         record = self._table.adopt(table, index)
         self._queue.advance(record.size_bytes)
+        self._changes.tell()
         self._rows += record.rows
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
 

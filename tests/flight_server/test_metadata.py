@@ -14,7 +14,7 @@ from flight_server.budget import Budget
 from flight_server.dataset import Dataset
 from flight_server.errors import OutOfBudget
 from flight_server.frames import Frame, Payload
-from flight_server.memory import MemoryPool
+from flight_server.memory import MemoryPool, Reservation
 from flight_server.metadata import ATTEMPT_BYTES, DATASET_BYTES, FRAME_BYTES, PARTITION_BYTES, RECORD_BYTES
 from flight_server.protocol import Commit, CreateRequest, Kind, Retention
 from flight_server.store import Store
@@ -180,3 +180,18 @@ def test_no_more_datasets_are_made_than_may_be_and_their_own_names_stay_usable(t
         store.install(store.prepare(CreateRequest("a"), None))
         store.drop("b")
         store.create(CreateRequest("c"), None)
+
+
+def test_a_producer_that_waits_for_frames_gets_what_a_dropped_dataset_had(tmp_path: Path) -> None:
+    budget = Budget(8 << 20, None)
+    with closing(Store(budget, data_dir=tmp_path)) as store:
+        store.create(CreateRequest("d"), None)
+        limit_bytes = budget.frames.limit_bytes or 0
+        granted: list[Reservation] = []
+        held = budget.frames.reserve(limit_bytes - DATASET_BYTES)
+        request = budget.frames.request(DATASET_BYTES, granted.append)
+        assert granted == []
+        store.drop("d")
+        assert [each.size_bytes for each in granted] == [DATASET_BYTES]
+        request.cancel()
+        held.free()

@@ -99,14 +99,14 @@ async def test_what_is_on_disk_already_leaves_ram_without_a_write(
         frames = each.publish(7)
         for frame in frames:
             assert frame.payload is not None
-            (frame.slice,) = dataset.writer.append([frame.payload.data])
+            frame.place(*dataset.writer.append([frame.payload.data]))
         monkeypatch.setattr(os, "pwritev", None)
         more = each.budget.frames.reserve(3 * FRAME_BYTES)
         each.spiller.poke()
         await each.until(lambda: each.budget.frames.used_bytes <= each.high_water_bytes)
         assert each.spiller.spilled_bytes == 0
         assert isinstance(frames[0].slice, SegmentSlice)
-        del more, frame, frames
+        del more, frame, frames, dataset
 
 
 async def test_trouble_is_told_and_ends_with_the_first_write_that_succeeds(
