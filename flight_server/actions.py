@@ -106,8 +106,7 @@ async def _seal(core: Core, body: bytes) -> bytes:
 async def _drop(core: Core, body: bytes) -> bytes:
     request = DatasetRequest.parse(body, "drop", needed=True)
     assert request.dataset is not None
-    dataset = core.store.drop(request.dataset, request.generation)
-    await core.store.forgotten(dataset)
+    dataset = await core.store.remove(request.dataset, request.generation)
     return dump_json({"dropped": dataset.name, "generation": dataset.generation})
 
 
@@ -149,7 +148,7 @@ async def _cancel_flight_info(core: Core, body: bytes) -> bytes:
         raise InvalidRequest(f"CancelFlightInfo: not a FlightInfo: {error}") from None
     if not tickets:
         raise InvalidRequest("CancelFlightInfo: the FlightInfo has no endpoint, so it names no dataset")
-    await core.store.forgotten(core.store.drop(tickets[0].dataset, tickets[0].generation))
+    await core.store.remove(tickets[0].dataset, tickets[0].generation)
     return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
 
 

@@ -18,10 +18,12 @@ from .background import Background
 from .broadcast import Subscription
 from .budget import STALL_SECONDS, Budget, reserve
 from .config import Settings
+from .dataset import Dataset
 from .errors import CorruptFrame, OutOfBudget, ReaderTooSlow
 from .frames import Frame
 from .memory import MemoryPool, Reservation
 from .partition import Partition
+from .quarantine import Quarantined
 from .readback import Reader
 from .running import Running
 from .spiller import Spiller
@@ -145,7 +147,9 @@ class Core:
             del self.readers[subscription]
             subscription.close()
 
-    def frame_lost(self, partition: Partition, epoch: int, corrupt: CorruptFrame) -> CorruptFrame:
+    def frame_lost(
+        self, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
+    ) -> CorruptFrame:
         """A frame did not come back from disk as it went there: fail its partition; the cause for its readers."""
         cause = CorruptFrame(
             f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
@@ -157,6 +161,11 @@ class Core:
                 "frame_lost", dataset=partition.dataset, partition=partition.index, reason=corrupt.message
             )
             partition.corrupt(cause, epoch)
+            files = dataset.files
+            if files is not None and files.committed:
+                reason = f"partition {partition.index}: {corrupt.message}"
+                said = Quarantined.now(dataset.name, dataset.generation, files.directory, reason)
+                self.store.disposal.damaged(files, said)
         return cause
 
     def read_back(self, size_bytes: int) -> None:

@@ -4,6 +4,10 @@ Guarantee: while a :class:`DataDir` is open no other server uses the same direct
 with the process, however that ends. A named directory stays; one made by :meth:`DataDir.temporary`
 goes when it is closed, or, if its process was killed, when the next server makes one.
 
+A directory is a data directory by its marker (see ``ownership``), which an empty one is given. One that is
+neither is refused, and nothing in it is touched; also one of an earlier version, which had no marker and
+whose datasets this version cannot read. What is temporary is so by its marker, too, not by its name.
+
 The lock is flock(2) on the file ``lock`` in the directory, which holds the owner's process id for
 people to read. Directories on network file systems work where flock works.
 """
@@ -13,13 +17,21 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import secrets
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
+
+from .disk_files import is_real_directory, sync_directory, write_file
+from .ownership import DATASETS_NAME, MARKER_NAME, Marker, OtherFormat, read_marker
 
 LOCK_NAME = "lock"
+_UNFINISHED_NAME = f"{MARKER_NAME}.new"
+# What an empty directory may hold: what a crash has left in one, and what ext4 puts into each file system.
+_NEGLIGIBLE = frozenset({LOCK_NAME, _UNFINISHED_NAME, "lost+found"})
 _TEMPORARY_PREFIX = "flight-server-"
 
 
@@ -34,9 +46,10 @@ class DataDirUnusable(OSError):
 class DataDir:
     """See the module's text."""
 
-    def __init__(self, path: Path, fd: int, *, temporary: bool) -> None:
+    def __init__(self, path: Path, fd: int, marker: Marker) -> None:
         self.path = path
-        self.is_temporary = temporary
+        self.owner = marker.owner
+        self.is_temporary = marker.kind == "temporary"
         self._fd = fd
 
     @classmethod
@@ -45,11 +58,17 @@ class DataDir:
 
         Raises:
             DataDirInUse: another server has it.
-            DataDirUnusable: it is not a directory, cannot be made, or cannot be written to.
+            DataDirUnusable: it is not a directory, cannot be made or written to, or holds what no server of
+                this version has made.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            _known_or_empty(path)
+            fd = _open_lock(path)
+        except OtherFormat as other:
+            raise DataDirUnusable(str(other)) from None
+        except DataDirUnusable:
+            raise
         except FileExistsError:
             raise DataDirUnusable(f"the data directory {path} is not a directory") from None
         except OSError as error:
@@ -60,12 +79,15 @@ class DataDir:
             if not _locked(fd):
                 owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
                 raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
+            marker = _known_or_empty(path)  # again: now it changes no more
+            if marker is None:
+                marker = _mark(path, "data")
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except BaseException:
             os.close(fd)
             raise
-        return cls(path, fd, temporary=False)
+        return cls(path, fd, marker)
 
     @classmethod
     def temporary(cls) -> Self:
@@ -74,11 +96,10 @@ class DataDir:
         for abandoned in base.glob(f"{_TEMPORARY_PREFIX}*"):
             _remove_abandoned(abandoned)
         path = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=base))
-        # Locked before it has its name: without a file of that name nobody takes it for abandoned.
-        fd, unnamed = tempfile.mkstemp(dir=path)
+        fd = _open_lock(path)
         assert _locked(fd)
-        Path(unnamed).rename(path / LOCK_NAME)
-        return cls(path, fd, temporary=True)
+        # Marked when it is locked: without a marker no server takes it for abandoned.
+        return cls(path, fd, _mark(path, "temporary"))
 
     def close(self) -> None:
         """Let another server have it, or remove it if it is temporary. Blocks. Twice is fine."""
@@ -103,12 +124,56 @@ def _locked(fd: int) -> bool:
     return True
 
 
+def _open_lock(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path / LOCK_NAME, flags, 0o600)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise DataDirUnusable(f"the data directory {path} cannot be locked: {LOCK_NAME} in it is not a file")
+    return fd
+
+
+def _known_or_empty(path: Path) -> Marker | None:
+    """The marker; None if there is none and nothing else.
+
+    Raises:
+        DataDirUnusable: it is somebody else's.
+        OtherFormat: it is another version's.
+    """
+    marker = read_marker(path)
+    if marker is not None and marker.kind == "data":
+        datasets = path / DATASETS_NAME
+        if datasets.exists() and datasets.stat().st_dev != path.stat().st_dev:
+            raise DataDirUnusable(
+                f"the data directory {path} must hold {DATASETS_NAME} on its own file system"
+            )
+        return marker
+    strange = sorted({entry.name for entry in path.iterdir()} - _NEGLIGIBLE)
+    if strange:
+        raise DataDirUnusable(
+            f"the data directory {path} is not empty ({strange[0]!r} is there) and no server of this version has "
+            f"made it, because it has no valid {MARKER_NAME}: name a new or empty directory; nothing in it was changed"
+        )
+    return None
+
+
+def _mark(path: Path, kind: Literal["data", "temporary"]) -> Marker:
+    marker = Marker(kind, secrets.token_hex(8))
+    write_file(path / _UNFINISHED_NAME, marker.encode())
+    (path / _UNFINISHED_NAME).rename(path / MARKER_NAME)
+    sync_directory(path)
+    return marker
+
+
 def _remove_abandoned(path: Path) -> None:
     # Another user's, or gone meanwhile: not ours to remove.
     with suppress(OSError):
-        if path.stat().st_uid != os.getuid():
+        if not is_real_directory(path) or path.stat().st_uid != os.getuid():
             return
-        fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        marker = read_marker(path)
+        if marker is None or marker.kind != "temporary":
+            return
+        fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if _locked(fd):
                 shutil.rmtree(path, ignore_errors=True)

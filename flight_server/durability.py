@@ -23,6 +23,11 @@ Retention
     the dataset goes; after a restart they are there again, for as many readers. A retention in seconds
     goes on where it was, by the wall clock. The lease starts anew.
 
+Order
+    The manifest is written and the dataset gets its name while ``Store.turn`` is held, with a sequence
+    number drawn there. So of several overwrites the one that was acknowledged last is the one that the
+    next start finds, and one that may not take the name any more writes no manifest.
+
 Cancelling
     A stream whose producer goes away during the seal fails, so its manifest is taken back. A shuffle
     keeps what was written: its attempts are accepted, and sealing again goes on from there.
@@ -40,6 +45,7 @@ from typing import TypeVar
 from .budget import reserve
 from .core import Core
 from .dataset import Dataset
+from .disposal import to_its_end
 from .durable_files import DurableFiles, Forgotten
 from .errors import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
 from .frames import DictionaryMessage, DictionaryState, Frame
@@ -54,8 +60,18 @@ RETRY_SECONDS = 0.25
 T = TypeVar("T")
 
 
-async def persist(core: Core, dataset: Dataset, partitions: Iterable[int]) -> None:
+async def persist(
+    core: Core,
+    dataset: Dataset,
+    partitions: Iterable[int],
+    finish: Callable[[], None],
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Put the partitions on disk, and with the last one the dataset. See the module's text.
+
+    Args:
+        finish: says in RAM what is on disk then: the partitions are sealed, the dataset has its name.
+        check: raises if ``finish`` would raise now.
 
     Raises:
         OutOfBudget: the disk stayed full until the deadline.
@@ -63,6 +79,7 @@ async def persist(core: Core, dataset: Dataset, partitions: Iterable[int]) -> No
         CorruptFrame: a frame that was spilled did not come back as it was.
         DatasetDropped: the dataset was dropped meanwhile.
         PartitionFailed: a partition has failed meanwhile.
+        Conflict: see ``finish`` and ``check``; nothing is left on disk of a stream.
     """
     files, writer = dataset.files, dataset.writer
     assert files is not None
@@ -76,7 +93,11 @@ async def persist(core: Core, dataset: Dataset, partitions: Iterable[int]) -> No
             try:
                 while True:
                     try:
-                        await _Seal(core, dataset, files, writer).run(wanted)
+                        seal = _Seal(core, dataset, files, writer)
+                        if await seal.run(wanted):
+                            await seal.commit(finish, check)
+                        else:
+                            finish()
                     except DiskTrouble as trouble:
                         core.spiller.failed(trouble)
                         if loop.time() + RETRY_SECONDS >= deadline:
@@ -86,16 +107,17 @@ async def persist(core: Core, dataset: Dataset, partitions: Iterable[int]) -> No
                         core.spiller.succeeded()
                         return
             except Forgotten:
-                if not dataset.dropped:
-                    return  # it was replaced: only readers that have it already will ever see it
-                raise DatasetDropped(
-                    f"dataset {dataset.name!r} was dropped while it was being sealed", dataset=dataset.name
-                ) from None
+                if dataset.dropped or files.leaving == "dropped":
+                    raise DatasetDropped(
+                        f"dataset {dataset.name!r} was dropped while it was being sealed",
+                        dataset=dataset.name,
+                    ) from None
+                finish()  # it was replaced: only readers that have it already will ever see it
             except BaseException:
                 if dataset.kind is Kind.STREAM:
                     # Its producer fails, so no manifest may say that these partitions are whole.
                     files.synced -= wanted
-                    if files.begun:
+                    if files.committed:
                         core.store.forget(dataset)
                 raise
 
@@ -118,7 +140,8 @@ class _Seal:
         self._files = files
         self._writer = writer
 
-    async def run(self, wanted: set[int]) -> None:
+    async def run(self, wanted: set[int]) -> bool:
+        """Put the partitions' frames on disk. True if all partitions are there, and the manifest is due."""
         files, dataset = self._files, self._dataset
         partitions = [partition for partition in dataset.partitions() if partition.index in wanted]
         for partition in partitions:
@@ -129,10 +152,26 @@ class _Seal:
         await self._in_thread(files.sync, segments)
         self._check(wanted)
         files.synced |= wanted
-        if len(files.synced) == dataset.partition_count:
-            self._check(files.synced)
-            files.begun = True
-            await self._in_thread(_Description(dataset, files, self._core.store.next_sequence()).commit)
+        return len(files.synced) == dataset.partition_count
+
+    async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:
+        """Write the manifest and finish, before or after every other change of the name."""
+        dataset, store = self._dataset, self._core.store
+        async with store.turn(dataset.name):
+            self._check(self._files.synced)
+            check()
+            description = _Description(dataset, self._files, store.next_sequence())
+            try:
+                loop = asyncio.get_running_loop()
+                await to_its_end(loop.run_in_executor(store.io_threads, description.commit))
+                finish()
+            except (DiskTrouble, Forgotten):
+                raise
+            except BaseException:
+                if dataset.kind is Kind.STREAM:
+                    store.forget(dataset)
+                    await store.disposal.settled()
+                raise
 
     def _check(self, indices: set[int]) -> None:
         """Raise the cause if one of the partitions has failed meanwhile: it holds none of its frames then."""
@@ -169,7 +208,9 @@ class _Seal:
         try:
             frame.place(*await self._in_thread(lambda: self._writer.append([frame.read_back()])))
         except CorruptFrame as corrupt:
-            raise self._core.frame_lost(partition, partition.epoch, corrupt).fresh() from corrupt
+            raise self._core.frame_lost(
+                self._dataset, partition, partition.epoch, corrupt
+            ).fresh() from corrupt
         finally:
             room.free()
 

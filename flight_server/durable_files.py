@@ -8,6 +8,9 @@ Guarantee: after :meth:`DurableFiles.commit` the dataset is there after a crash,
     forgotten       the manifest is gone, then the segments go with their slices again, so that readers
                     of a dataset that was dropped or replaced finish what they have begun
 
+A manifest that could neither be finished nor removed is *uncertain*: it counts as committed, its segments
+stay, and both verbs can be called again. What is proven to be damaged is not deleted, see ``quarantine``.
+
 Order of writes
     segments → fsync each → fsync their directory and its parent → manifest under a temporary name →
     fsync → rename → fsync the directory. Forgetting: unlink the manifest → fsync the directory → then
@@ -23,13 +26,23 @@ Concurrency
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
+from typing import Literal
 
+from .disk_files import sync_directory, sync_file, write_file
 from .frames import DictionaryMessage
+from .ownership import (
+    DIRECTORY_LOCK,
+    MARKER_NAME,
+    Marker,
+    make_dataset_directory,
+    remove_unused_directory,
+)
+from .quarantine import DAMAGE_NAME, Quarantined, put_aside
 from .spill import DiskTrouble, Segment, SegmentSlice, trouble_with
 
 MANIFEST_NAME = "manifest"
@@ -40,17 +53,12 @@ class Forgotten(Exception):
     """The dataset was dropped or replaced while its manifest was being written."""
 
 
-def sync_directory(path: Path) -> None:
-    """The directory's entries are on the medium. Blocks.
+class _Manifest(Enum):
+    """Whether the next start would find one."""
 
-    Raises:
-        OSError: they may not be.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    ABSENT = auto()
+    UNCERTAIN = auto()  # it was being written or removed, and the disk refused
+    PRESENT = auto()
 
 
 class DurableFiles:
@@ -58,31 +66,43 @@ class DurableFiles:
 
     Args:
         directory: where the dataset's segments are; its parent holds those of all datasets.
+        marker: what makes the directory this server's, see ``ownership``.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, marker: Marker | None = None) -> None:
         self.directory = directory
         self.turn = asyncio.Lock()
         # Partitions all of whose frames are in synced segments; and where the dictionaries are.
         self.synced: set[int] = set()
-        self.begun = False  # a manifest was being written at least once
         self.dictionaries: dict[DictionaryMessage, SegmentSlice] = {}
+        # How the dataset leaves the catalogue as soon as its manifest is gone; None while it stays.
+        self.leaving: Literal["dropped", "retired"] | None = None
+        self.damage: Quarantined | None = None
+        self._marker = marker
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
-        self._committed = False
+        self._manifest = _Manifest.ABSENT
         self._forgotten = False
 
     @property
     def committed(self) -> bool:
         """A manifest is there, or may be."""
-        return self._committed
+        return self._manifest is not _Manifest.ABSENT
+
+    @property
+    def forgotten(self) -> bool:
+        """:meth:`forget` was called: nothing is committed any more."""
+        return self._forgotten
 
     @classmethod
-    def recovered(cls, directory: Path, segments: list[Segment]) -> DurableFiles:
+    def recovered(
+        cls, directory: Path, segments: list[Segment], marker: Marker, damage: Quarantined | None
+    ) -> DurableFiles:
         """Those of a dataset whose manifest was found at the start."""
-        files = cls(directory)
+        files = cls(directory, marker)
         files._keep(segments)
-        files._committed = True
+        files._manifest = _Manifest.PRESENT
+        files.damage = damage
         return files
 
     def sync(self, segments: Iterable[Segment]) -> None:
@@ -116,66 +136,72 @@ class DurableFiles:
         with self._lock:
             if self._forgotten:
                 raise Forgotten
-            if self._committed:
+            if self._manifest is _Manifest.PRESENT:
                 return
             try:
-                self.directory.mkdir(parents=True, exist_ok=True)
-                _write(self.directory / _UNFINISHED_NAME, manifest)
+                self._write(manifest)
                 self._keep(segments)
+                self._manifest = _Manifest.UNCERTAIN
                 (self.directory / _UNFINISHED_NAME).rename(self.directory / MANIFEST_NAME)
                 sync_directory(self.directory)
                 sync_directory(self.directory.parent)
             except OSError as error:
-                self._let_go()
-                for name in (_UNFINISHED_NAME, MANIFEST_NAME):
-                    with suppress(OSError):
-                        (self.directory / name).unlink(missing_ok=True)
                 with suppress(OSError):
-                    self.directory.rmdir()
+                    self._take_back()
                 raise trouble_with(self.directory, error) from error
-            self._committed = True
+            self._manifest = _Manifest.PRESENT
 
-    def forget(self) -> None:
-        """The dataset does not come back. Its segments go when their last reader has left. Blocks.
-        Twice is fine.
+    def forget(self) -> Quarantined | None:
+        """The dataset does not come back. Its segments go when their last reader has left; damaged ones
+        that were not dropped are put aside, and where is returned. Blocks. Twice is fine.
 
         Raises:
             DiskTrouble: it would come back after a crash; call it again.
         """
         with self._lock:
             self._forgotten = True
-            if not self._committed:
-                return
+            if self._manifest is _Manifest.ABSENT:
+                return None
+            if self.damage is not None and self.leaving != "dropped":
+                aside = put_aside(self.directory, self.damage)
+                if aside.path == self.damage.path:
+                    raise DiskTrouble(f"{self.directory} could not be put aside", full=False)
+                self._manifest = _Manifest.ABSENT
+                return aside
             try:
-                (self.directory / MANIFEST_NAME).unlink(missing_ok=True)
-                with suppress(FileNotFoundError):
-                    sync_directory(self.directory)
+                self._take_back()
             except OSError as error:
                 raise trouble_with(self.directory, error) from error
-            self._committed = False
-            self._let_go()
-            # A dataset without a row has no segment whose end would take the directory along.
-            with suppress(OSError):
-                self.directory.rmdir()
+            self.dictionaries.clear()
+            return None
+
+    def _write(self, manifest: bytes) -> None:
+        unfinished = self.directory / _UNFINISHED_NAME
+        with DIRECTORY_LOCK:
+            make_dataset_directory(self.directory, self._marker)
+            write_file(unfinished, b"", sync=False)  # so that the directory is not unused
+        if self._marker is not None:
+            sync_file(self.directory / MARKER_NAME)
+        write_file(unfinished, manifest)
+
+    def _take_back(self) -> None:
+        """No manifest is there. After an OSError one may be, and the segments that it names stay."""
+        for name in (_UNFINISHED_NAME, MANIFEST_NAME):
+            (self.directory / name).unlink(missing_ok=True)
+        if self._manifest is not _Manifest.ABSENT:
+            with suppress(FileNotFoundError):
+                sync_directory(self.directory)
+        self._manifest = _Manifest.ABSENT
+        for segment in self._segments:
+            segment.keep = False
+        self._segments = []
+        # A dataset without a row has no segment whose end would take the directory along.
+        with suppress(OSError), DIRECTORY_LOCK:
+            if self.damage is not None:
+                (self.directory / DAMAGE_NAME).unlink(missing_ok=True)
+            remove_unused_directory(self.directory)
 
     def _keep(self, segments: list[Segment]) -> None:
         self._segments = segments
         for segment in segments:
             segment.keep = True
-
-    def _let_go(self) -> None:
-        for segment in self._segments:
-            segment.keep = False
-        self._segments = []
-        self.dictionaries.clear()
-
-
-def _write(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -22,7 +22,8 @@
     └── PartitionFailed         INTERNAL           the data itself is lost or was never completed
         ├── ProducerFailed      INTERNAL           the producer broke off or was refused
         ├── DatasetDropped      INTERNAL           dropped while it was being read or written
-        └── CorruptFrame        INTERNAL           a frame came back from disk with another checksum
+        ├── CorruptFrame        INTERNAL           a frame came back from disk with another checksum
+        └── DataQuarantined     INTERNAL           the dataset was damaged on disk and is kept aside
 
 A message says what was wrong *and* what to do; ``detail`` holds the same facts for programs. It
 travels as JSON in the trailer :data:`ERROR_TRAILER` of every failed call, whatever its status, so
@@ -232,6 +233,12 @@ class CorruptFrame(PartitionFailed):
     """A frame came back from disk with another checksum than it went there with."""
 
     code = "corrupt_frame"
+
+
+class DataQuarantined(PartitionFailed):
+    """The dataset was damaged on disk; it is kept aside, and nothing of it is deleted."""
+
+    code = "data_quarantined"
 
 
 class InternalError(FlightShuffleError):

@@ -62,11 +62,14 @@ class Outgoing:
 class Run(list[Outgoing]):
     """See "Runs"."""
 
-    __slots__ = ("_back", "_core", "_epoch", "_partition")
+    __slots__ = ("_back", "_core", "_dataset", "_epoch", "_partition")
 
-    def __init__(self, core: Core, back: ReadBack, partition: Partition, epoch: int) -> None:
+    def __init__(
+        self, core: Core, dataset: Dataset, back: ReadBack, partition: Partition, epoch: int
+    ) -> None:
         super().__init__()
         self._core = core
+        self._dataset = dataset
         self._back = back
         self._partition = partition
         self._epoch = epoch
@@ -85,7 +88,7 @@ class Run(list[Outgoing]):
             FlightShuffleError: the partition has failed or was dropped meanwhile.
         """
         self._partition.check()
-        with _corruption_told(self._core, self._partition, self._epoch):
+        with _corruption_told(self._core, self._dataset, self._partition, self._epoch):
             outgoing.payload, outgoing.room = await self._back.next_to_send(outgoing.message)
 
 
@@ -151,10 +154,10 @@ async def read(
             counted=core.read_back,
         )
         cursor = _Cursor(core, dataset, subscription, back)
-        run = Run(core, back, partition, epoch)
+        run = Run(core, dataset, back, partition, epoch)
         try:
             while True:
-                with _corruption_told(core, partition, epoch):
+                with _corruption_told(core, dataset, partition, epoch):
                     cursor.take(run, run_bytes)
                     if not run and cursor.waiting:
                         run.append(await cursor.fetch())
@@ -182,12 +185,12 @@ async def read(
 
 
 @contextmanager
-def _corruption_told(core: Core, partition: Partition, epoch: int) -> Iterator[None]:
+def _corruption_told(core: Core, dataset: Dataset, partition: Partition, epoch: int) -> Iterator[None]:
     """A frame that does not come back from disk fails its partition, and the error says which that is."""
     try:
         yield
     except CorruptFrame as corrupt:
-        raise core.frame_lost(partition, epoch, corrupt).fresh() from corrupt
+        raise core.frame_lost(dataset, partition, epoch, corrupt).fresh() from corrupt
 
 
 def check_start(partition: Partition, start: int) -> None:

@@ -32,16 +32,17 @@ Validity
     read, so that a bit that flips later costs one partition and not the start of the server.
 
 Algorithm of a reader
-    1. Read ``manifest``; a file that is not valid, or not there, means that the directory's dataset
-       was never sealed: delete the directory.
+    1. Read ``manifest``. If it is not there, the directory's dataset was never sealed: delete what the
+       server has put there. If it is not valid, it is damaged, because it got its name when it was whole.
     2. Of several manifests of one dataset take the one with the highest ``sequence``: the others were
        replaced by it, and the crash came before they were deleted.
-    3. Open the segments; if one is missing or shorter than it was, the dataset is lost: say so, and
-       delete the directory.
-    4. Delete every file that the manifest does not name.
+    3. Open the segments; if one is missing or shorter than it was, the dataset is damaged.
+    4. Delete every segment that the manifest does not name.
+
+What becomes of damage is said in ``recovery``.
 
 A manifest is written once, when the last partition is sealed, and never changed. It has no version
-beside its magic: a format that differs has another one.
+beside its magic: a format that differs has another one, and is refused and left as it is.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ import google_crc32c
 
 from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError
+from .ownership import OtherFormat
 from .protocol import Kind, Retention
 
 MAGIC = b"FLSHMAN2"
@@ -192,6 +194,7 @@ class Manifest:
 
         Raises:
             Torn: they are not one.
+            OtherFormat: they are one of another version.
         """
         body = _checked(data)
         start = len(MAGIC) + _LENGTH.size
@@ -270,8 +273,13 @@ def _checked(data: bytes) -> memoryview:
         raise Torn(f"{len(data)} bytes are too few")
     length, checksum, magic = _FOOTER.unpack_from(data, size_bytes)
     body = data[:size_bytes]
-    if length != size_bytes or magic != MAGIC or not body.startswith(MAGIC):
+    if length != size_bytes or not body.startswith(magic):
         raise Torn(f"a file of {len(data)} bytes does not end where it says")
     if google_crc32c.value(body) != checksum:
         raise Torn("the footer's checksum is another one")
+    if magic != MAGIC:
+        raise OtherFormat(
+            f"its manifest has format {magic.decode('ascii', 'replace')}, and this version reads {MAGIC.decode()}: "
+            "start the version that wrote it, or move the directory away; nothing was changed"
+        )
     return memoryview(body)

@@ -1,15 +1,28 @@
 """Recovery: durable datasets come back when a server starts.
 
-Guarantee: :func:`recover` leaves the store with exactly the datasets that were sealed and durable and
-not dropped, each with its generation, its frames on disk and its partitions sealed; and the data
-directory with exactly their files. It runs before the server listens, under the directory's lock, so
-it may block.
+Guarantee: :func:`recover` leaves the store with the datasets that were sealed and durable, not dropped and
+not damaged, each with its generation, its frames on disk and its partitions sealed. It runs before the
+server listens, under the directory's lock, so it may block.
 
-The reader's algorithm is in ``manifest``. What is torn is dropped, and the log says so. What cannot be
-*read* is no proof that it is torn: an I/O error or a missing permission ends the start with that error
-and nothing is deleted, so that the data is there when the disk is well again. So does a memory limit
-that has no room for the dictionaries, which every reader needs in RAM, or for what is kept of datasets and
-frames (``metadata``).
+The reader's algorithm is in ``manifest``. A directory in ``datasets`` is looked at if it has a marker of
+this data directory (see ``ownership``); everything else that lies there is left alone, logged and listed
+in ``statistics`` as ``foreign_files``. Of a directory of ours without a manifest, which was never sealed,
+the files that this server makes are deleted.
+
+Damage
+    A dataset whose manifest or segments are proven to be damaged goes to the quarantine (see there).
+
+    One name may have several generations on disk, when a crash came between the seal of the newer one and
+    the deletion of the older ones. The newest is restored, and then the older ones are deleted. When one
+    of them is damaged, none is served: the damaged one may be the newest, whose seal was acknowledged,
+    and an older one in its place would be wrong data without an error. All of them go to the quarantine,
+    each with the reason; a reader of the name is told where they lie. To have the older one back, move its
+    directory from ``quarantine`` to ``datasets`` while the server is stopped.
+
+What cannot be *read* is no proof of damage: an I/O error or a missing permission ends the start with that
+error and nothing is deleted, so that the data is there when the disk is well again. So does a memory limit
+that has no room for the dictionaries, which every reader needs in RAM, or for
+what is kept of datasets and frames (``metadata``); and a format of another version.
 
 Disk space of the segments is counted in the disk pool as it was before, also when that is more than
 the limit now: then nothing more is spilled until something has been dropped.
@@ -18,9 +31,11 @@ the limit now: then nothing more is spilled until something has been dropped.
 from __future__ import annotations
 
 import base64
-import shutil
+import re
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,16 +44,30 @@ import structlog
 
 from .dataset import Dataset
 from .decoder import SchemaMessage
-from .durable_files import MANIFEST_NAME, DurableFiles, sync_directory
+from .disk_files import NotAFile, is_real_directory, read_regular, sync_directory
+from .durable_files import MANIFEST_NAME, DurableFiles
 from .errors import OutOfBudget
 from .frames import DictionaryMessage, DictionaryState, Payload, stored_checksums
 from .manifest import FrameRecord, Manifest, Torn
+from .ownership import (
+    DATASETS_NAME,
+    DIRECTORY_LOCK,
+    Marker,
+    OtherFormat,
+    read_marker,
+    remove_unused_directory,
+    sweep_staging,
+)
 from .partition import Totals
 from .protocol import Kind, Retention
+from .quarantine import NOTE_NAME, Quarantined, listed, noted_damage, put_aside
 from .records import Record
-from .spill import Segment
+from .spill import DiskTrouble, Segment, SegmentSlice
 from .store import Store
 from .wire import encapsulate
+
+# What a server puts into a dataset's directory; the marker goes with the directory, the manifest first.
+_OURS = re.compile(rf"segment-[0-9]{{6,}}|manifest\.new|{re.escape(NOTE_NAME)}")
 
 _log = structlog.get_logger("flight_server.recovery")
 
@@ -48,76 +77,127 @@ class Recovered:
     """What :func:`recover` has found."""
 
     datasets: int
-    dropped: int
+    quarantined: int
+    foreign: int
     disk_bytes: int
+
+
+@dataclass
+class _Generation:
+    """One sealed dataset on disk: its manifest, or why it has none that is valid."""
+
+    directory: Path
+    marker: Marker
+    manifest: Manifest | None
+    damage: str | None = None
+
+    @property
+    def dataset(self) -> str | None:
+        return self.marker.dataset if self.manifest is None else self.manifest.dataset
+
+    @property
+    def sequence(self) -> int:
+        return -1 if self.manifest is None else self.manifest.sequence
 
 
 def recover(store: Store) -> Recovered:
     """Fill an empty store. See the module's text.
 
     Raises:
-        OSError: the directory cannot be read, or the memory limit is too small for what is there.
+        OSError: the directory cannot be read, the memory limit is too small for what is there, or another
+            version has written it.
     """
-    base = store.datasets_dir
+    base, data_dir = store.datasets_dir, store.data_dir
     assert base is not None
+    assert data_dir is not None
     base.mkdir(parents=True, exist_ok=True)
     sync_directory(base.parent)
-    dropped = 0
-    found: dict[str, tuple[Manifest, Path]] = {}
+    sweep_staging(data_dir)
+    store.disposal.quarantine = listed(data_dir)
+    before = len(store.disposal.quarantine)
+    found: dict[str | None, list[_Generation]] = defaultdict(list)
     for directory in sorted(base.iterdir()):
-        try:
-            manifest = _read(directory)
-        except Torn as torn:
-            dropped += 1
-            _log.warning("dataset_torn", directory=directory.name, reason=str(torn))
+        marker = read_marker(directory) if is_real_directory(directory) else None
+        if marker is None or (marker.kind, marker.owner) != ("dataset", store.owner):
+            store.foreign.append(str(directory))
+            _log.warning("foreign_files_left_alone", path=str(directory))
+        elif (generation := _read(directory, marker)) is None:
             _delete(directory)
-            continue
-        other = found.get(manifest.dataset)
-        if other is not None and other[0].sequence > manifest.sequence:
-            _delete(directory)
-            continue
-        if other is not None:
-            _delete(other[1])
-        found[manifest.dataset] = manifest, directory
-    for manifest, directory in found.values():
-        try:
-            _restore(store, manifest, directory)
-        except Torn as torn:
-            dropped += 1
-            _log.error("dataset_lost", dataset=manifest.dataset, reason=str(torn))
-            _delete(directory)
-        except OutOfBudget as full:
-            raise OSError(f"dataset {manifest.dataset!r} cannot be recovered: {full.message}") from None
-    return Recovered(len(store), dropped, store.budget.disk.used_bytes)
+        else:
+            found[generation.dataset].append(generation)
+    for generations in found.values():
+        _restore_newest(store, sorted(generations, key=lambda each: each.sequence))
+    quarantined = len(store.disposal.quarantine) - before
+    return Recovered(len(store), quarantined, len(store.foreign), store.budget.disk.used_bytes)
 
 
-def _read(directory: Path) -> Manifest:
+def _read(directory: Path, marker: Marker) -> _Generation | None:
     try:
-        data = (directory / MANIFEST_NAME).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise Torn("it was never sealed") from None
-    return Manifest.decode(data)
+        manifest = Manifest.decode(read_regular(directory / MANIFEST_NAME))
+    except FileNotFoundError:
+        return None
+    except OtherFormat as other:
+        raise OtherFormat(f"{directory}: {other}") from None
+    except (Torn, NotAFile) as damage:
+        return _Generation(directory, marker, None, f"its manifest is damaged: {damage}")
+    return _Generation(directory, marker, manifest)
 
 
-def _delete(path: Path) -> None:
-    """Manifest first: what is half deleted must not look like a dataset."""
-    if path.is_dir() and not path.is_symlink():
-        (path / MANIFEST_NAME).unlink(missing_ok=True)
-        sync_directory(path)
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def _restore_newest(store: Store, generations: list[_Generation]) -> None:
+    """Of one name, the newest last."""
+    if all(each.damage is None for each in generations):
+        newest = generations[-1]
+        try:
+            _restore(store, newest)
+        except (Torn, NotAFile) as torn:
+            newest.damage = str(torn)
+        except OutOfBudget as full:
+            raise OSError(f"dataset {newest.dataset!r} cannot be recovered: {full.message}") from None
+        else:
+            for older in generations[:-1]:
+                damage = noted_damage(older.directory)
+                if damage is None:
+                    _delete(older.directory)
+                else:
+                    store.disposal.quarantine.append(put_aside(older.directory, damage))
+            return
+    damaged = ", ".join(str(each.marker.generation) for each in generations if each.damage is not None)
+    for each in generations:
+        reason = each.damage or (
+            f"it is whole, but it may be older than a damaged generation ({damaged}): move the directory back to "
+            f"{DATASETS_NAME} while the server is stopped to have this one served"
+        )
+        said = Quarantined.now(each.dataset, each.marker.generation, each.directory, reason)
+        store.disposal.quarantine.append(put_aside(each.directory, said))
 
 
-def _restore(store: Store, manifest: Manifest, directory: Path) -> None:
+def _delete(directory: Path) -> None:
+    """Delete what this server has made. Manifest first: what is half deleted must not look like a dataset."""
+    (directory / MANIFEST_NAME).unlink(missing_ok=True)
+    sync_directory(directory)
+    _delete_files(directory, keep=set())
+    with suppress(OSError), DIRECTORY_LOCK:
+        remove_unused_directory(directory)
+
+
+def _delete_files(directory: Path, *, keep: set[str]) -> None:
+    for path in directory.iterdir():
+        if path.name not in keep and _OURS.fullmatch(path.name):
+            with suppress(IsADirectoryError):
+                path.unlink()
+
+
+def _restore(store: Store, found: _Generation) -> None:
+    manifest, directory = found.manifest, found.directory
+    assert manifest is not None
     schema = _schema(manifest)
     segments = list(_segments(store, manifest, directory))
-    keep = {MANIFEST_NAME, *(name for name, _ in manifest.segments)}
-    for path in directory.iterdir():
-        if path.name not in keep:
-            path.unlink()
     states = _states(store, manifest, segments)
+    _delete_files(directory, keep={name for name, _ in manifest.segments})
     retention = Retention.parse(manifest.retention)
+    damage = noted_damage(directory)
+    if damage is not None:
+        store.disposal.quarantine.append(damage)
     dataset = Dataset(
         manifest.dataset,
         kind=Kind(manifest.kind),
@@ -126,7 +206,7 @@ def _restore(store: Store, manifest: Manifest, directory: Path) -> None:
         producers=manifest.producers,
         retention=retention,
         lease_seconds=manifest.lease_seconds,
-        files=DurableFiles.recovered(directory, segments),
+        files=DurableFiles.recovered(directory, segments, found.marker, damage),
         metadata=store.budget.metadata,
         generation=manifest.generation,
         clock=store.clock,
@@ -171,7 +251,11 @@ def _segments(store: Store, manifest: Manifest, directory: Path) -> Iterator[Seg
     for number, (name, size_bytes) in enumerate(manifest.segments, 1):
         try:
             segment = Segment(
-                directory / name, store.budget.disk, number=number, existing=True, dispose=store.dispose
+                directory / name,
+                store.budget.disk,
+                number=number,
+                existing=True,
+                dispose=store.disposal.dispose,
             )
         except FileNotFoundError:
             raise Torn(f"{name} is missing") from None
@@ -209,11 +293,22 @@ def _states(store: Store, manifest: Manifest, segments: list[Segment]) -> list[D
                 f"the dictionaries of dataset {manifest.dataset!r} do not fit into RAM "
                 f"({account.used_bytes} of {account.limit_bytes} bytes are in use already): raise --memory-limit"
             )
-        data = segments[record.segment].read(record.offset, record.size_bytes)
-        if stored_checksums(data)[0] != record.crc32c:
-            raise Torn(f"a dictionary of {record.size_bytes} bytes has another checksum")
+        data = _dictionary(
+            SegmentSlice(segments[record.segment], record.offset, record.size_bytes), record.crc32c
+        )
         messages.append(DictionaryMessage(Payload(data, room), record.sequence, record.crc32c))
     return [
         DictionaryState({number: tuple(messages[each] for each in listed) for number, listed in state})
         for state in manifest.states
     ]
+
+
+def _dictionary(place: SegmentSlice, crc32c: int) -> bytes:
+    for anew in (False, True):
+        try:
+            data = place.read(anew=anew)
+        except DiskTrouble as trouble:
+            raise OSError(str(trouble)) from trouble
+        if stored_checksums(data)[0] == crc32c:
+            return data
+    raise Torn(f"a dictionary of {place.size_bytes} bytes has another checksum")

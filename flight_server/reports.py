@@ -37,6 +37,7 @@ from .slices import in_slices
 from .strict_json import Fields, parse_json
 
 MAX_PAGE = 1000
+MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
 _MAX_FIRST = 1 << 31
 _NUMBER = re.compile("[0-9]{1,15}")
@@ -257,6 +258,8 @@ def _of_server(core: Core) -> dict[str, Any]:
         "waits": len(core.waits),
         **asdict(core.counters),
         "task_failures": dict(core.background.failures),
+        "quarantine": [each.to_json() for each in core.store.disposal.quarantine[:MAX_NAMED_FILES]],
+        "foreign_files": core.store.foreign[:MAX_NAMED_FILES],
     }
 
 

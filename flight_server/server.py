@@ -177,12 +177,12 @@ class Server:
         named = self.settings.data_dir
         self._data_dir = DataDir.temporary() if named is None else DataDir.claim(named)
         path = self._data_dir.path
-        self.store.use(path, lasting=not self._data_dir.is_temporary)
+        self.store.use(path, owner=self._data_dir.owner, lasting=not self._data_dir.is_temporary)
         recovered = recover(self.store)
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
             self.core.budget.disk.limit_bytes = recovered.disk_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
-        if recovered.datasets or recovered.dropped:
+        if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
 
     def _close_data_dir(self) -> None:
@@ -264,7 +264,7 @@ class Server:
             ("heap", heap.give_back),
             ("stalled_readers", _at_once(core.end_stalled_readers)),
             ("leases", _at_once(self._expire)),
-            ("forgotten_files", _at_once(self.store.forget_again)),
+            ("forgotten_files", _at_once(self.store.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)

@@ -4,7 +4,8 @@ A *stream* partition is readable frame by frame. Its clean end seals it; with ``
 ``attempt`` in the descriptor the end must be a commit message, because a client library may end a
 stream cleanly that its user never finished. A put into a name that exists is refused; with
 ``overwrite`` the new generation takes the name when it is sealed, and until then, or if it fails, the
-old one stays.
+old one stays. Of several overwrites the one that is sealed last has the name; one that says which
+``generation`` it replaces is refused if the name leads to another one by then.
 
 A *shuffle* attempt gathers frames for any partition, and counts only once it has committed.
 """
@@ -19,7 +20,7 @@ from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
 from .durability import persist
-from .errors import FlightShuffleError, InvalidRequest, ProducerFailed
+from .errors import Conflict, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import Frame
 from .partition import Partition
 from .protocol import Commit, CreateRequest, Kind, PutCommand, parse_partition
@@ -53,7 +54,8 @@ class StreamSink:
 
     def __init__(self, core: Core, command: PutCommand, schema: SchemaMessage) -> None:
         self._core = core
-        self._install_at_end = False
+        self._overwrites = command.mode == "overwrite"
+        self._replaces = command.generation if self._overwrites else None
         self._must_commit = command.attempt is not None
         self._committed = False
         self._rows = 0
@@ -79,8 +81,7 @@ class StreamSink:
                 # What was asked for when the name was created goes on; but one put writes one partition.
                 request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
             dataset = store.prepare(request, schema)
-            self._install_at_end = old is not None and old.failure is None
-            if not self._install_at_end:
+            if old is None or (old.failure is not None and not (old.files and old.files.committed)):
                 store.install(dataset)
             return dataset
         existing = store.get(command.dataset)
@@ -141,10 +142,39 @@ class StreamSink:
 
     async def _seal(self) -> None:
         if self.dataset.durable:
-            await persist(self._core, self.dataset, [self._partition.index])
+            index = self._partition.index
+            await persist(self._core, self.dataset, [index], self._finish, self._check_name)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._check_name()
         self.dataset.end_stream(self._partition)
-        if self._install_at_end:
+        if self._overwrites:
             self._core.store.install(self.dataset)
+
+    def _check_name(self) -> None:
+        """An overwrite can take the name now.
+
+        Raises:
+            Conflict: another generation than the one that it replaces has it.
+        """
+        current = self._core.store.get(self.dataset.name)
+        if not self._overwrites or current is self.dataset:
+            return
+        now = "gone" if current is None else f"at generation {current.generation}"
+        if self._replaces is not None and (current is None or current.generation != self._replaces):
+            raise Conflict(
+                f"dataset {self.dataset.name!r}: generation {self._replaces} was to be overwritten, but the dataset "
+                f"is {now} now; read that one and write again",
+                dataset=self.dataset.name,
+            )
+        if self.dataset.files is not None and self.dataset.files.forgotten:
+            raise Conflict(
+                f"dataset {self.dataset.name!r}: generation {self.dataset.generation} was replaced while it was "
+                f"written, and the dataset is {now} now; write it again",
+                dataset=self.dataset.name,
+            )
 
     def abort(self, cause: FlightShuffleError) -> None:
         if self._partition.failure is None and not self._committed:
@@ -233,6 +263,7 @@ async def seal(core: Core, dataset: Dataset, attempts: dict[int, str] | None) ->
     """
     dataset.accept(attempts)
     if dataset.durable and not dataset.sealed:
-        await persist(core, dataset, range(dataset.partition_count))
-    dataset.close()
+        await persist(core, dataset, range(dataset.partition_count), dataset.close)
+    else:
+        dataset.close()
     dataset.touch()

@@ -40,7 +40,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from .disk_files import open_regular
 from .memory import MemoryPool, Reservation
+from .ownership import DIRECTORY_LOCK, Marker, make_dataset_directory, remove_unused_directory
 
 _IOV_MAX = 1024
 _OPEN_ATTEMPTS = 3
@@ -67,9 +69,9 @@ def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:
     os.close(fd)
     if path is not None:
         # A directory that went read-only or away: the next start deletes what is left.
-        with suppress(OSError):
+        with suppress(OSError), DIRECTORY_LOCK:
             path.unlink(missing_ok=True)
-            path.parent.rmdir()
+            remove_unused_directory(path.parent)
     reservation.free()
 
 
@@ -130,11 +132,12 @@ class Segment:
         self.suspect = False
         self.synced_bytes = 0  # of which fsync has said that they are on the medium
         self._reservation = disk.empty()
-        flags = os.O_RDONLY if existing else os.O_RDWR | os.O_CREAT | os.O_EXCL
-        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
         if existing:
+            self._fd = open_regular(path)
             self.size_bytes = self.synced_bytes = os.fstat(self._fd).st_size
             self._reservation.grow(self.size_bytes)
+        else:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def append(self, messages: Sequence[bytes], size_bytes: int) -> int:
         """Write the messages at the end; returns the offset of the first. Blocks.
@@ -212,9 +215,10 @@ class SegmentWriter:
 
     Args:
         directory: made when the first frame comes, so that what never spills touches no disk.
+        marker: what makes the directory this server's, see ``ownership``.
     """
 
-    __slots__ = ("_count", "_disk", "_dispose", "_lock", "_open", "_segment_bytes", "directory")
+    __slots__ = ("_count", "_disk", "_dispose", "_lock", "_open", "_segment_bytes", "directory", "marker")
 
     def __init__(
         self,
@@ -222,8 +226,10 @@ class SegmentWriter:
         disk: MemoryPool,
         segment_bytes: int,
         dispose: Dispose = dispose_now,
+        marker: Marker | None = None,
     ) -> None:
         self.directory = directory
+        self.marker = marker
         self._disk = disk
         self._dispose = dispose
         self._segment_bytes = segment_bytes
@@ -261,8 +267,9 @@ class SegmentWriter:
             self._count += 1
             path = self.directory / f"segment-{self._count:06}"
             try:
-                self.directory.mkdir(parents=True, exist_ok=True)
-                return Segment(path, self._disk, number=self._count, dispose=self._dispose)
+                with DIRECTORY_LOCK:
+                    make_dataset_directory(self.directory, self.marker)
+                    return Segment(path, self._disk, number=self._count, dispose=self._dispose)
             except FileNotFoundError as error:
                 # The last segment before this one went in the same moment, and its directory with it.
                 if attempt == _OPEN_ATTEMPTS - 1:

@@ -8,9 +8,9 @@ Who holds what
     The store holds the datasets that can be found by name, and the threads in which files are written,
     read and deleted. What left the catalogue lives on only in its readers, and what is not in it yet
     (an overwrite before its end) only in its writer; the store still sees them when it picks victims.
-    A durable dataset's files stay when the process ends; when it leaves the catalogue for any other
-    reason they are forgotten, in the order in which datasets left, so that after a crash a name never
-    leads to an older generation than the last one that it led to.
+    A durable dataset's files stay when the process ends. When it is replaced they are forgotten after the
+    new generation's are on disk, and when it is dropped or expires before the name stops leading to it: so
+    after a crash a name leads to the generation that it led to last. ``turn`` keeps the two in one order.
 
 Deciding and doing are apart: :meth:`Store.pick_victims` returns what should leave RAM; ``spiller``
 does the I/O.
@@ -26,25 +26,24 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-
-import structlog
+from typing import Literal
 
 from . import victims
 from .budget import Budget
 from .dataset import Dataset
 from .dataset_names import check_new_dataset_name, directory_name
 from .decoder import SchemaMessage
+from .disposal import Disposal
 from .durable_files import DurableFiles
-from .errors import AlreadyExists, Draining, InvalidRequest, NotFound, OutOfBudget, StaleTicket, Unavailable
+from .errors import Draining, InvalidRequest, NotFound, OutOfBudget, StaleTicket, Unavailable
 from .frames import Frame
 from .generations import from_this_process, new_generation
-from .memory import Reservation
+from .ownership import DATASETS_NAME, Marker
 from .protocol import CreateRequest, Ticket, parse_partition
-from .spill import DiskTrouble, SegmentWriter, dispose_now
+from .repeated_creation import check_same
+from .spill import SegmentWriter
 
 DEFAULT_MAX_DATASETS = 100_000
-
-_log = structlog.get_logger("flight_server.store")
 
 
 class Store:
@@ -83,11 +82,13 @@ class Store:
         self._made = 0
         # Spilling is one thread's work; reading back may overlap with it.
         self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
-        self._disposal = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-disposal")
-        # Durable files that the disk would not let go of yet. Touched in the disposal thread only.
-        self._unforgotten: list[DurableFiles] = []
+        self.disposal = Disposal()
+        # One lock for each name of which a durable dataset is just being installed or removed.
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._sequence = 0
-        self._closed = False
+        self.owner = ""
+        # What lies among the datasets' directories and is not this server's: it is left alone.
+        self.foreign: list[str] = []
 
     def __iter__(self) -> Iterator[Dataset]:
         return iter(list(self._datasets.values()))
@@ -106,11 +107,14 @@ class Store:
 
         Raises:
             NotFound: there is none of that name.
+            DataQuarantined: it was damaged on disk.
             StaleTicket: there is, but of another generation.
         """
         found = self._datasets.get(name)
         lost = generation is not None and not from_this_process(generation)
         facts = {"dataset": name, "generation": generation, "server_started": self.started, "restarted": lost}
+        if found is None:
+            self.disposal.check_quarantine(name)
         if found is None and lost:
             raise NotFound(
                 f"dataset {name!r} is gone: the server was restarted, at {self.started}, and only durable datasets "
@@ -172,7 +176,7 @@ class Store:
         self.check_open()
         known = self._datasets.get(request.dataset)
         if known is not None and known.failure is None:
-            self._check_same(known, request, schema)
+            check_same(known, request, schema)
             known.describe(schema)
             known.touch()
             return known, False
@@ -229,7 +233,9 @@ class Store:
         if lease_seconds is None and not request.durable:
             lease_seconds = self._lease_seconds
         writer = self.new_writer(request.dataset, generation)
-        files = DurableFiles(writer.directory) if request.durable and writer is not None else None
+        files = (
+            DurableFiles(writer.directory, writer.marker) if request.durable and writer is not None else None
+        )
         dataset = Dataset(
             request.dataset,
             kind=request.kind,
@@ -261,31 +267,63 @@ class Store:
             self.forget(before)
 
     def expire(self) -> list[Dataset]:
-        """Take away what nobody renewed, and what its retention no longer keeps."""
+        """Take away what was not renewed or retained; what is on disk goes from there first, here by a later call."""
         gone = []
         for dataset in self:
-            if dataset.expired:
-                gone.append(self.drop(dataset.name))
-            elif dataset.outlived:
-                # Retention is not a failure: readers in progress finish.
-                del self._datasets[dataset.name]
-                self.forget(dataset)
+            files = dataset.files
+            ended = "dropped" if dataset.expired else "retired" if dataset.outlived else None
+            if files is not None and files.committed:
+                if ended is not None and files.leaving is None:
+                    self._leave(dataset, files, "dropped" if ended == "dropped" else "retired")
+                continue
+            if files is not None and files.leaving is not None:
+                ended = files.leaving
+            if ended is not None:
+                self._take_away(dataset, dropped=ended == "dropped")
                 gone.append(dataset)
         return gone
 
+    def _take_away(self, dataset: Dataset, *, dropped: bool) -> None:
+        del self._datasets[dataset.name]
+        if dropped:
+            dataset.drop()
+        # Retention is not a failure: readers in progress finish.
+        self.forget(dataset)
+
+    def _leave(self, dataset: Dataset, files: DurableFiles, how: Literal["dropped", "retired"]) -> None:
+        files.leaving = how
+        self.forget(dataset)
+
     # Durable datasets
 
-    def use(self, data_dir: Path, *, lasting: bool) -> None:
+    def use(self, data_dir: Path, *, owner: str, lasting: bool) -> None:
         """Put segments there from now on; ``lasting`` if it outlives the process, so that datasets can
         be durable. To be called before the first dataset is made.
+
+        Args:
+            owner: of the directories that are made there, see ``ownership``.
         """
         self.data_dir = data_dir
+        self.owner = owner
         self._lasting = lasting
+
+    def marker(self, name: str | None, generation: str | None) -> Marker:
+        """What is in the directory of a dataset."""
+        return Marker("dataset", self.owner, name, generation)
+
+    def turn(self, name: str) -> asyncio.Lock:
+        """Held while a durable dataset of that name is written down and installed, or removed, so that disk
+        and catalogue change in one order.
+        """
+        lock = self._turns.get(name)
+        if lock is None:
+            lock = self._turns[name] = asyncio.Lock()
+        return lock
 
     @property
     def datasets_dir(self) -> Path | None:
         """What holds the directories of all datasets."""
-        return None if self.data_dir is None else self.data_dir / "datasets"
+        return None if self.data_dir is None else self.data_dir / DATASETS_NAME
 
     def next_sequence(self) -> int:
         """A number that is higher than that of every manifest so far."""
@@ -301,39 +339,36 @@ class Store:
     def forget(self, dataset: Dataset) -> None:
         """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
         if dataset.files is not None:
-            self._disposal.submit(self._forget, dataset.files)
+            self.disposal.forget(dataset.files)
 
-    def forget_again(self) -> None:
-        """Try once more what the disk has refused. Called now and then."""
-        if self._unforgotten:
-            self._disposal.submit(self._forget)
+    async def remove(self, name: str, generation: str | None = None) -> Dataset:
+        """Drop a dataset; one that is on disk is forgotten there first, and found by its name until then.
+        When this has returned it does not come back after a restart.
 
-    async def forgotten(self, dataset: Dataset) -> None:
-        """Return when a dataset that was dropped does not come back after a restart.
+        Cancelling is safe: what has begun goes on.
 
         Raises:
-            Unavailable: the disk does not let its manifest go; the server keeps trying.
+            NotFound, StaleTicket: see :meth:`find`.
+            Unavailable: the disk does not let it go yet; the server keeps trying.
         """
-        if dataset.files is not None:
-            # Once for the manifest, and once for the segments that went with it.
-            for _ in range(2):
-                await asyncio.get_running_loop().run_in_executor(self._disposal, lambda: None)
-            if dataset.files.committed:
+        dataset = self.find(name, generation)
+        files = dataset.files
+        if files is None:
+            return self.drop(name, generation)
+        async with self.turn(name):
+            self.find(name, dataset.generation)
+            self._leave(dataset, files, "dropped")
+            await self.disposal.settled()
+            if files.committed:
                 raise Unavailable(
-                    f"dataset {dataset.name!r} was dropped, but the disk does not let its files go: after a "
-                    "restart it may be there again; drop it again then",
-                    dataset=dataset.name,
+                    f"dataset {name!r} is not dropped yet: the disk does not let its files go. It goes when the disk "
+                    "works; if the server restarts before, drop it again",
+                    dataset=name,
                 )
-
-    def _forget(self, *more: DurableFiles) -> None:
-        """In the disposal thread."""
-        waiting, self._unforgotten = [*self._unforgotten, *more], []
-        for files in waiting:
-            try:
-                files.forget()
-            except DiskTrouble as trouble:
-                _log.error("files_not_forgotten", directory=files.directory.name, trouble=str(trouble))
-                self._unforgotten.append(files)
+            if self._datasets.get(name) is dataset:
+                self._take_away(dataset, dropped=True)
+            await self.disposal.settled()  # its segments, too
+            return dataset
 
     # Spilling
 
@@ -352,44 +387,13 @@ class Store:
             del self._datasets[dataset.name]
             if not (dataset.durable and dataset.sealed):
                 dataset.drop()
-        self.forget_again()
-        self._closed = True
         self.io_threads.shutdown(wait=True, cancel_futures=True)
-        self._disposal.shutdown(wait=True)
+        self.disposal.close()
 
     def new_writer(self, name: str, generation: str) -> SegmentWriter | None:
         """Where a dataset's segments go: a directory of its own for each generation."""
         if self.datasets_dir is None:
             return None
         directory = self.datasets_dir / f"{directory_name(name)}-{generation}"
-        return SegmentWriter(directory, self.budget.disk, self._segment_bytes, self.dispose)
-
-    def _check_same(self, known: Dataset, request: CreateRequest, schema: SchemaMessage | None) -> None:
-        differing = [
-            what
-            for what, mine, theirs in (
-                ("kind", known.kind.value, request.kind.value),
-                ("partitions", known.partition_count, request.partitions),
-                ("producers", known.producers, request.producers),
-                ("retention", known.retention, request.retention),
-                ("durable", known.durable, request.durable),
-            )
-            if mine != theirs
-        ]
-        known.check_schema(schema)
-        if differing:
-            raise AlreadyExists(
-                f"dataset {known.name!r} exists with another {', '.join(differing)}; drop it first, or choose "
-                "another name",
-                dataset=known.name,
-            )
-
-    def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
-        """Close and unlink a segment's file, in a thread."""
-        if self._closed:
-            dispose_now(fd, path, reservation)
-            return
-        try:
-            self._disposal.submit(dispose_now, fd, path, reservation)
-        except RuntimeError:  # the interpreter is going down
-            dispose_now(fd, path, reservation)
+        marker = self.marker(name, generation)
+        return SegmentWriter(directory, self.budget.disk, self._segment_bytes, self.disposal.dispose, marker)

@@ -16,7 +16,6 @@ import pytest_asyncio
 from flight_server.budget import Budget
 from flight_server.checksums import crc32c
 from flight_server.core import Core
-from flight_server.data_dir import DataDir, DataDirInUse
 from flight_server.durability import persist
 from flight_server.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
 from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Payload
@@ -86,12 +85,15 @@ async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_it
     dataset = create(core)
     publish(core, dataset, 0, [b"one", b"two"])
     recorder = Recorder(monkeypatch)
-    await persist(core, dataset, [0])
+    await persist(core, dataset, [0], lambda: None)
     assert recorder.calls == [
+        ("write", "flight"),
+        ("rename", "d"),
         ("pwritev", "segment"),
         ("fsync", "segment"),
         ("fsync", "d"),
         ("fsync", "datasets"),
+        ("fsync", "flight"),
         ("write", "manifest.new"),
         ("fsync", "manifest.new"),
         ("rename", "manifest.new"),
@@ -101,8 +103,14 @@ async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_it
     seal(dataset, 0)
     recorder.calls.clear()
     core.store.drop("d")
-    await core.store.forgotten(dataset)
-    assert recorder.calls == [("unlink", "manifest"), ("fsync", "d"), ("unlink", "segment")]
+    await core.store.disposal.settled()
+    assert recorder.calls == [
+        ("unlink", "manifest"),
+        ("fsync", "d"),
+        ("unlink", "segment"),
+        ("rename", "d"),
+        ("unlink", "flight"),
+    ]
 
 
 async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_it_for_nothing(
@@ -114,7 +122,7 @@ async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_i
     assert dataset.writer is not None
     spilled.move_to(dataset.writer.append([b"spilled"])[0])
     slice_before = spilled.slice
-    await persist(core, dataset, [0])
+    await persist(core, dataset, [0], lambda: None)
     assert spilled.slice is slice_before
     assert core.budget.disk.used_bytes == len(b"spilled" + b"in ram")
     in_ram.leave_ram()
@@ -128,7 +136,7 @@ async def test_a_dataset_is_on_disk_with_its_last_partition_and_not_before(
     for index in (1, 0):
         publish(core, dataset, index, [b"frame of %d" % index])
         assert manifests(tmp_path) == []
-        await persist(core, dataset, [index])
+        await persist(core, dataset, [index], lambda: None)
         seal(dataset, index)
     assert len(manifests(tmp_path)) == 1
     found = restarted(tmp_path).find("d")
@@ -141,7 +149,7 @@ async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(core: Co
     dataset = create(core, partitions=2)
     for index in (0, 1):
         publish(core, dataset, index, [b"x"])
-    await asyncio.gather(persist(core, dataset, [0]), persist(core, dataset, [1]))
+    await asyncio.gather(persist(core, dataset, [0], lambda: None), persist(core, dataset, [1], lambda: None))
     assert len(manifests(tmp_path)) == 1
 
 
@@ -156,7 +164,7 @@ async def test_dictionaries_are_found_again_in_their_order_and_shared(core: Core
     second = first.replaced(7, messages[1], delta=True).replaced(9, messages[2], delta=False)
     for state in (first, second, second):
         partition.publish(frame(core, b"batch", state))
-    await persist(core, dataset, [0])
+    await persist(core, dataset, [0], lambda: None)
     seal(dataset, 0)
     found = [each.dictionaries for each in restarted(tmp_path).find("d").partition(0).frames()]
     assert found[1] is found[2]
@@ -175,7 +183,7 @@ async def test_frames_that_retention_let_go_before_the_seal_keep_their_numbers(
     with dataset.partition(0).subscribe() as subscription:
         subscription.next_nowait()
         subscription.next_nowait()
-    await persist(core, dataset, [0])
+    await persist(core, dataset, [0], lambda: None)
     seal(dataset, 0)
     partition = restarted(tmp_path).find("d").partition(0)
     assert partition.totals == dataset.partition(0).totals
@@ -192,18 +200,20 @@ async def test_a_seal_broken_off_while_the_manifest_is_written_takes_it_back(
     rename = os.rename
 
     def slow_rename(*arguments: Any) -> None:
-        at_rename.set()
-        go_on.wait(30)
+        if Path(arguments[0]).name.startswith("manifest"):
+            at_rename.set()
+            go_on.wait(30)
         rename(*arguments)
 
     monkeypatch.setattr(os, "rename", slow_rename)
-    task = asyncio.ensure_future(persist(core, dataset, [0]))
+    task = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
     await asyncio.to_thread(at_rename.wait, 30)
     task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done(), "its manifest is still on its way, and must not come after the next one's"
+    go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    go_on.set()
-    await core.store.forgotten(dataset)
     assert manifests(tmp_path) == []
 
 
@@ -221,10 +231,10 @@ async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
         sync(self)
 
     monkeypatch.setattr(Segment, "sync", slow_sync)
-    task = asyncio.ensure_future(persist(core, dataset, [0]))
+    task = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
     await asyncio.to_thread(at_sync.wait, 30)
     core.store.drop("d")
-    await core.store.forgotten(dataset)
+    await core.store.disposal.settled()
     go_on.set()
     with pytest.raises(DatasetDropped):
         await task
@@ -242,11 +252,11 @@ async def test_a_disk_that_does_not_sync_is_a_retryable_error_at_the_deadline(
     publish(core, dataset, 0, [b"x"])
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(kind, match=os.strerror(number)):
-        await persist(core, dataset, [0])
+        await persist(core, dataset, [0], lambda: None)
     assert core.spiller.trouble is not None
     monkeypatch.undo()
     core.store.drop("d")
-    await core.store.forgotten(dataset)
+    await core.store.disposal.settled()
     assert core.budget.disk.used_bytes == 0
     assert files(tmp_path) == []
 
@@ -256,11 +266,11 @@ async def test_an_overwrite_replaces_the_manifest_of_the_generation_before(
 ) -> None:
     old = create(core)
     publish(core, old, 0, [b"old"])
-    await persist(core, old, [0])
+    await persist(core, old, [0], lambda: None)
     seal(old, 0)
     new = core.store.prepare(old.request(), SCHEMA)
     publish(core, new, 0, [b"new"])
-    await persist(core, new, [0])
+    await persist(core, new, [0], lambda: None)
     assert len(manifests(tmp_path)) == 2
     assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"new"], "after a crash here the later one counts"
 
@@ -268,19 +278,19 @@ async def test_an_overwrite_replaces_the_manifest_of_the_generation_before(
 async def test_a_reader_of_a_replaced_dataset_finishes(core: Core, tmp_path: Path) -> None:
     old = create(core)
     publish(core, old, 0, [b"old"])
-    await persist(core, old, [0])
+    await persist(core, old, [0], lambda: None)
     seal(old, 0)
     (kept,) = old.partition(0).frames()
     kept.leave_ram()
     core.store.install(core.store.prepare(old.request(), SCHEMA))
-    await core.store.forgotten(old)
+    await core.store.disposal.settled()
     assert manifests(tmp_path) == []
     assert kept.read_back() == b"old"
 
 
 def test_durable_needs_a_directory_that_lasts(tmp_path: Path) -> None:
     store = Store(Budget(LIMIT_BYTES, None))
-    store.use(tmp_path, lasting=False)
+    store.use(tmp_path, owner="", lasting=False)
     with pytest.raises(InvalidRequest, match="--data-dir"):
         store.create(CreateRequest("d", durable=True), None)
     store.close()
@@ -291,7 +301,7 @@ async def test_retention_in_seconds_goes_on_where_it_was(
 ) -> None:
     dataset = create(core, retention=Retention(seconds=100))
     publish(core, dataset, 0, [b"x"])
-    await persist(core, dataset, [0])
+    await persist(core, dataset, [0], lambda: None)
     seal(dataset, 0)
     now = 1_000_000.0
     store = restarted(tmp_path, clock=lambda: now)
@@ -308,17 +318,8 @@ async def test_dictionaries_that_do_not_fit_into_ram_end_the_start_and_lose_noth
     data = b"x" * (6 << 20)
     message = DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), 0, crc32c(data))
     partition.publish(frame(core, b"batch", NO_DICTIONARIES.replaced(0, message, delta=False)))
-    await persist(core, dataset, [0])
+    await persist(core, dataset, [0], lambda: None)
     seal(dataset, 0)
     with pytest.raises(OSError, match="--memory-limit"):
         recover(Store(Budget(8 << 20, None), data_dir=tmp_path))
     assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"batch"]
-
-
-def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
-    first = DataDir.claim(tmp_path)
-    with pytest.raises(DataDirInUse, match=f"{tmp_path} is in use by another server .process {os.getpid()}"):
-        DataDir.claim(tmp_path)
-    first.close()
-    first.close()
-    DataDir.claim(tmp_path).close()

@@ -44,13 +44,14 @@ class Gate:
     def __init__(self, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
         assert dataset.writer is not None
         self._reached, self._opened = threading.Event(), threading.Event()
-        self._append = dataset.writer.append
-        monkeypatch.setattr(dataset.writer, "append", self._held)
+        append = SegmentWriter.append
 
-    def _held(self, messages: list[bytes]) -> Any:
-        self._reached.set()
-        self._opened.wait(30)
-        return self._append(messages)
+        def held(writer: SegmentWriter, messages: list[bytes]) -> Any:
+            self._reached.set()
+            self._opened.wait(30)
+            return append(writer, messages)
+
+        monkeypatch.setattr(SegmentWriter, "append", held)
 
     async def meanwhile(self, sealing: asyncio.Future[None], change: Callable[[], None]) -> None:
         """Make the change while the seal writes its first frames; return when the seal has ended."""
@@ -78,7 +79,7 @@ async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_th
         for each in (0, 2, 3, 5):  # of the batch on its way one, all of the next one, and half of the third
             frames[each].move_to(spilled[frames[each]])
 
-    sealing = asyncio.ensure_future(persist(core, dataset, [0]))
+    sealing = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
     await gate.meanwhile(sealing, spill)
     sealing.result()
     assert all(frames[each].slice is spilled[frames[each]] for each in (0, 2, 3, 5))
@@ -92,9 +93,9 @@ async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empt
     dataset = create(core, partitions=2)
     for index in (0, 1):
         publish(core, dataset, index, [b"x"])
-    await persist(core, dataset, [0])
+    await persist(core, dataset, [0], lambda: None)
     gate = Gate(dataset, monkeypatch)
-    sealing = asyncio.ensure_future(persist(core, dataset, [1]))
+    sealing = asyncio.ensure_future(persist(core, dataset, [1], lambda: None))
     await gate.meanwhile(sealing, lambda: dataset.partition(0).corrupt(CorruptFrame("another checksum"), 0))
     assert isinstance(sealing.exception(), CorruptFrame)
     assert manifests(tmp_path) == []
@@ -109,9 +110,9 @@ async def test_a_bug_in_one_partition_s_seal_leaves_the_other_partitions_as_they
     with monkeypatch.context() as patch:
         patch.setattr(SegmentWriter, "append", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            await persist(core, dataset, [1])
+            await persist(core, dataset, [1], lambda: None)
     for index in (0, 1):
-        await persist(core, dataset, [index])
+        await persist(core, dataset, [index], lambda: None)
         seal(dataset, index)
     assert bytes_of(restarted(tmp_path).find("d"), 1) == [b"frame of 1"]
 
@@ -132,5 +133,5 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     assert reader.next_nowait().rows == 1
     with pytest.raises(EndOfQueue):
         reader.next_nowait()
-    await core.store.forgotten(dataset)
+    await core.store.disposal.settled()
     assert manifests(tmp_path) == []

@@ -78,9 +78,9 @@ class Model:
         self.producers = 0
         self.budget = Budget(LIMIT_BYTES, disk_limit_bytes)
         self.store = Store(self.budget, data_dir=Path("nowhere"), clock=loop.time)
-        for pool in (self.store.io_threads, self.store._disposal):
+        for pool in (self.store.io_threads, self.store.disposal._thread):
             pool.shutdown()
-        self.store.io_threads = self.store._disposal = loop.executor()  # type: ignore[assignment]
+        self.store.io_threads = self.store.disposal._thread = loop.executor()  # type: ignore[assignment]
         self.disk = Disk(self.budget.disk)
         self.store.new_writer = lambda name, generation: self.disk  # type: ignore[assignment, return-value]
         given = {"budget_deadline_seconds": DEADLINE_SECONDS, "stall_seconds": STALL_SECONDS}

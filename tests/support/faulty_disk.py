@@ -125,14 +125,16 @@ class FaultyServer:
         self._orders = 0
 
     @classmethod
-    def start(cls, data_dir: Path, **settings: Any) -> Self:
-        """Start a server and return once it serves.
+    def start(cls, data_dir: Path, *, fail: dict[str, str] | None = None, **settings: Any) -> Self:
+        """Start a server, with functions that fail from the beginning, and return once it serves.
 
         Raises:
             RuntimeError: with what the server said, when it did not start.
         """
         control = data_dir.with_name(f"{data_dir.name}.control")
         control.unlink(missing_ok=True)
+        if fail is not None:
+            control.write_text(json.dumps({"order": 0, "fail": fail}))
         ours, theirs = _FORK.Pipe(duplex=False)
         process = _FORK.Process(target=_run, args=(data_dir, control, theirs, settings), daemon=True)
         process.start()

@@ -26,9 +26,9 @@ LIMIT_BYTES = 16 << 20
 
 
 @asynccontextmanager
-async def durable_core(directory: Path) -> AsyncIterator[Core]:
-    """A core whose durable datasets are below ``directory``."""
-    settings = config.load({"memory_limit": LIMIT_BYTES, "budget_deadline_seconds": 0.3})
+async def durable_core(directory: Path, *, patience_seconds: float = 0.3) -> AsyncIterator[Core]:
+    """A core whose durable datasets are below ``directory``; a seal waits so long for the disk."""
+    settings = config.load({"memory_limit": LIMIT_BYTES, "budget_deadline_seconds": patience_seconds})
     budget = Budget(LIMIT_BYTES, None)
     core = Core(settings, budget, Store(budget, data_dir=directory))
     yield core

@@ -1,0 +1,99 @@
+"""Small files and directories on disk: read without hanging, written so that they outlast a crash.
+
+Nothing here follows a symbolic link at the end of a path or waits for a FIFO, because what lies in a
+directory may not be this server's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_READ_BYTES = 1 << 24
+
+
+class NotAFile(Exception):
+    """What has the name is no regular file."""
+
+
+def is_real_directory(path: Path) -> bool:
+    """It is a directory, and no link to one. Blocks."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor to read a regular file with. Blocks.
+
+    Raises:
+        NotAFile: it is something else, a link included.
+        OSError: it is not there or cannot be opened.
+    """
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise NotAFile(f"{path.name} is not a regular file")
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a regular file. Blocks.
+
+    Raises:
+        NotAFile, OSError: see :func:`open_regular`.
+    """
+    fd = open_regular(path)
+    try:
+        parts: list[bytes] = []
+        while part := os.pread(fd, _READ_BYTES, sum(map(len, parts))):
+            parts.append(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts)
+
+
+def sync_directory(path: Path) -> None:
+    """The directory's entries are on the medium. Blocks.
+
+    Raises:
+        OSError: they may not be.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Make the file, or replace its bytes. Blocks.
+
+    Args:
+        sync: they are on the medium afterwards; the name is there when its directory was synced.
+
+    Raises:
+        OSError: they may not be there, or in part.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """The file's bytes are on the medium. Blocks.
+
+    Raises:
+        OSError: they may not be.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,135 @@
+"""Ownership: which directories are this server's. Only these it ever changes, empties or deletes.
+
+Guarantee: a directory without a valid marker of ours is left as it is, whatever its name and place.
+
+Format
+    A marker is the file ``flight-server.json`` in the directory that it is about, a JSON object::
+
+        format      1; a server refuses a number that it does not know
+        kind        "data", a data directory; "temporary", one that goes with its process; "dataset"
+        owner       random hex digits of the data directory; a dataset has those of the one that it is in
+        created     date and time, for people
+        dataset, generation     of a dataset only
+
+Dataset directories
+    One is made in ``staging``, beside ``datasets``, and gets its name there when its marker is in it; it
+    goes the same way back before the marker is deleted. So no directory without a marker is ever in
+    ``datasets`` by this server's doing, wherever a crash comes. ``DIRECTORY_LOCK`` is held while a file
+    is made in a dataset's directory and while an unused one is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from .disk_files import NotAFile, is_real_directory, read_regular, write_file
+
+MARKER_NAME = "flight-server.json"
+FORMAT = 1
+DATASETS_NAME, STAGING_NAME, QUARANTINE_NAME = "datasets", "staging", "quarantine"
+
+# Reentrant: a segment may be finalized, and its file disposed of, while the same thread makes another one.
+DIRECTORY_LOCK = threading.RLock()
+
+
+class OtherFormat(OSError):
+    """Another version of this server has written it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a marker says."""
+
+    kind: Literal["data", "temporary", "dataset"]
+    owner: str
+    dataset: str | None = None
+    generation: str | None = None
+
+    def encode(self) -> bytes:
+        said: dict[str, Any] = {"format": FORMAT, "kind": self.kind, "owner": self.owner}
+        if self.dataset is not None:
+            said |= {"dataset": self.dataset, "generation": self.generation}
+        return json.dumps({**said, "created": datetime.now(UTC).isoformat(timespec="seconds")}).encode()
+
+
+def read_marker(directory: Path) -> Marker | None:
+    """The directory's marker; None if it is not one of ours. Blocks.
+
+    Raises:
+        OtherFormat: it is, but of a format that this version does not know.
+        OSError: the disk does not say.
+    """
+    try:
+        said = json.loads(read_regular(directory / MARKER_NAME))
+    except (FileNotFoundError, NotADirectoryError, PermissionError, NotAFile, ValueError):
+        return None
+    if not isinstance(said, dict) or not isinstance(said.get("format"), int) or "kind" not in said:
+        return None
+    if said["format"] != FORMAT:
+        raise OtherFormat(
+            f"{directory} was written in format {said['format']}, and this version reads {FORMAT}: start the "
+            "version that wrote it, or name another directory; nothing in it was changed"
+        )
+    texts = [said.get(key) for key in ("kind", "owner", "dataset", "generation")]
+    if not all(text is None or isinstance(text, str) for text in texts) or not isinstance(
+        said.get("owner"), str
+    ):
+        return None
+    return Marker(said["kind"], said["owner"], said.get("dataset"), said.get("generation"))
+
+
+def make_dataset_directory(path: Path, marker: Marker | None) -> None:
+    """The directory is there with its marker. ``DIRECTORY_LOCK`` is held. Blocks. Twice is fine.
+
+    Raises:
+        OSError: it is not.
+    """
+    if marker is None:
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    if path.is_dir():
+        if not (path / MARKER_NAME).exists():
+            write_file(path / MARKER_NAME, marker.encode(), sync=False)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = _staged(path)
+    staged.mkdir(parents=True, exist_ok=True)
+    write_file(staged / MARKER_NAME, marker.encode(), sync=False)
+    staged.rename(path)
+
+
+def remove_unused_directory(path: Path) -> None:
+    """Remove a dataset's directory if it holds nothing but its marker. ``DIRECTORY_LOCK`` is held. Blocks.
+
+    Raises:
+        OSError: something of it is left.
+    """
+    entries = [entry.name for entry in path.iterdir()]
+    if entries == [MARKER_NAME]:
+        staged = _staged(path)
+        path.rename(staged)
+        (staged / MARKER_NAME).unlink()
+        staged.rmdir()
+    elif not entries:
+        path.rmdir()
+
+
+def sweep_staging(data_dir: Path) -> None:
+    """Remove what a crash has left on the way to or from ``datasets``. Blocks."""
+    staging = data_dir / STAGING_NAME
+    if is_real_directory(staging):
+        for directory in staging.iterdir():
+            with suppress(OSError):
+                if is_real_directory(directory):
+                    (directory / MARKER_NAME).unlink(missing_ok=True)
+                    directory.rmdir()
+
+
+def _staged(path: Path) -> Path:
+    return path.parent.parent / STAGING_NAME / path.name

@@ -1,0 +1,253 @@
+"""Several changes of one name at the same time: disk and catalogue see them in one order."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from flight_server.checksums import crc32c
+from flight_server.core import Core
+from flight_server.dataset import Dataset
+from flight_server.durability import persist
+from flight_server.durable_files import MANIFEST_NAME
+from flight_server.errors import Conflict, NotFound, Unavailable
+from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
+from flight_server.protocol import PutCommand
+from flight_server.sinks import StreamSink
+from tests.support.sealing import (
+    SCHEMA,
+    bytes_of,
+    create,
+    durable_core,
+    frame,
+    manifests,
+    restarted,
+)
+
+
+@pytest_asyncio.fixture
+async def core(tmp_path: Path) -> AsyncIterator[Core]:
+    async with durable_core(tmp_path) as core:
+        yield core
+
+
+async def written(core: Core, message: bytes) -> Dataset:
+    """Dataset ``d``, created durable and sealed with this one frame."""
+    dataset = create(core)
+    sink = StreamSink(core, PutCommand("d"), SCHEMA)
+    sink.publish(0, frame(core, message))
+    await sink.end()
+    return dataset
+
+
+def overwrite(core: Core, message: bytes, generation: str | None = None) -> StreamSink:
+    sink = StreamSink(core, PutCommand("d", mode="overwrite", generation=generation), SCHEMA)
+    sink.publish(0, frame(core, message))
+    return sink
+
+
+class HeldCommit:
+    """Holds the commit of one dataset in its thread until the test lets it go on."""
+
+    def __init__(self, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert dataset.files is not None
+        self._reached, self._opened = threading.Event(), threading.Event()
+        self._commit = dataset.files.commit
+        monkeypatch.setattr(dataset.files, "commit", self._held)
+
+    def _held(self, *arguments: Any) -> None:
+        self._reached.set()
+        self._opened.wait(30)
+        self._commit(*arguments)
+
+    async def reached(self) -> None:
+        await asyncio.to_thread(self._reached.wait, 30)
+
+    def go_on(self) -> None:
+        self._opened.set()
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def _frames(dataset: Dataset) -> list[Frame]:
+    return [each for index in range(dataset.partition_count) for each in dataset.partition(index).frames()]
+
+
+async def same_after_a_crash(core: Core, tmp_path: Path, expected: bytes) -> None:
+    """The generation that has the name has it after a crash, now and when all files are deleted."""
+    assert [each.read_back() for each in core.store.find("d").partition(0).frames()] == [expected]
+    await core.store.disposal.settled()
+    assert len(manifests(tmp_path)) == 1
+    found = restarted(tmp_path).find("d")
+    assert found.generation == core.store.find("d").generation
+    assert bytes_of(found, 0) == [expected]
+
+
+async def test_of_two_overwrites_the_one_that_is_sealed_last_is_the_one_that_comes_back(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(core, b"old")
+    first, second = overwrite(core, b"first"), overwrite(core, b"second")
+    held = HeldCommit(first.dataset, monkeypatch)
+    first_end = asyncio.ensure_future(first.end())
+    await held.reached()
+    second_end = asyncio.ensure_future(second.end())
+    await asyncio.sleep(0.05)
+    assert not second_end.done(), "it would be installed before and written after the other"
+    held.go_on()
+    await asyncio.gather(first_end, second_end)
+    await same_after_a_crash(core, tmp_path, b"second")
+
+
+async def test_an_overwrite_of_a_generation_that_is_gone_by_then_is_refused_and_leaves_nothing(
+    core: Core, tmp_path: Path
+) -> None:
+    old = await written(core, b"old")
+    winner, loser = overwrite(core, b"winner", old.generation), overwrite(core, b"loser", old.generation)
+    await winner.end()
+    with pytest.raises(
+        Conflict, match=f"{old.generation} was to be .* at generation {winner.dataset.generation}"
+    ):
+        await loser.end()
+    await same_after_a_crash(core, tmp_path, b"winner")
+
+
+async def test_a_drop_waits_for_the_overwrite_that_is_just_being_installed_and_drops_what_was_asked_for(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await written(core, b"old")
+    new = overwrite(core, b"new")
+    held = HeldCommit(new.dataset, monkeypatch)
+    end = asyncio.ensure_future(new.end())
+    await held.reached()
+    drop = asyncio.ensure_future(core.store.remove("d", old.generation))
+    await asyncio.sleep(0.05)
+    assert not drop.done()
+    held.go_on()
+    await end
+    with pytest.raises(NotFound, match="earlier generation"):
+        await drop
+    await same_after_a_crash(core, tmp_path, b"new")
+
+
+async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_does_not(
+    core: Core, tmp_path: Path
+) -> None:
+    old = await written(core, b"old")
+    of_any, of_old = overwrite(core, b"new"), overwrite(core, b"too late", old.generation)
+    await core.store.remove("d")
+    assert manifests(tmp_path) == []
+    with pytest.raises(Conflict, match="is gone now"):
+        await of_old.end()
+    await of_any.end()
+    await same_after_a_crash(core, tmp_path, b"new")
+
+
+async def test_a_lease_that_ends_during_an_overwrite_takes_nothing_of_the_new_generation(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await written(core, b"old")
+    new = overwrite(core, b"new")
+    held = HeldCommit(new.dataset, monkeypatch)
+    end = asyncio.ensure_future(new.end())
+    await held.reached()
+    old.lease_seconds = 0
+    assert core.store.expire() == []
+    held.go_on()
+    await end
+    core.store.expire()
+    await same_after_a_crash(core, tmp_path, b"new")
+
+
+@pytest.mark.parametrize("ending", ["lease", "retention"])
+async def test_what_has_expired_is_found_until_it_cannot_come_back(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    dataset = await written(core, b"x")
+    if ending == "lease":
+        dataset.lease_seconds = 0
+    else:
+        monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", failing(errno.EROFS))
+        core.store.expire()
+        await core.store.disposal.settled()
+        assert core.store.expire() == []
+        assert core.store.find("d") is dataset
+    dataset.lease_seconds = None  # renewed, but it is on its way out
+    core.store.disposal.forget_again()
+    await core.store.disposal.settled()
+    assert manifests(tmp_path) == []
+    assert core.store.expire() == [dataset]
+    assert core.store.get("d") is None
+    assert dataset.dropped is (ending == "lease")
+
+
+async def test_a_manifest_that_the_disk_neither_finishes_nor_removes_is_removed_later(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(core)
+    sink = StreamSink(core, PutCommand("d"), SCHEMA)
+    sink.publish(0, frame(core, b"x"))
+    fsync = os.fsync
+
+    def fsync_before_the_rename(fd: int) -> None:
+        if manifests(tmp_path):
+            failing(errno.EIO)()
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync_before_the_rename)
+        patch.setattr(os, "unlink", failing(errno.EIO))
+        with pytest.raises(Unavailable, match="could not be put on disk") as refused:
+            await sink.end()
+        sink.abort(refused.value)
+        await core.store.disposal.settled()
+    assert len(manifests(tmp_path)) == 1
+    assert restarted(tmp_path).find("d").rows == 1, "what a manifest names is there"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", failing(errno.EIO))
+        with pytest.raises(Unavailable, match="not dropped yet"):
+            await core.store.remove("d")
+    await core.store.remove("d")
+    assert manifests(tmp_path) == []
+    assert restarted(tmp_path).get("d") is None
+
+
+async def test_a_commit_that_is_tried_again_has_the_dictionaries_of_all_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with durable_core(tmp_path, patience_seconds=60) as core:
+        dataset = create(core, partitions=2)
+        for index, data in enumerate((b"one dictionary", b"another one")):
+            message = DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), 0, crc32c(data))
+            state = NO_DICTIONARIES.replaced(0, message, delta=False)
+            dataset.begin_stream(index).publish(frame(core, b"batch", state))
+        await persist(core, dataset, [0], lambda: None)
+        rename, failed = os.rename, False
+
+        def fails_once(before: Any, after: Any) -> None:
+            nonlocal failed
+            if not failed and Path(after).name == MANIFEST_NAME:
+                failed = True
+                failing(errno.EIO)()
+            rename(before, after)
+
+        monkeypatch.setattr(os, "rename", fails_once)
+        await persist(core, dataset, [1], lambda: None)
+        assert failed
+        found = [each.dictionaries for each in _frames(restarted(tmp_path).find("d"))]
+        assert [state.by_id[0][0].payload.data for state in found] == [b"one dictionary", b"another one"]
