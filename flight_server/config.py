@@ -64,6 +64,8 @@ def _host_name(value: object) -> object:
 
 
 def _token(value: object) -> object:
+    if value == "":
+        raise ValueError("a token has at least 1 character")
     if isinstance(value, str) and not (value.isascii() and value.isprintable() and value == value.strip()):
         raise ValueError("a token is printable ASCII, without spaces around it: it travels in a header")
     return value
@@ -181,7 +183,6 @@ class Settings(BaseSettings):
 
     token: Token | None = Field(
         None,
-        min_length=1,
         description="bearer token that every call must carry; better in FLIGHT_SERVER_TOKEN",
     )
     tls_cert: NamedPath | None = Field(None, description="PEM certificate chain; with --tls-key")
