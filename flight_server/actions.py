@@ -13,7 +13,7 @@ from pyarrow import flight
 from . import flight_sql, reports, wire
 from .core import Core
 from .dataset import Dataset
-from .decoder import SchemaMessage
+from .decoder import COSTLY_SCHEMA_BYTES, SchemaMessage
 from .errors import InvalidRequest, Unsupported
 from .infos import expiration, put_locations, timestamp_scalar
 from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket
@@ -71,7 +71,13 @@ async def _create(core: Core, body: bytes) -> bytes:
         raise InvalidRequest(
             f"create: this server does not have kind {request.kind.value!r} yet; use stream, shuffle or source"
         )
-    schema = None if request.schema is None else decode_schema(request.schema)
+    schema = None
+    if request.schema is not None:
+        # In a thread where it is large: its texts are looked at one by one.
+        large = len(request.schema) > COSTLY_SCHEMA_BYTES
+        schema = (
+            await asyncio.to_thread(decode_schema, request.schema) if large else decode_schema(request.schema)
+        )
     if request.kind is Kind.SOURCE:
         # Imported when first needed, and in a thread: Parquet costs 9 MiB and a tenth of a second.
         create = await asyncio.to_thread(_source_creation)

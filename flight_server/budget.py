@@ -68,6 +68,7 @@ MIN_MEMORY_LIMIT_BYTES = 8 << 20
 PROOF_BYTES = 16 << 20
 STALL_SECONDS = 1.0
 MAX_MESSAGE_BYTES = 256 << 20
+MAX_SCHEMA_BYTES = 16 << 20
 
 
 class Budget:
@@ -86,6 +87,13 @@ class Budget:
         self.unproven = self.sends.part("unproven", memory_limit_bytes // 8)
         self.arrivals = self.memory.account("arrivals", memory_limit_bytes // 8)
         self.disk = MemoryPool(disk_limit_bytes, "disk")
+
+    @property
+    def max_schema_bytes(self) -> int:
+        """The largest schema, so that one that is being put and held has room."""
+        limit = self.memory.limit_bytes
+        assert limit is not None
+        return min(MAX_SCHEMA_BYTES, limit // 16)
 
     @property
     def max_message_bytes(self) -> int:

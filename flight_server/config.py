@@ -127,8 +127,8 @@ class Settings(BaseSettings):
     max_schema: Size | None = Field(
         None,
         ge=1,
-        description="largest schema, its metadata included, and largest footer of a source's file; default: 16MiB, "
-        "or 1/8 of the memory limit if that is less",
+        description="largest schema, its metadata included; default: 16MiB, or 1/16 of the memory limit if that "
+        "is less",
     )
     full_validation: bool = Field(
         True, description="check every offset and text of a batch, not only its shape"
@@ -202,6 +202,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"--max-message {self.max_message} is more than 1/8 of --memory-limit {self.memory_limit}: "
                 "such a message could not be sent within the limit"
+            )
+        if self.max_schema is not None and self.max_schema > self.memory_limit // 16:
+            raise ValueError(
+                f"--max-schema {self.max_schema} is more than 1/16 of --memory-limit {self.memory_limit}: "
+                "such a schema could not be held within the limit"
             )
         return self
 

@@ -31,7 +31,6 @@ from .store import Store
 from .turns import Turns
 from .waits import Waits
 
-MAX_SCHEMA_BYTES = 16 << 20
 PROGRESS_SECONDS = 0.5
 READER_STALL_SECONDS = 5.0
 
@@ -87,8 +86,7 @@ class Core:
         # What clients are told; known when the listeners are open.
         self.location: str | None = None
         self.http_location: str | None = None
-        limit_bytes = int(settings.memory_limit)
-        self.max_schema_bytes = int(settings.max_schema or min(MAX_SCHEMA_BYTES, limit_bytes // 8))
+        self.max_schema_bytes = store.schemas.max_bytes = int(settings.max_schema or budget.max_schema_bytes)
         self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
         # Those that are attached, with who reads.
         self.readers: dict[Subscription[Frame], Reader] = {}

@@ -28,7 +28,7 @@ Schemas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -36,10 +36,14 @@ import pyarrow as pa
 from . import wire
 from .checksums import message_crc32c, sent_crc32c
 from .errors import BadFrame, DamagedMessage, InvalidRequest
+from .memory import Reservation
 from .schema_text import check_text
 
 COSTLY_BYTES = 4 << 20
 """A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""
+COSTLY_SCHEMA_BYTES = 64 << 10
+"""A schema whose header has this size takes some milliseconds: its texts are looked at one by one."""
+_DECODED_SCHEMA_COST = 4
 _DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
 
 
@@ -60,14 +64,24 @@ def _has_dictionaries(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class SchemaMessage:
-    """A schema and the IPC header that a producer sent it as."""
+    """A schema, as the IPC header that a producer sent it as. Arrow's own object takes several times as much
+    memory, so it is made when somebody asks for it, and not held.
 
-    schema: pa.Schema
+    Args:
+        room: what the header's bytes are counted in; see ``Store.hold``.
+    """
+
     header: bytes
+    room: Reservation | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, schema: pa.Schema) -> SchemaMessage:
-        return cls(schema, wire.schema_header(schema.serialize().to_pybytes()))
+        return cls(wire.schema_header(schema.serialize().to_pybytes()))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow's object, made anew each time: about 100 ns for each byte of the header."""
+        return pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(self.header)))
 
     def canonical(self) -> bool:
         """True if the dictionary ids are those that pyarrow gives."""
@@ -81,19 +95,20 @@ class SchemaMessage:
         """
         if self.header == other.header:
             return
-        if not self.schema.equals(other.schema, check_metadata=False):
-            raise InvalidRequest(
-                f"the schema differs from dataset {dataset!r}: {_difference(self.schema, other.schema)}; "
-                "cast the batches, or write to another dataset",
-                dataset=dataset,
-            )
         if wire.is_little_endian(self.header) != wire.is_little_endian(other.header):
             raise InvalidRequest(
                 f"the byte order of the batches differs from dataset {dataset!r}; swap it, or write to another "
                 "dataset",
                 dataset=dataset,
             )
-        if has_dictionaries(self.schema) and not (self.canonical() and other.canonical()):
+        mine, theirs = self.schema, other.schema
+        if not mine.equals(theirs, check_metadata=False):
+            raise InvalidRequest(
+                f"the schema differs from dataset {dataset!r}: {_difference(mine, theirs)}; "
+                "cast the batches, or write to another dataset",
+                dataset=dataset,
+            )
+        if has_dictionaries(mine) and not (self.canonical() and other.canonical()):
             raise InvalidRequest(
                 f"the dictionary ids of the schema differ from those of dataset {dataset!r}; "
                 "number them by their place in the schema, or send plain values",
@@ -181,10 +196,14 @@ class FrameDecoder:
 
     Args:
         max_message_bytes: larger messages are refused, and those that decompress to more.
+        max_schema_bytes: a larger schema message is refused before it is decoded.
         full_validation: check every offset and text too, which costs a pass over string columns.
     """
 
-    def __init__(self, *, max_message_bytes: int, full_validation: bool = True) -> None:
+    def __init__(
+        self, *, max_message_bytes: int, full_validation: bool = True, max_schema_bytes: int | None = None
+    ) -> None:
+        self._max_schema_bytes = max_schema_bytes
         self._max_message_bytes = max_message_bytes
         self._full_validation = full_validation
         self._feed = _Feed()
@@ -215,7 +234,8 @@ class FrameDecoder:
             return Inspected(parts, wire.MessageKind.NONE)
         kind = wire.message_kind(parts.header)
         if kind is wire.MessageKind.SCHEMA:
-            return Inspected(parts, kind)
+            costly = len(parts.header) > COSTLY_SCHEMA_BYTES
+            return Inspected(parts, kind, _DECODED_SCHEMA_COST * len(parts.header), costly)
         if self._reader is None:
             raise BadFrame("the first message with a header must be the schema")
         if kind not in (wire.MessageKind.DICTIONARY, wire.MessageKind.RECORD_BATCH):
@@ -285,6 +305,12 @@ class FrameDecoder:
             raise BadFrame("a second schema came; one stream carries one schema")
         if parts.body:
             raise BadFrame("the schema message has a body")
+        if self._max_schema_bytes is not None and len(parts.header) > self._max_schema_bytes:
+            raise BadFrame(
+                f"the schema has {len(parts.header)} bytes with its metadata, more than this server's limit of "
+                f"{self._max_schema_bytes}: write fewer columns or less metadata, or raise --max-schema",
+                limit_bytes=self._max_schema_bytes,
+            )
         self._push(parts)
         try:
             self._reader = pa.ipc.open_stream(pa.PythonFile(self._feed, mode="r"))
@@ -295,7 +321,7 @@ class FrameDecoder:
             raise BadFrame("the schema message is longer than it says")
         # Flight's writers send the header as it is, IPC streams padded to 8 bytes: the same schema is one text.
         header = bytes(parts.header)
-        return SchemaMessage(self._reader.schema, header + b"\0" * (-len(header) % 8))
+        return SchemaMessage(header + b"\0" * (-len(header) % 8))
 
     def _take_dictionary(self, inspected: Inspected, common: dict[str, Any]) -> Accepted:
         number, delta = wire.dictionary_id(inspected.parts.header)

@@ -3,7 +3,7 @@
 A dataset may have 100,000 partitions, and so many endpoints. They are appended to the serialized
 message of the rest (protobuf joins repeated fields), a slice at a time, so that other streams go on.
 
-    FlightInfo       3 endpoint
+    FlightInfo       1 schema   3 endpoint
     FlightEndpoint   1 ticket   2 location   3 expiration_time (Timestamp)
     Ticket           1 ticket
     Location         1 uri
@@ -73,9 +73,8 @@ async def flight_info(core: Core, dataset: Dataset) -> bytes:
         totals = partition.totals
         rows += totals.rows
         total_bytes += totals.bytes
-    schema = dataset.schema.schema if dataset.schema is not None else EMPTY_SCHEMA
     info = flight.FlightInfo(
-        schema,
+        EMPTY_SCHEMA,
         flight.FlightDescriptor.for_path(dataset.name),
         [],
         rows if dataset.sealed else -1,
@@ -86,6 +85,9 @@ async def flight_info(core: Core, dataset: Dataset) -> bytes:
         ),
     )
     parts = [info.serialize()]
+    if dataset.schema is not None:
+        # Of a field that comes twice protobuf takes the last. Arrow's object of a wide schema takes long to make.
+        parts.append(wire.field(1, wire.encapsulate(dataset.schema.header)))
     ends_at = expiration(dataset)
     common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
     common += b"".join(_location(uri) for uri in locations(core))

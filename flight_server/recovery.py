@@ -202,7 +202,7 @@ def _restore(store: Store, found: _Generation) -> None:
         manifest.dataset,
         kind=Kind(manifest.kind),
         partitions=manifest.partition_count,
-        schema=schema,
+        schema=None if schema is None else store.schemas.recovered(schema),
         producers=manifest.producers,
         retention=retention,
         lease_seconds=manifest.lease_seconds,
@@ -236,7 +236,8 @@ def _schema(manifest: Manifest) -> SchemaMessage | None:
         return None
     try:
         header = base64.b64decode(manifest.schema, validate=True)
-        return SchemaMessage(pa.ipc.read_schema(pa.py_buffer(encapsulate(header))), header)
+        pa.ipc.read_schema(pa.py_buffer(encapsulate(header)))  # it is one
+        return SchemaMessage(header)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Torn(f"its schema is not one: {error}") from error
 

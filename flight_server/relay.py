@@ -148,7 +148,7 @@ class RelaySource:
             raise InvalidRequest(
                 f"source: {spec} has {len(tickets)} endpoints; 1 to {MAX_PARTITIONS} are relayed"
             )
-        return cls(spec, SchemaMessage(schema, header), tickets, **options)
+        return cls(spec, SchemaMessage(header), tickets, **options)
 
     def describe(self, index: int) -> str:
         return f"{self._spec} partition {index}"

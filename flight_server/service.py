@@ -33,7 +33,6 @@ from typing import Any
 
 import grpc
 import structlog
-from pyarrow import flight
 
 from . import gets, infos, puts, wire
 from .actions import run as run_action
@@ -206,7 +205,7 @@ class FlightService:
         """The SchemaResult of one dataset."""
         dataset = self._described(request)
         schema = await gets.schema_of(self._core, dataset, Reader(dataset.name, 0, context.peer()))
-        return bytes(flight.SchemaResult(schema.schema).serialize())
+        return wire.field(1, wire.encapsulate(schema.header))
 
     def _described(self, request: bytes) -> Dataset:
         return self._core.store.find(puts.parse_descriptor(request).dataset)

@@ -41,6 +41,7 @@ from .generations import from_this_process, new_generation
 from .ownership import DATASETS_NAME, Marker
 from .protocol import CreateRequest, Ticket, parse_partition
 from .repeated_creation import check_same
+from .schemas import Schemas
 from .spill import SegmentWriter
 
 DEFAULT_MAX_DATASETS = 100_000
@@ -68,6 +69,7 @@ class Store:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budget = budget
+        self.schemas = Schemas(budget)
         self.data_dir = data_dir
         self.draining = False
         self.started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -87,8 +89,7 @@ class Store:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._sequence = 0
         self.owner = ""
-        # What lies among the datasets' directories and is not this server's: it is left alone.
-        self.foreign: list[str] = []
+        self.foreign: list[str] = []  # among the datasets' directories, and not this server's
 
     def __iter__(self) -> Iterator[Dataset]:
         return iter(list(self._datasets.values()))
@@ -177,7 +178,7 @@ class Store:
         known = self._datasets.get(request.dataset)
         if known is not None and known.failure is None:
             check_same(known, request, schema)
-            known.describe(schema)
+            known.describe(None if schema is None else self.schemas.hold(schema, known.name))
             known.touch()
             return known, False
         dataset = self.prepare(request, schema)
@@ -240,7 +241,7 @@ class Store:
             request.dataset,
             kind=request.kind,
             partitions=request.partitions,
-            schema=schema,
+            schema=None if schema is None else self.schemas.hold(schema, request.dataset),
             producers=request.producers,
             retention=request.retention,
             lease_seconds=lease_seconds,

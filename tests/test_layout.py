@@ -68,7 +68,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("frames",),
     ("records",),
     ("frame_table",),
-    ("config", "durable_files", "lifetime", "manifest", "partition", "readback"),
+    ("config", "durable_files", "lifetime", "manifest", "partition", "readback", "schemas"),
     ("attempts",),
     ("dataset", "disposal", "source_contract"),
     ("encoder", "repeated_creation", "repetition", "victims"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ import pytest
 
 from tests.support.raw_flight import RawFlight, Refused, command, field, flight_data, path, put_messages
 from tests.support.server_process import ServerProcess
+
+from .data import used_bytes
 
 MIB = 1 << 20
 BATCH = pa.record_batch({"n": [1]})
@@ -75,3 +78,26 @@ def test_a_compressed_grpc_message_is_refused_before_it_is_decompressed(
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
             assert "is disabled" in refused.value.details()
     assert server.peak_rss_bytes() - before < 50 * MIB
+
+
+def schema_of(size_bytes: int) -> pa.Schema:
+    return BATCH.schema.with_metadata({"x": "y" * size_bytes})
+
+
+def test_a_schema_that_is_too_large_is_refused_by_create_and_by_a_put(raw: RawFlight) -> None:
+    large = schema_of(4 * MIB + 100_000)  # of 64 MiB a sixteenth is 4
+    text = base64.b64encode(large.serialize()).decode()
+    with pytest.raises(Refused, match="--max-schema"):
+        raw.action("create", {"dataset": "d", "schema": text})
+    first = put_messages(path("d"), [BATCH.cast(large)])[0]
+    with pytest.raises(Refused, match="limit of"):
+        raw.put([first])
+    assert list(raw.action("statistics")["datasets"]) == ["bystander"]
+
+
+def test_a_put_with_a_large_schema_is_whole_and_its_schema_is_counted(raw: RawFlight) -> None:
+    before = used_bytes(raw)
+    schema = schema_of(MIB // 2)
+    raw.put(put_messages(path("d"), [BATCH.cast(schema)]))
+    assert used_bytes(raw) - before > MIB // 2
+    assert raw.get(b"d")[0].count(b"y") >= MIB // 2
