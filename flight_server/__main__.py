@@ -114,6 +114,7 @@ def serve(
     budget_deadline_seconds: Annotated[float | None, _option("budget_deadline_seconds")] = None,
     max_schema: Annotated[str | None, _option("max_schema")] = None,
     stall_seconds: Annotated[float | None, _option("stall_seconds")] = None,
+    resume_seconds: Annotated[float | None, _option("resume_seconds")] = None,
     put_idle_seconds: Annotated[float | None, _option("put_idle_seconds")] = None,
     schema_seconds: Annotated[float | None, _option("schema_seconds")] = None,
     keepalive_seconds: Annotated[float | None, _option("keepalive_seconds")] = None,

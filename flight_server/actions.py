@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import time
 from collections.abc import Awaitable, Callable
 
 import pyarrow as pa
 from pyarrow import flight
 
 from . import flight_sql, reports, wire
+from .acknowledgements import ACKNOWLEDGE, AcknowledgeRequest
 from .core import Core
 from .dataset import Dataset
 from .decoder import COSTLY_SCHEMA_BYTES, SchemaMessage
@@ -124,6 +126,14 @@ async def _renew(core: Core, body: bytes) -> bytes:
     return dump_json({"dataset": dataset.name, "lease_left_seconds": dataset.lease_left_seconds})
 
 
+async def _acknowledge(core: Core, body: bytes) -> bytes:
+    request = AcknowledgeRequest.parse(body)
+    dataset = core.store.find(request.dataset, request.generation)
+    dataset.partition(request.partition).acknowledge(request.reader, request.frames, time.monotonic())
+    dataset.touch()
+    return dump_json({"frames": request.frames})
+
+
 async def _statistics(core: Core, body: bytes) -> bytes:
     return dump_json(await reports.statistics(core, reports.Page.parse(body, "statistics")))
 
@@ -177,6 +187,7 @@ _HANDLERS: dict[str, Callable[[Core, bytes], Awaitable[bytes]]] = {
     "seal": _seal,
     "drop": _drop,
     "renew": _renew,
+    ACKNOWLEDGE: _acknowledge,
     "statistics": _statistics,
     "why": _why,
     "locations": _locations,

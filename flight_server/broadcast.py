@@ -15,10 +15,9 @@ Late readers
     that item go, ``subscribe`` raises :class:`Gone`: never a part without saying so.
 
 Retention
-    With ``retain_readers=n`` an item is let go as soon as ``n`` subscriptions have passed it and all
-    items before it. A subscription passes an item when it comes back for the next one (or for the
-    end); so a reader that is cancelled in between has not passed what it was just given. One that
-    resumes at its position counts on from there, so over several connections it counts once.
+    With ``retain_readers=n`` an item is released as soon as ``n`` readers have passed it and all items before
+    it. Taking an item passes nothing: the reader may not have received it. Who knows what a reader has says so
+    with ``passed`` (see ``places``).
 
 No lost wake-up
     ``(number of items, ended)`` is one piece of state: ``next_nowait`` reads both in one step without
@@ -30,13 +29,11 @@ Failing
     its own, raised ``from`` the cause.
 
 Cancelling
-    Cancelling ``wait`` or ``__anext__`` loses nothing: an item is taken in the same step in which it
-    is returned. After a cancelled ``__anext__`` the next call returns the same item.
+    Cancelling ``wait`` or ``__anext__`` loses nothing: an item is taken in the step that returns it.
 
 Concurrency
-    One event loop. No method but ``wait`` and ``__anext__`` awaits. The shape follows tokio's
-    ``sync::broadcast`` and trio's memory channels; keeping items for late readers is
-    datafusion-distributed's ``broadcast``.
+    One event loop. Only ``wait`` and ``__anext__`` await. The shape follows tokio's ``sync::broadcast`` and trio's
+    memory channels; keeping items for late readers is datafusion-distributed's ``broadcast``.
 """
 
 from __future__ import annotations
@@ -47,6 +44,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeVar
 
+from .errors import FlightShuffleError
 from .items import Items, KeptItems
 from .passes import Passes
 
@@ -96,7 +94,7 @@ class BroadcastQueue(Generic[T]):
     """See the module's text.
 
     Args:
-        retain_readers: release an item after this many subscriptions have passed it; None keeps all.
+        retain_readers: release an item after this many readers have passed it; None keeps all.
         items: where they are held, empty and for this queue alone; None for :class:`KeptItems`.
     """
 
@@ -187,9 +185,7 @@ class BroadcastQueue(Generic[T]):
             self._wake()
 
     def close(self) -> None:
-        """The last item was published: readers end cleanly after it. Twice is fine; after ``fail`` it
-        changes nothing, because a failure must not be painted over.
-        """
+        """The last item was published: readers end cleanly after it. Twice is fine; after ``fail`` it does nothing."""
         if not self._ended:
             self._ended = True
             self._wake()
@@ -273,10 +269,11 @@ class BroadcastQueue(Generic[T]):
         if self._passes is not None:
             self._passes = Passes(self._passes.wanted, self._first)
 
-    def _passed(self, index: int) -> None:
+    def passed(self, start: int, stop: int, by: int = 1) -> None:
+        """A reader has these items, or with ``by=-1`` counts no more for them; what enough have passed is released."""
         if self._passes is None:
             return
-        self._passes.add(index)
+        self._passes.add(start, min(stop, self._length), by)
         first = self._passes.first
         if first > self._first:
             self._gone_bytes = self._bytes_before(first)
@@ -298,13 +295,13 @@ class BroadcastQueue(Generic[T]):
 class Subscription(Generic[T]):
     """One reader's place in a queue. Iterate it, or use ``next_nowait`` and ``wait``."""
 
-    __slots__ = ("__weakref__", "_closed", "_handed", "_position", "_queue", "start")
+    __slots__ = ("__weakref__", "_cause", "_closed", "_position", "_queue", "start")
 
     def __init__(self, queue: BroadcastQueue[T], start: int) -> None:
         self._queue = queue
         self.start = start
         self._position = start
-        self._handed = False  # the item before the position was handed out and not yet passed
+        self._cause: FlightShuffleError | None = None
         self._closed = False
 
     @property
@@ -318,29 +315,27 @@ class Subscription(Generic[T]):
         return self._queue.total_bytes - self._queue._bytes_before(self._position)
 
     def next_nowait(self) -> T:
-        """Take the next item; the one before counts as passed.
+        """Take the next item.
 
         Raises:
             WouldBlock: there is none yet; ``wait`` returns when that may have changed.
             EndOfQueue: there is none and there will be none. Again at every further call.
             Gone: retention let it go, because enough *other* readers have passed it.
             ValueError: the subscription was closed.
-            Exception: a fresh copy of what ``fail`` was called with.
+            Exception: a fresh copy of what ``end`` or the queue's ``fail`` was called with.
         """
+        if self._cause is not None:
+            raise self._cause.fresh()
         if self._closed:
             raise ValueError("the subscription is closed")
         queue = self._queue
         if queue._cause is not None:
             queue._raise_failure()
-        if self._handed:
-            self._handed = False
-            queue._passed(self._position - 1)
         if self._position < queue._first:
             raise Gone(self._position, queue._first)
         if self._position < queue._length:
             item = queue._items.item(self._position)
             self._position += 1
-            self._handed = True
             return item
         if queue._ended:
             raise EndOfQueue
@@ -382,6 +377,11 @@ class Subscription(Generic[T]):
                 await self.wait()
             except EndOfQueue:
                 raise StopAsyncIteration from None
+
+    def end(self, cause: FlightShuffleError) -> None:
+        """Close it for its reader, who gets a fresh copy of the cause at its next call."""
+        self._cause = cause
+        self.close()
 
     def close(self) -> None:
         """Leave the queue; a task that waits is woken and gets ValueError. Twice is fine."""

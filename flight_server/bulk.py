@@ -54,7 +54,6 @@ from .protocol import (
     CHECKSUMS_HEADER,
     FRAMES_TRAILER,
     FROM_TRAILER,
-    GENERATION_HEADER,
     PARTITION_HEADER,
     ROWS_TRAILER,
 )
@@ -143,6 +142,7 @@ class BulkRead:
         partition: None for all of the dataset's partitions, one after the other.
         start: the first frame; 0 for a whole dataset.
         peer: who asks, for waits and statistics.
+        reader: what the reader calls itself, see ``places``.
     """
 
     core: Core
@@ -150,6 +150,7 @@ class BulkRead:
     partition: int | None
     start: int
     peer: str
+    reader: str | None = None
 
     def check(self) -> None:
         """Raise now, while an HTTP status can still be sent, what reading would raise at once.
@@ -176,7 +177,7 @@ class BulkRead:
             partitions, sealed = [self.dataset.partition(self.partition)], True
         sealed = sealed and all(partition.state is PartitionState.SEALED for partition in partitions)
         return {
-            GENERATION_HEADER: self.dataset.generation,
+            **dict(gets.head_of_read(self.dataset)),
             SEALED_HEADER: "true" if sealed else "false",
             PARTITION_HEADER: self.dataset.name + ("" if self.partition is None else f"/{self.partition}"),
             FROM_TRAILER: str(self.start),
@@ -210,11 +211,13 @@ class BulkRead:
             first = Message(wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header))
             await core.deliver(stream.write, chunks_of([first], checked=checked), reader)
             for index in partitions:
-                reader = Reader(dataset.name, index, peer, pace)
+                reader = Reader(dataset.name, index, peer, pace, self.reader)
                 await self._send_partition(stream, reader, checked=checked)
                 # Now: a source's partition may be released as soon as it has no reader.
                 totals.append(dataset.partition(index).totals)
             await core.deliver(stream.finish, self._totals(totals), reader)
+            for index in partitions:
+                gets.ended(dataset, Reader(dataset.name, index, peer, name=self.reader), self.start)
         finally:
             stream.cut_unless_whole()
         return stream

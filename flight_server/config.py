@@ -148,6 +148,11 @@ class Settings(BaseSettings):
         description="what has begun to come and stands still for so long is ended; also a reader that takes "
         "nothing, after 5 s at most, when others get nothing because of it",
     )
+    resume_seconds: float = Field(
+        60.0,
+        ge=0,
+        description="how long a reader whose connection broke keeps its place, see 'readers' retention",
+    )
     put_idle_seconds: float = Field(
         900.0,
         ge=0,

@@ -22,10 +22,12 @@ A reader that starts at frame k (``from``) is sent the dictionaries in force at 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
+from .acknowledgements import ACKNOWLEDGE_HEADER
 from .broadcast import EndOfQueue, Gone, Subscription, WouldBlock
 from .core import Core
 from .dataset import Dataset
@@ -33,8 +35,8 @@ from .decoder import SchemaMessage
 from .errors import CorruptFrame, InvalidRequest, Unavailable
 from .frames import NO_DICTIONARIES, Frame, Message, Payload, missing_messages
 from .memory import Reservation
-from .partition import Partition, Totals
-from .protocol import CRC_TRAILER, FRAMES_TRAILER, FROM_TRAILER, ROWS_TRAILER
+from .partition import Partition, PartitionState, Totals
+from .protocol import CRC_TRAILER, FRAMES_TRAILER, FROM_TRAILER, GENERATION_HEADER, ROWS_TRAILER
 from .readback import ReadBack, Reader
 
 
@@ -119,6 +121,12 @@ async def schema_of(core: Core, dataset: Dataset, reader: Reader) -> SchemaMessa
         ) from None
 
 
+def head_of_read(dataset: Dataset) -> list[tuple[str, str]]:
+    """What the headers of both lanes say at the start of a read."""
+    counted = [(ACKNOWLEDGE_HEADER, "frames")] if dataset.retention.readers is not None else []
+    return [(GENERATION_HEADER, dataset.generation), *counted]
+
+
 def end_of_read(totals: Totals, start: int) -> list[tuple[str, str]]:
     """What the trailers of both lanes say at the end of a read from frame ``start``."""
     return [
@@ -141,10 +149,8 @@ async def read(
     """
     partition = dataset.partition(reader.partition)
     dataset.want(reader.partition)
-    if dataset.retention.readers is not None:
-        run_bytes = 0  # a frame counts as passed when the next is taken: not before it was sent
     subscription, epoch = partition.subscribe(start), partition.epoch
-    with core.reading(subscription, reader):
+    with core.reading(subscription, reader), _place(core, dataset, reader, subscription):
         back = ReadBack(
             reader,
             subscription,
@@ -191,6 +197,27 @@ def _corruption_told(core: Core, dataset: Dataset, partition: Partition, epoch: 
         yield
     except CorruptFrame as corrupt:
         raise core.frame_lost(dataset, partition, epoch, corrupt).fresh() from corrupt
+
+
+@contextmanager
+def _place(core: Core, dataset: Dataset, reader: Reader, subscription: Subscription[Frame]) -> Iterator[None]:
+    """The place of a reader that has a name, where that counts."""
+    if reader.name is None or dataset.retention.readers is None:
+        yield
+        return
+    places = dataset.partition(reader.partition).places
+    places.take(reader.name, subscription, time.monotonic())
+    try:
+        yield
+    finally:
+        places.leave(reader.name, subscription, time.monotonic() + core.settings.resume_seconds)
+
+
+def ended(dataset: Dataset, reader: Reader, start: int) -> None:
+    """The stream from frame ``start`` has ended cleanly, its last byte included. See ``places``."""
+    partition = dataset.partition(reader.partition)
+    if reader.name is None and partition.state is PartitionState.SEALED:
+        partition.passed(start, time.monotonic())
 
 
 def check_start(partition: Partition, start: int) -> None:

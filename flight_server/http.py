@@ -1,6 +1,7 @@
 """The HTTP side: the bulk lane, and what people and monitoring look at.
 
-    GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (see ``bulk``)
+    GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (see ``bulk``);
+                                                                      reader=… see ``places``
     GET  /v1/datasets/{dataset}?generation=…                          all its partitions (see ``bulk``)
     HEAD of both                                                      generation, sealed, totals
     POST /v1/put                                                      takes a put        (see ``intake``)
@@ -64,7 +65,7 @@ from .core import Core
 from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
 from .http_errors import Runner, refusal
-from .protocol import Ticket, parse_partition
+from .protocol import Ticket, check_attempt, parse_partition
 from .put_framing import PUT_PATH
 from .strict_json import dump_json
 
@@ -222,10 +223,11 @@ class HttpServer:
             dataset = store.find(name, query.get("generation"))
             wanted = bulk.BulkRead(self._core, dataset, None, 0, peer)
         else:
-            query = _query(request, "generation", "from")
+            query = _query(request, "generation", "from", "reader")
             index, start = parse_partition(found["partition"]), _frame_number(query.get("from", "0"))
             dataset, _ = store.resolve(Ticket(name, index, query.get("generation"), start))
-            wanted = bulk.BulkRead(self._core, dataset, index, start, peer)
+            reader = check_attempt(query["reader"], "reader") if "reader" in query else None
+            wanted = bulk.BulkRead(self._core, dataset, index, start, peer, reader)
         dataset.touch()
         if request.method == "HEAD":
             wanted.check()

@@ -40,10 +40,11 @@ from itertools import pairwise
 from .broadcast import BroadcastQueue, Gone, Subscription
 from .changes import Changes
 from .checksums import running_crc32c
-from .errors import Conflict, DatasetDropped, FlightShuffleError, Released
+from .errors import Conflict, DatasetDropped, FlightShuffleError, InvalidRequest, Released
 from .frame_table import FrameTable
 from .frames import Frame
 from .metadata import Metadata
+from .places import Places
 from .records import Record, Records
 
 NEAR_FRAMES = 2
@@ -101,6 +102,7 @@ class Partition:
         "_changes",
         "_crc32c",
         "_metadata",
+        "_places",
         "_queue",
         "_retain_readers",
         "_rows",
@@ -135,6 +137,7 @@ class Partition:
     def _begin(self) -> None:
         self._table = FrameTable(self._metadata, self.dataset, self.index)
         self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._retain_readers, self._table)
+        self._places: Places | None = None
         self._rows = 0
         self._crc32c = 0
 
@@ -287,6 +290,35 @@ class Partition:
             return self._queue.subscribe(start)
         except Gone as gone:
             raise self.released(gone) from None
+
+    @property
+    def places(self) -> Places:
+        """Of readers that have a name; made when the first one comes."""
+        if self._places is None:
+            self._places = Places(self._queue.passed)
+        return self._places
+
+    def passed(self, start: int, now: float) -> None:
+        """A reader without a name has had all frames from ``start`` on; see ``places``."""
+        if self._places is not None:
+            self._places.expire(now)
+        self._queue.passed(start, len(self._queue))
+
+    def acknowledge(self, reader: str, frames: int, now: float) -> None:
+        """A reader with a name has the first ``frames`` frames.
+
+        Raises:
+            NotFound: it has no place.
+            InvalidRequest: there are not so many frames.
+        """
+        if frames > len(self._queue):
+            raise InvalidRequest(
+                f"dataset {self.dataset!r} partition {self.index} has {len(self._queue)} frames, and reader "
+                f"{reader!r} acknowledges {frames}",
+                dataset=self.dataset,
+                partition=self.index,
+            )
+        self.places.acknowledge(reader, frames, now)
 
     def released(self, gone: Gone) -> Released:
         """What a reader is told whose next frame retention has let go."""

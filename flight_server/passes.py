@@ -23,15 +23,16 @@ class Passes:
         self._passes = 0  # of the first item
         self._borders: dict[int, int] = {}
 
-    def add(self, index: int) -> None:
-        """One more reader has passed this item."""
-        if index < self.first:
+    def add(self, start: int, stop: int, by: int = 1) -> None:
+        """So many more readers have passed these items; with -1, one that was counted for them counts no more."""
+        start = max(start, self.first)
+        if start >= stop:
             return
-        if index == self.first:
-            self._passes += 1
+        if start == self.first:
+            self._passes += by
         else:
-            self._change(index, 1)
-        self._change(index + 1, -1)
+            self._change(start, by)
+        self._change(stop, -by)
         while self._passes >= self.wanted:
             self.first += 1
             self._passes += self._borders.pop(self.first, 0)

@@ -5,7 +5,7 @@ wrong type or an illegal name is an :class:`~flight_server.errors.InvalidRequest
 wrong and what is allowed. What is rendered here parses here to the same value.
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
-    ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from"}
+    ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "reader"}
     commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}, the last message of a shuffle producer
     actions     JSON bodies, one class each below
 """
@@ -78,9 +78,11 @@ def parse_partition(text: str) -> int:
     return int(text)
 
 
-def bulk_path(dataset: str, partition: int, generation: str | None = None, from_: int = 0) -> str:
+def bulk_path(
+    dataset: str, partition: int, generation: str | None = None, from_: int = 0, reader: str | None = None
+) -> str:
     """Path and query of a partition on the bulk lane. Names need no escaping by their alphabet."""
-    wanted = {"generation": generation, "from": from_ or None}
+    wanted = {"generation": generation, "from": from_ or None, "reader": reader}
     query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
     return f"/v1/datasets/{dataset}/partitions/{partition}" + (f"?{query}" if query else "")
 
@@ -136,33 +138,18 @@ class PutCommand:
         return dump_json({key: value for key, value in body.items() if value is not None})
 
 
-def parse_path(path: list[bytes]) -> tuple[str, int | None]:
-    """Dataset and partition of a PATH descriptor; partition None when it was not named.
-
-    Raises:
-        InvalidRequest: no element, more than two, or an illegal one.
-    """
-    if not 1 <= len(path) <= 2:
-        raise InvalidRequest(
-            f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"
-        )
-    try:
-        parts = [part.decode() for part in path]
-    except UnicodeDecodeError:
-        raise InvalidRequest("a PATH descriptor must be UTF-8 text") from None
-    return check_dataset_name(parts[0]), parse_partition(parts[1]) if len(parts) == 2 else None
-
-
 @dataclass(frozen=True)
 class Ticket:
     """What a DoGet reads: ``generation`` None means whichever is current, ``partition`` None partition 0
-    of a dataset that has only that one; ``from_`` is the sequence number of the first frame wanted.
+    of a dataset that has only that one; ``from_`` is the sequence number of the first frame wanted; ``reader``
+    is a name by which a reader comes again, see ``places``.
     """
 
     dataset: str
     partition: int | None = None
     generation: str | None = None
     from_: int = 0
+    reader: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> Ticket:
@@ -179,6 +166,7 @@ class Ticket:
             generation=fields.text("generation"),
             partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
             from_=fields.integer("from", 0, 2**53) or 0,
+            reader=None if (name := fields.any("reader")) is None else check_attempt(name, "reader"),
         )
         fields.end()
         return ticket
@@ -191,6 +179,8 @@ class Ticket:
             body["partition"] = self.partition
         if self.from_:
             body["from"] = self.from_
+        if self.reader is not None:
+            body["reader"] = self.reader
         return dump_json(body)
 
 
@@ -231,7 +221,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Retention:
-    """How long frames stay: until dropped, until ``readers`` have passed them, or ``seconds`` long."""
+    """How long frames stay: until dropped, until ``readers`` have passed them (see ``places``), or ``seconds`` long."""
 
     readers: int | None = None
     seconds: float | None = None
@@ -388,6 +378,7 @@ ACTIONS: dict[str, str] = {
     "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}}",
     "drop": "Drop a dataset and what it holds: {dataset, generation}",
     "renew": "Renew a dataset's lease: {dataset, generation}",
+    "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",
     "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",
     "why": "Every stream that waits: for what, for how long, for which peer: {dataset, first, limit}",
     "locations": "Where this server is reached, and where it takes puts on the bulk lane: {}",

@@ -37,13 +37,14 @@ from .budget import reserve
 from .checksums import crc32c, message_crc32c, running_crc32c, sent_crc32c
 from .control import check_size
 from .core import Core
+from .dataset_names import check_dataset_name
 from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
 from .errors import BadFrame, Conflict, DamagedMessage, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from .memory import Reservation
 from .metadata import FRAME_BYTES
 from .producers import Producer
-from .protocol import Commit, Kind, PutCommand, parse_path
+from .protocol import Commit, Kind, PutCommand, parse_partition
 from .sinks import AttemptSink, Sink, StreamSink
 from .strict_json import dump_json
 from .wire import MessageKind, locate
@@ -66,6 +67,23 @@ class Answers(Protocol):
 
     async def confirm_end(self) -> None:
         """Return only if the client has ended its requests itself, and its call has not broken off."""
+
+
+def parse_path(path: list[bytes]) -> tuple[str, int | None]:
+    """Dataset and partition of a PATH descriptor; partition None when it was not named.
+
+    Raises:
+        InvalidRequest: no element, more than two, or an illegal one.
+    """
+    if not 1 <= len(path) <= 2:
+        raise InvalidRequest(
+            f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"
+        )
+    try:
+        parts = [part.decode() for part in path]
+    except UnicodeDecodeError:
+        raise InvalidRequest("a PATH descriptor must be UTF-8 text") from None
+    return check_dataset_name(parts[0]), parse_partition(parts[1]) if len(parts) == 2 else None
 
 
 def parse_descriptor(data: bytes) -> PutCommand:

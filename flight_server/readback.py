@@ -59,12 +59,13 @@ _Results = list[bytes | CorruptFrame | DiskTrouble]
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads, for waits and errors, and whether it takes what it gets."""
+    """Who reads, for waits and errors, and whether it takes what it gets; ``name`` is its own, see ``places``."""
 
     dataset: str
     partition: int
     peer: str
     pace: Pace = field(default_factory=Pace, compare=False)
+    name: str | None = None
 
 
 class ReadBack:

@@ -209,6 +209,7 @@ async def _details(core: Core, dataset: Dataset, page: Page) -> dict[str, Any]:
             "frames": totals.frames,
             "bytes": totals.bytes,
             "resident_bytes": partition.resident_bytes,
+            "frames_left": partition.frames_left,
             "readers": len(subscriptions),
             "subscriptions": [_reader(core, each) for each in subscriptions[: page.limit]],
         }

@@ -50,7 +50,7 @@ from .errors import (
     Unsupported,
 )
 from .producers import Producer
-from .protocol import ACTIONS, GENERATION_HEADER, Ticket
+from .protocol import ACTIONS, Ticket
 from .readback import Reader
 
 SERVICE = "arrow.flight.protocol.FlightService"
@@ -218,8 +218,8 @@ class FlightService:
         ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))
         dataset, index = self._core.store.resolve(ticket)
         dataset.touch()
-        reader = Reader(dataset.name, index, context.peer())
-        await context.send_initial_metadata(((GENERATION_HEADER, dataset.generation),))
+        reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
+        await context.send_initial_metadata(tuple(gets.head_of_read(dataset)))
         schema = await gets.schema_of(self._core, dataset, reader)
         await context.write(wire.flight_data(schema.header))
         async with aclosing(gets.read(self._core, dataset, reader, ticket.from_)) as runs:
@@ -227,6 +227,7 @@ class FlightService:
                 await self._send(run, reader, context)
         totals = dataset.partition(index).totals
         context.set_trailing_metadata(tuple(gets.end_of_read(totals, ticket.from_)))
+        gets.ended(dataset, reader, ticket.from_)
 
     async def _send(self, run: gets.Run, reader: Reader, context: Context) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.

@@ -64,7 +64,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "protocol",
         "quarantine",
     ),
-    ("budget", "chunks", "decoder", "spill"),
+    ("acknowledgements", "budget", "chunks", "decoder", "places", "spill"),
     ("frames",),
     ("records",),
     ("frame_table",),
@@ -91,6 +91,7 @@ LAYER_OF = {module: number for number, layer in enumerate(LAYERS) for module in 
 # Shared with the client, or so central that they must be testable with nothing installed.
 PURE = frozenset(
     {
+        "acknowledgements",
         "broadcast",
         "dataset_names",
         "errors",
@@ -110,6 +111,7 @@ FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "su
 SHARED = frozenset(
     {
         "flight_server",
+        "flight_server.acknowledgements",
         "flight_server.checksums",
         "flight_server.dataset_names",
         "flight_server.errors",

@@ -50,7 +50,9 @@ def target_of(location: str, ticket: Ticket) -> str:
     """Path and query of the GET for a ticket. A location with a path of its own keeps it."""
     parts = urlsplit(location)
     if parts.path in ("", "/"):
-        return bulk_path(ticket.dataset, ticket.partition or 0, ticket.generation, ticket.from_)
+        return bulk_path(
+            ticket.dataset, ticket.partition or 0, ticket.generation, ticket.from_, ticket.reader
+        )
     query = dict(parse_qsl(parts.query))
     if ticket.generation is not None:
         query["generation"] = ticket.generation

@@ -50,6 +50,7 @@ from flight_server.checksums import running_crc32c
 from flight_server.errors import NotFound, PartitionFailed, Released, StaleTicket, Unavailable
 from flight_server.protocol import FROM_TRAILER, Ticket
 from spark_client.lanes import BrokenStream, LaneChoice, Reading, generation_of
+from spark_client.lanes.acknowledging import Acknowledging
 from spark_client.lanes.addresses import Address, addresses
 from spark_client.lanes.bulk import BulkReading
 from spark_client.lanes.grpc import GrpcReading
@@ -91,6 +92,7 @@ class PartitionStream:
         self._crc32c = 0 if ticket.from_ == 0 else None  # of the frames so far, if all of them are known
         self.lane = lane
         self._addresses = addresses(server, locations, lane)
+        self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition)
         self._asked_from = self.start
         self._turn = 0
         self._failures = 0
@@ -164,6 +166,9 @@ class PartitionStream:
                 self.rows += sum([batch.num_rows for batch in run.batches])
                 self._sum_up(run)
                 self._failures = 0
+                self._acknowledging.received(run, self.next_frame)
+            else:
+                self._acknowledging.all_received(self.next_frame)
             return run
 
     def overdue(self, now_seconds: float) -> bool:
@@ -254,7 +259,8 @@ class PartitionStream:
 
     def _begin(self, address: Address) -> None:
         self._asked_from = self.next_frame
-        ticket = Ticket(self.dataset, self.partition, self.generation, self._asked_from)
+        reader = self._acknowledging.reader
+        ticket = Ticket(self.dataset, self.partition, self.generation, self._asked_from, reader)
         self._reading = reading = self._reading_at(address, ticket)
         try:
             # Whoever cancels sets the flag first and looks for the reading then; here it is the other way.
@@ -270,6 +276,7 @@ class PartitionStream:
             raise
         self.generation = self.generation or generation
         self._schema = schema
+        self._acknowledging.opened(reading.headers, generation)
 
     def _open(self, reading: Reading, address: Address) -> pa.Schema:
         timeouts = self.server.timeouts

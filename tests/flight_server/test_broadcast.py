@@ -32,7 +32,7 @@ from flight_server.broadcast import (
     Subscription,
     WouldBlock,
 )
-from flight_server.errors import ProducerFailed
+from flight_server.errors import Conflict, ProducerFailed
 from flight_server.items import KeptItems
 
 
@@ -46,7 +46,6 @@ class Reader:
 
     subscription: Subscription[int]
     position: int
-    handed: bool = False
     closed: bool = False
     taken: list[int] = field(default_factory=list)
 
@@ -133,7 +132,6 @@ class QueueMachine(RuleBasedStateMachine):
             assert broken.value.__cause__ is self.cause
             assert broken.value.args == self.cause.args
             return
-        self._pass(reader)
         if reader.position < self.first:
             with pytest.raises(Gone):
                 reader.subscription.next_nowait()
@@ -142,18 +140,17 @@ class QueueMachine(RuleBasedStateMachine):
             assert taken == self.items[reader.position][0]
             reader.taken.append(taken)
             reader.position += 1
-            reader.handed = True
         else:
             with pytest.raises(EndOfQueue if self.ended else WouldBlock):
                 reader.subscription.next_nowait()
 
-    def _pass(self, reader: Reader) -> None:
-        if not reader.handed:
+    @rule(start=st.integers(0, 30), count=st.integers(0, 30))
+    def pass_some(self, start: int, count: int) -> None:
+        self.queue.passed(start, start + count)
+        if self.retain_readers is None or self.cause is not None:
             return
-        reader.handed = False
-        if self.retain_readers is None or reader.position - 1 < self.first:
-            return
-        self.passes[reader.position - 1] += 1
+        for index in range(max(start, self.first), min(start + count, len(self.items))):
+            self.passes[index] += 1
         while self.first < len(self.items) and self.passes[self.first] >= self.retain_readers:
             self.first += 1
 
@@ -255,7 +252,7 @@ def test_a_failure_lets_go_of_every_item_at_once() -> None:
     reader.close()
 
 
-def test_an_item_goes_as_soon_as_enough_readers_have_come_back_for_the_next() -> None:
+def test_an_item_goes_as_soon_as_enough_readers_have_passed_it() -> None:
     class Item:
         pass
 
@@ -266,31 +263,30 @@ def test_an_item_goes_as_soon_as_enough_readers_have_come_back_for_the_next() ->
         seen.append(weakref.ref(item))
         queue.publish(item, 1)
         del item
-    one, other = queue.subscribe(), queue.subscribe()
-    for reader in (one, other):
-        reader.next_nowait()
-        reader.next_nowait()
+    with queue.subscribe() as one, queue.subscribe() as other:
+        for reader in (one, other):
+            for _ in range(3):
+                reader.next_nowait()
+    assert [reference() is None for reference in seen] == [False, False, False], "taken, not passed"
+    queue.passed(0, 2)
+    queue.passed(0, 1)
     assert [reference() is None for reference in seen] == [True, False, False]
-    # The second item was handed to both, but neither has come back: both could still be cancelled.
-    other.close()
-    again = queue.subscribe(1)
-    again.next_nowait()
-    again.next_nowait()
-    one.next_nowait()
+    queue.passed(1, 3)
     assert [reference() is None for reference in seen] == [True, True, False]
     with pytest.raises(Gone):
         queue.subscribe(1)
 
 
-def test_a_reader_that_asks_again_and_again_has_passed_an_item_once() -> None:
-    queue: BroadcastQueue[str] = BroadcastQueue(retain_readers=2)
+def test_a_subscription_that_is_ended_tells_its_reader_why() -> None:
+    queue: BroadcastQueue[str] = BroadcastQueue()
     queue.publish("a", 1)
-    reader = queue.subscribe()
-    assert reader.next_nowait() == "a"
-    for _ in range(5):
-        with pytest.raises(WouldBlock):
-            reader.next_nowait()
-    assert queue.subscribe().next_nowait() == "a"
+    with queue.subscribe() as reader:
+        cause = Conflict("another connection has taken over")
+        reader.end(cause)
+        for _ in range(2):
+            with pytest.raises(Conflict, match="taken over") as caught:
+                reader.next_nowait()
+            assert caught.value is not cause
 
 
 def test_ten_thousand_items_pass_through_retention_in_constant_memory() -> None:
@@ -300,9 +296,9 @@ def test_ten_thousand_items_pass_through_retention_in_constant_memory() -> None:
     for number in range(10_000):
         queue.publish(number, 1)
         assert reader.next_nowait() == number
-        assert len(items._kept) == 1
-    assert len(queue) == 10_000
-    assert queue.first == 9_999
+        queue.passed(number, number + 1)
+        assert len(items._kept) <= 1
+    assert len(queue) == queue.first == 10_000
 
 
 async def test_closing_a_subscription_ends_its_own_wait_and_no_other() -> None:

@@ -181,8 +181,8 @@ async def test_frames_that_retention_let_go_before_the_seal_keep_their_numbers(
     dataset = create(core, retention=Retention(readers=1))
     publish(core, dataset, 0, [b"gone", b"left"])
     with dataset.partition(0).subscribe() as subscription:
-        subscription.next_nowait()
-        subscription.next_nowait()
+        dataset.partition(0).places.take("reader", subscription, now=0)
+        dataset.partition(0).acknowledge("reader", 1, now=0)
     await persist(core, dataset, [0], lambda: None)
     seal(dataset, 0)
     partition = restarted(tmp_path).find("d").partition(0)

@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.broadcast import EndOfQueue, Gone, Subscription, WouldBlock
 from flight_server.checksums import running_crc32c
-from flight_server.errors import Conflict, DatasetDropped, ProducerFailed, Released
+from flight_server.errors import Conflict, DatasetDropped, InvalidRequest, ProducerFailed, Released
 from flight_server.frames import Frame, Payload
 from flight_server.memory import MemoryPool
 from flight_server.partition import NEAR_FRAMES, Partition, PartitionState
@@ -112,21 +112,17 @@ def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
     for number in range(3):
         partition.publish(frame(number, pool))
     partition.seal()
-    first, second = partition.subscribe(), partition.subscribe()
-    for _ in range(3):
-        first.next_nowait()
+    partition.passed(0, now=0)
     assert pool.used_bytes == 30
-    second.next_nowait()
-    second.next_nowait()
-    assert pool.used_bytes == 20
-    with pytest.raises(Released, match="frame 0 was let go"):
-        partition.subscribe(0)
-    for reader in (first, second):
-        while True:
-            try:
-                reader.next_nowait()
-            except EndOfQueue:
-                break
+    with partition.subscribe() as second:
+        partition.places.take("second", second, now=0)
+        partition.acknowledge("second", 1, now=0)
+        assert pool.used_bytes == 20
+        with pytest.raises(Released, match="frame 0 was let go"):
+            partition.subscribe(0)
+        with pytest.raises(InvalidRequest, match="has 3 frames, and reader 'second' acknowledges 4"):
+            partition.acknowledge("second", 4, now=0)
+        partition.acknowledge("second", 3, now=0)
     assert pool.used_bytes == 0
     assert partition.totals.frames == 3
 
@@ -164,6 +160,8 @@ def test_a_reader_whose_frames_retention_has_let_go_has_no_victims_there(count: 
         slow.next_nowait()
         for _ in range(count + 1):
             fast.next_nowait()
+        partition.places.take("fast", fast, now=0)
+        partition.acknowledge("fast", count, now=0)
         kept = set() if near else set(range(fast.position, fast.position + NEAR_FRAMES))
         assert {each.rows for each in partition.victims(near=near)} == set(range(count, count + 5)) - kept
 
@@ -217,6 +215,7 @@ class Life:
             self.read,
             self.read_back,
             self.leave,
+            self.pass_all,
         ]
         rare = [self.seal, self.fail, self.drop, self.corrupt, self.reopen]
         with suppress(Conflict, DatasetDropped, ProducerFailed, Released):  # as the other tests say
@@ -249,6 +248,10 @@ class Life:
                 self.sending = [Payload(b"0" * 10, MemoryPool(None).reserve(10)), *self.sending[:2]]
                 assert self.sending[0] is not None
                 one.share(self.sending[0])
+
+    def pass_all(self) -> None:
+        if self.random.random() < 0.2:
+            self.partition.passed(0, now=0)
 
     def leave(self) -> None:
         if self.readers:

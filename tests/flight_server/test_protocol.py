@@ -25,9 +25,9 @@ from flight_server.protocol import (
     bulk_path,
     check_attempt,
     parse_partition,
-    parse_path,
     partition_metadata,
 )
+from flight_server.puts import parse_path
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]([A-Za-z0-9_/-]|\.(?!\.)){0,50}", fullmatch=True)
 ATTEMPTS = st.from_regex(r"[A-Za-z0-9._:-]{1,100}", fullmatch=True)

@@ -1,0 +1,135 @@
+"""Retention by readers over a network that breaks: a frame goes when readers are known to have it, and not before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pyarrow import flight
+
+from flight_server.errors import Released
+from flight_server.protocol import PutCommand, Ticket
+from spark_client.lanes import LaneChoice
+from spark_client.puts import PutStream
+from spark_client.streams import PartitionStream
+from spark_client.transport import Server
+from tests.support.merging import EVERYTHING, FRAMES, QUICK, ROWS, SCHEMA, batch_of, put, read_all
+from tests.support.polling import eventually
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess
+
+for_each_lane = pytest.mark.parametrize("lane", ["grpc", "bulk"])
+
+
+@pytest.fixture
+def counted(server: Server, name: str) -> Iterator[str]:
+    """A whole dataset that goes when two readers have had it."""
+    server.action("create", {"dataset": name, "retention": {"readers": 2}})
+    put(server, name)
+    yield name
+    server.action("drop", {"dataset": name})
+
+
+def frames_left(server: Server, name: str) -> int:
+    statistics = server.action("statistics", {"dataset": name})["datasets"][name]
+    return int(statistics["partitions"]["0"]["frames_left"])
+
+
+def stream_of(process: ServerProcess, server: Server, name: str, lane: LaneChoice) -> PartitionStream:
+    assert process.http is not None
+    return PartitionStream(server, Ticket(name, 0), locations=[process.location, process.http], lane=lane)
+
+
+@for_each_lane
+def test_frames_go_when_the_clients_have_said_that_they_have_them(
+    process: ServerProcess, server: Server, counted: str, lane: LaneChoice
+) -> None:
+    assert read_all(stream_of(process, server, counted, lane)) == EVERYTHING
+    assert frames_left(server, counted) == FRAMES
+    last = stream_of(process, server, counted, lane)
+    while (batch := last.read()) is not None:
+        assert batch.num_rows == ROWS
+        assert frames_left(server, counted) == FRAMES, "the reader has not said that it has them"
+    last.close()
+    assert frames_left(server, counted) == 0
+    with pytest.raises(Released, match="as many readers as its retention declares"):
+        read_all(stream_of(process, server, counted, lane))
+
+
+@for_each_lane
+def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_once(
+    process: ServerProcess, server: Server, name: str, lane: LaneChoice
+) -> None:
+    assert process.http is not None
+    rows, frames = 100_000, 6  # frames of 800 kB: each comes alone
+    server.action("create", {"dataset": name, "retention": {"readers": 2}})
+    with PutStream(server, PutCommand(name, producer=0, attempt="a"), SCHEMA) as writing:
+        for frame in range(frames):
+            writing.write(batch_of(0, frame, rows))
+        writing.commit()
+    with Proxy.to(process.http if lane == "bulk" else process.location) as between:
+        through = Server(between.location if lane == "grpc" else process.location, timeouts=QUICK)
+        stream = PartitionStream(through, Ticket(name, 0), locations=[between.http], lane=lane)
+        taken: list[int] = []
+        between.cut_after(1_000_000)
+        while (batch := stream.read()) is not None:
+            taken += batch["n"].to_pylist()
+            between.cut_after(1_000_000)
+        stream.close()
+        through.close()
+    assert taken == list(range(rows * frames))
+    assert stream.resumes > 0
+    assert frames_left(server, name) == frames, "two readers are wanted, and it is one"
+    assert read_all(stream_of(process, server, name, lane)) == taken
+    assert frames_left(server, name) == 0
+    server.action("drop", {"dataset": name})
+
+
+def test_another_client_that_is_cut_may_begin_again_from_the_first_frame(
+    process: ServerProcess, server: Server, counted: str
+) -> None:
+    with Proxy.to(process.location) as between:
+        for _ in range(3):
+            with flight.connect(between.location) as client:
+                reader = client.do_get(flight.Ticket(counted.encode()))
+                assert reader.read_chunk().data.num_rows == ROWS
+                between.cut()
+                with pytest.raises(flight.FlightUnavailableError):
+                    reader.read_all()
+    assert frames_left(server, counted) == FRAMES, "who broke off has passed nothing"
+    for left in (FRAMES, 0):
+        with flight.connect(process.location) as client:
+            assert client.do_get(flight.Ticket(counted.encode())).read_all()["n"].to_pylist() == EVERYTHING
+        eventually(lambda: frames_left(server, counted), left)
+
+
+def test_any_client_can_name_itself_and_acknowledge(
+    process: ServerProcess, server: Server, counted: str
+) -> None:
+    generation = json.loads(server.flight_info(counted).app_metadata)["generation"]
+    ticket = {"dataset": counted, "generation": generation, "partition": 0, "reader": "mine"}
+    with flight.connect(process.location) as client:
+        for name in ("mine", "other"):
+            reading = client.do_get(flight.Ticket(json.dumps({**ticket, "reader": name}).encode()))
+            assert reading.read_chunk().data.num_rows == ROWS
+            body = json.dumps({**ticket, "reader": name, "frames": 1}).encode()
+            list(client.do_action(("acknowledge", body)))
+            reading.cancel()
+    assert frames_left(server, counted) == FRAMES - 1
+
+
+def test_a_reader_that_does_not_come_back_in_time_leaves_its_turn_to_another(name: str) -> None:
+    with ServerProcess.start("--resume-seconds", "0") as process:
+        server = Server(process.location, timeouts=QUICK)
+        server.action("create", {"dataset": name, "retention": {"readers": 2}})
+        put(server, name)
+        generation = json.loads(server.flight_info(name).app_metadata)["generation"]
+        ticket = {"dataset": name, "generation": generation, "partition": 0, "reader": "gone"}
+        with flight.connect(process.location) as client:
+            reading = client.do_get(flight.Ticket(json.dumps(ticket).encode()))
+            list(client.do_action(("acknowledge", json.dumps({**ticket, "frames": FRAMES}).encode())))
+            reading.read_all()
+        assert read_all(stream_of(process, server, name, "bulk")) == EVERYTHING
+        assert frames_left(server, name) == FRAMES
+        server.close()
