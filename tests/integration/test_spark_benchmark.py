@@ -29,4 +29,6 @@ def test_the_exchange_is_measured_against_sparks_own_in_a_plain_environment() ->
     ran = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=250, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     for job in JOBS:
-        assert ran.stdout.count(job) == 4, "Spark, the exchange, no shuffle, and the feed"
+        assert ran.stdout.count(job) == 5, (
+            "Spark, the exchange, that without checksums, no shuffle, and the feed"
+        )
