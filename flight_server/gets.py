@@ -188,6 +188,7 @@ async def read(
             raise partition.released(gone) from None
         finally:
             back.close()
+            reader.pace.on_stall = None  # a circle would keep the frames of a partition that is released
 
 
 @contextmanager

@@ -218,8 +218,6 @@ class SegmentWriter:
         marker: what makes the directory this server's, see ``ownership``.
     """
 
-    __slots__ = ("_count", "_disk", "_dispose", "_lock", "_open", "_segment_bytes", "directory", "marker")
-
     def __init__(
         self,
         directory: Path,
