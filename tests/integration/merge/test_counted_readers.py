@@ -19,6 +19,9 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
+LARGE_ROWS, LARGE_FRAMES = 100_000, 6  # frames of 800 kB: each comes alone
+LARGE = list(range(LARGE_ROWS * LARGE_FRAMES))
+
 for_each_lane = pytest.mark.parametrize("lane", ["grpc", "bulk"])
 
 
@@ -34,6 +37,15 @@ def counted(server: Server, name: str) -> Iterator[str]:
 def frames_left(server: Server, name: str) -> int:
     statistics = server.action("statistics", {"dataset": name})["datasets"][name]
     return int(statistics["partitions"]["0"]["frames_left"])
+
+
+def put_large(server: Server, name: str) -> None:
+    """Write ``LARGE`` into a dataset that goes when two readers have had it."""
+    server.action("create", {"dataset": name, "retention": {"readers": 2}})
+    with PutStream(server, PutCommand(name, producer=0, attempt="a"), SCHEMA) as writing:
+        for frame in range(LARGE_FRAMES):
+            writing.write(batch_of(0, frame, LARGE_ROWS))
+        writing.commit()
 
 
 def stream_of(process: ServerProcess, server: Server, name: str, lane: LaneChoice) -> PartitionStream:
@@ -62,12 +74,7 @@ def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_o
     process: ServerProcess, server: Server, name: str, lane: LaneChoice
 ) -> None:
     assert process.http is not None
-    rows, frames = 100_000, 6  # frames of 800 kB: each comes alone
-    server.action("create", {"dataset": name, "retention": {"readers": 2}})
-    with PutStream(server, PutCommand(name, producer=0, attempt="a"), SCHEMA) as writing:
-        for frame in range(frames):
-            writing.write(batch_of(0, frame, rows))
-        writing.commit()
+    put_large(server, name)
     with Proxy.to(process.http if lane == "bulk" else process.location) as between:
         through = Server(between.location if lane == "grpc" else process.location, timeouts=QUICK)
         stream = PartitionStream(through, Ticket(name, 0), locations=[between.http], lane=lane)
@@ -78,30 +85,31 @@ def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_o
             between.cut_after(1_000_000)
         stream.close()
         through.close()
-    assert taken == list(range(rows * frames))
+    assert taken == LARGE
     assert stream.resumes > 0
-    assert frames_left(server, name) == frames, "two readers are wanted, and it is one"
+    assert frames_left(server, name) == LARGE_FRAMES, "two readers are wanted, and it is one"
     assert read_all(stream_of(process, server, name, lane)) == taken
     assert frames_left(server, name) == 0
     server.action("drop", {"dataset": name})
 
 
 def test_another_client_that_is_cut_may_begin_again_from_the_first_frame(
-    process: ServerProcess, server: Server, counted: str
+    process: ServerProcess, server: Server, name: str
 ) -> None:
+    put_large(server, name)
     with Proxy.to(process.location) as between:
         for _ in range(3):
+            between.cut_after(1_000_000)
             with flight.connect(between.location) as client:
-                reader = client.do_get(flight.Ticket(counted.encode()))
-                assert reader.read_chunk().data.num_rows == ROWS
-                between.cut()
+                reader = client.do_get(flight.Ticket(name.encode()))
                 with pytest.raises(flight.FlightUnavailableError):
                     reader.read_all()
-    assert frames_left(server, counted) == FRAMES, "who broke off has passed nothing"
-    for left in (FRAMES, 0):
+    assert frames_left(server, name) == LARGE_FRAMES, "a reader that broke off has passed nothing"
+    for left in (LARGE_FRAMES, 0):
         with flight.connect(process.location) as client:
-            assert client.do_get(flight.Ticket(counted.encode())).read_all()["n"].to_pylist() == EVERYTHING
-        eventually(lambda: frames_left(server, counted), left)
+            assert client.do_get(flight.Ticket(name.encode())).read_all()["n"].to_pylist() == LARGE
+        eventually(lambda: frames_left(server, name), left)
+    server.action("drop", {"dataset": name})
 
 
 def test_any_client_can_name_itself_and_acknowledge(
