@@ -22,6 +22,7 @@ from pyarrow import flight
 
 from tests.support.bulk import Cut, RawGet, get
 from tests.support.durable import action, put, table
+from tests.support.held import message_bytes
 from tests.support.http_source import HttpSource
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -151,7 +152,7 @@ def test_a_dataset_dropped_in_the_middle_cuts_its_readers(
         with pytest.raises(Cut):
             list(chunks)
     assert get(url_of(server, "d")).status == 404
-    eventually(lambda: statistics(server)["memory"]["used_bytes"], 0)
+    eventually(lambda: message_bytes(statistics(server)), 0)
 
 
 def test_a_reader_that_waits_for_frames_is_cut_when_their_producer_breaks_off(
@@ -214,7 +215,7 @@ def test_a_reader_that_takes_nothing_is_cut_when_its_dataset_is_dropped(flight_s
             paused.head()
             eventually(lambda: waiting_for(server, "d"), ["reader"])
             action(client, "drop", dataset="d")
-            eventually(lambda: statistics(server)["memory"]["used_bytes"], 0)
+            eventually(lambda: message_bytes(statistics(server)), 0)
             eventually(lambda: statistics(server)["waits"], 0)
             with pytest.raises(Cut):
                 list(paused.chunks())

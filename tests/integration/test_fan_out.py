@@ -144,10 +144,11 @@ def test_statistics_and_why_show_each_reader_s_place(raw: RawFlight, server: Ser
 
         def waiting() -> list[tuple[str, str]]:
             waits = raw.action("why", {"dataset": "d"})["waits"]
-            return [(each["waiting_for"], each["peer"]) for each in waits if each["partition"] == 0]
+            return sorted((each["waiting_for"], each["peer"]) for each in waits if each["partition"] == 0)
 
+        (writer,) = (each["peer"] for each in raw.action("why")["waits"] if each["waiting_for"] == "writer")
         # Until gRPC says that the last frame is written, the server waits for this reader.
-        eventually(waiting, [("producer", shown["peer"])])
+        eventually(waiting, [("producer", shown["peer"]), ("writer", writer)])
 
 
 def test_dropping_a_dataset_ends_its_readers_and_its_producer_with_the_reason(

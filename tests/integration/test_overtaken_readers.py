@@ -22,6 +22,7 @@ from spark_client.lanes import LaneChoice
 from spark_client.streams import PartitionStream
 from spark_client.transport import Server
 from tests.support.bulk import Cut, RawGet, get
+from tests.support.held import message_bytes
 from tests.support.merging import QUICK
 from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, field, refusal
@@ -50,7 +51,7 @@ def server(process: ServerProcess) -> Iterator[Server]:
     writer.close()
     yield made
     made.action("drop", {"dataset": NAME})
-    eventually(lambda: made.action("statistics", {})["memory"]["used_bytes"], 0)
+    eventually(lambda: message_bytes(made.action("statistics", {})), 0)
     made.close()
 
 

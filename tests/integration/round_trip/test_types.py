@@ -167,7 +167,7 @@ def test_a_put_without_a_batch_is_a_dataset_without_rows(
 
 def test_the_metadata_of_schema_and_columns_comes_back(client: flight.FlightClient, name: str) -> None:
     column = pa.field("n", pa.int64(), nullable=False, metadata={"unit": "m"})
-    schema = pa.schema([column], metadata={"origin": "test", b"\xff": b"\x00"})
+    schema = pa.schema([column], metadata={"origin": "test", "bytes": b"\xff\x00"})
     put(client, name, [pa.RecordBatch.from_arrays([pa.array([1])], schema=schema)])
     assert read(client, name)[0].equals(schema, check_metadata=True)
 
