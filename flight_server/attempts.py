@@ -131,6 +131,11 @@ class Attempt:
             partition(place).adopt(table, index)
         self.discard()
 
+    @property
+    def frames(self) -> FrameTable:
+        """What it has written so far."""
+        return self._table
+
     def victims(self) -> Iterator[Frame]:
         """Frames in RAM, oldest first: no reader can want them before the seal."""
         return self._table.in_ram(0, len(self._table))

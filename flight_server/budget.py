@@ -18,8 +18,10 @@ circle (``tests/integration/test_backpressure.py`` does so over permuted schedul
     a producer waits  for ``frames``, holding its message in ``arrivals``, until a deadline. Spilling
                       empties ``frames`` and needs neither of the others; what it cannot empty is what
                       is just being written to a reader, and that is no more than ``sends``, because
-                      each such frame has as much room there; and metadata. 1/4, 1/4 and one message of 1/8
-                      are 5/8: so with room on disk a producer waits for the disk and for nobody else.
+                      each such frame has as much room there; metadata; and the dictionaries in force of
+                      puts that run, which their decoders need. 1/4, 1/4 and one message of 1/8 are 5/8: so
+                      with room on disk a producer waits for the disk only, unless such dictionaries fill the
+                      account: then it waits for one of these puts to end, until its deadline.
     before a message  is read, its stream waits for ``arrivals``, which those who hold it leave at
                       their deadline.
 

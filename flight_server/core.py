@@ -148,7 +148,7 @@ class Core:
     def frame_lost(
         self, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
     ) -> CorruptFrame:
-        """A frame did not come back from disk as it went there: fail its partition; the cause for its readers."""
+        """What did not come back from disk as it went there: fail its partition; the cause for its readers."""
         cause = CorruptFrame(
             f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
             dataset=partition.dataset,

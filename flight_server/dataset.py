@@ -27,7 +27,7 @@ from .changes import Changes
 from .decoder import SchemaMessage
 from .durable_files import DurableFiles
 from .errors import AlreadyExists, Conflict, NotFound
-from .frames import Frame
+from .frames import DictionaryMessage, Frame, messages_of
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .metadata import DATASET_BYTES, PARTITION_BYTES, Metadata
@@ -358,6 +358,15 @@ class Dataset(Lifetime):
             yield from attempt.victims()
         for partition in self._partitions.values():
             yield from partition.victims(near=near)
+
+    def resident_dictionaries(self) -> Iterator[DictionaryMessage]:
+        """The dictionaries in RAM that its frames need, each once."""
+        tables = [
+            *(attempt.frames for attempt in self.attempts),
+            *(partition.table for partition in self._partitions.values()),
+        ]
+        states = (state for table in tables for state in table.states())
+        return (message for message in messages_of(states) if message.resident)
 
     def let_go(self, *, spilled: bool) -> bool:
         """Let go of every sealed partition of a source that nobody reads now: it can be pulled again.

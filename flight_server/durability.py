@@ -7,7 +7,7 @@ writes in ``durable_files``, the way back in ``recovery``.
 
 What is written when
     Frames that were spilled are in segments already. At its seal a partition's other frames and its
-    dictionaries are appended and all its segments synced; the frames stay in RAM, and leave it later
+    dictionaries are appended and all its segments synced; what was in RAM stays there, and leaves it later
     without further I/O. The manifest is written once, with the last partition: so a dataset of several
     partitions survives whole or not at all, and a producer that was told that its partition is sealed
     can rely on it from the moment at which all of them are.
@@ -38,7 +38,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import TypeVar
 
@@ -48,11 +48,11 @@ from .dataset import Dataset
 from .disposal import to_its_end
 from .durable_files import DurableFiles, Forgotten
 from .errors import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
-from .frames import DictionaryMessage, DictionaryState, Frame
+from .frames import DictionaryState, Frame, Message, messages_of
 from .manifest import DictionaryRecord, FrameRecord, Manifest, PackedFrames, PartitionRecord
 from .partition import Partition
 from .protocol import Kind
-from .spill import DiskTrouble, Segment, SegmentWriter
+from .spill import DiskTrouble, Segment, SegmentSlice, SegmentWriter
 
 BATCH_BYTES = 16 << 20
 RETRY_SECONDS = 0.25
@@ -146,7 +146,7 @@ class _Seal:
         partitions = [partition for partition in dataset.partitions() if partition.index in wanted]
         for partition in partitions:
             await self._write_frames(partition)
-        await self._write_dictionaries(partitions)
+            await self._write_dictionaries(partition)
         segments = {segment for partition in partitions for segment in partition.table.segments()}
         segments.update(slice_.segment for slice_ in files.dictionaries.values())
         await self._in_thread(files.sync, segments)
@@ -194,31 +194,38 @@ class _Seal:
             if (
                 index >= partition.table.first
             ):  # otherwise as many readers as declared have passed it meanwhile
-                await self._copy(partition, partition.frame(index))
+                frame = partition.frame(index)
+                frame.place(await self._copy(partition, frame))
 
-    async def _copy(self, partition: Partition, frame: Frame) -> None:
-        payload = frame.payload
+    async def _copy(self, partition: Partition, message: Message) -> SegmentSlice:
+        """Write a frame or dictionary of the partition, wherever its bytes are; where they are on disk then."""
+        payload = message.payload
         if payload is not None:
-            frame.place(*await self._in_thread(self._writer.append, [payload.data]))
-            return
-        # The account of reads from disk. Whoever holds it gives it back without any help of ours.
+            (slice_,) = await self._in_thread(self._writer.append, [payload.data])
+            return slice_
+        # The account of reads from disk. Its other holders give it back without any help of ours.
         room = await reserve(
-            self._core.budget.sends, frame.size_bytes, self._core.waits, dataset=self._dataset.name
+            self._core.budget.sends, message.size_bytes, self._core.waits, dataset=self._dataset.name
         )
         try:
-            frame.place(*await self._in_thread(lambda: self._writer.append([frame.read_back()])))
+            (slice_,) = await self._in_thread(lambda: self._writer.append([message.read_back()]))
         except CorruptFrame as corrupt:
             raise self._core.frame_lost(
                 self._dataset, partition, partition.epoch, corrupt
             ).fresh() from corrupt
         finally:
             room.free()
+        return slice_
 
-    async def _write_dictionaries(self, partitions: list[Partition]) -> None:
-        known = self._files.dictionaries
-        for message in _dictionaries(state for each in partitions for state in each.table.states()):
-            if message not in known or known[message].segment.suspect:
-                (known[message],) = await self._in_thread(self._writer.append, [message.payload.data])
+    async def _write_dictionaries(self, partition: Partition) -> None:
+        """Give each dictionary that the partition's frames need a place in a segment that can still be synced."""
+        for message in messages_of(partition.table.states()):
+            if not _is_safe(message.slice):
+                slice_ = await self._copy(partition, message)
+                if not _is_safe(message.slice):  # otherwise the spiller has moved it meanwhile
+                    message.place(slice_)
+            assert message.slice is not None
+            self._files.dictionaries[message] = message.slice
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._core.store.io_threads, work, *arguments)
@@ -236,10 +243,9 @@ def _batch(frames: Iterable[Frame]) -> list[Frame]:
     return batch
 
 
-def _dictionaries(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage]:
-    for state in dict.fromkeys(states):
-        for messages in state.by_id.values():
-            yield from messages
+def _is_safe(slice_: SegmentSlice | None) -> bool:
+    """The bytes are on disk where the next fsync can tell the truth about them."""
+    return slice_ is not None and not slice_.segment.suspect
 
 
 class _Description:

@@ -230,7 +230,7 @@ class DatasetDropped(PartitionFailed):
 
 
 class CorruptFrame(PartitionFailed):
-    """A frame came back from disk with another checksum than it went there with."""
+    """A frame or dictionary came back from disk with another checksum than it went there with."""
 
     code = "corrupt_frame"
 

@@ -151,15 +151,17 @@ async def read(
     dataset.want(reader.partition)
     subscription, epoch = partition.subscribe(start), partition.epoch
     with core.reading(subscription, reader), _place(core, dataset, reader, subscription):
+        waiting: deque[Message] = deque()
         back = ReadBack(
             reader,
             subscription,
+            waiting,
             budget=core.budget,
             threads=core.store.io_threads,
             waits=core.waits,
             counted=core.read_back,
         )
-        cursor = _Cursor(core, dataset, subscription, back)
+        cursor = _Cursor(core, dataset, subscription, waiting, back)
         run = Run(core, dataset, back, partition, epoch)
         try:
             while True:
@@ -241,9 +243,14 @@ class _Cursor:
     """What one reader has been given so far, and what it takes next."""
 
     def __init__(
-        self, core: Core, dataset: Dataset, subscription: Subscription[Frame], back: ReadBack
+        self,
+        core: Core,
+        dataset: Dataset,
+        subscription: Subscription[Frame],
+        waiting: deque[Message],
+        back: ReadBack,
     ) -> None:
-        self.waiting: deque[Message] = deque()  # taken from the subscription, their bytes not yet at hand
+        self.waiting = waiting  # taken from the subscription, their bytes not yet at hand
         self.ended = False
         self._core = core
         self._dataset = dataset

@@ -1,4 +1,4 @@
-"""Metadata: what the server keeps in RAM of each dataset, partition, attempt and frame beside its bytes.
+"""Metadata: what the server keeps in RAM of each dataset, partition, attempt, frame and dictionary beside its bytes.
 
 Guarantee: each of them is counted in the account ``metadata`` before it is made, with the constants below, which
 are not less than what it takes (``tests/flight_server/test_metadata.py`` measures them). When the account is
@@ -7,6 +7,7 @@ full, making another one raises :class:`~flight_server.errors.OutOfBudget`, and 
 A frame in RAM takes ``FRAME_BYTES`` beside its message. These are reserved together with the message in the
 account ``frames``, and come back when the frame leaves RAM. What stays of it is a record in a ``FrameTable``, of
 ``RECORD_BYTES``. Records, datasets, partitions and attempts cannot be spilled: they stay until their dataset goes.
+So do the objects of dictionaries, whose messages can be spilled.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ FRAME_BYTES = 512
 """Of a frame in RAM: itself, its payload, its reservation and its place among those in RAM."""
 RECORD_BYTES = 32
 """Of every frame, in RAM or not: 28 bytes, and what a growing array keeps in reserve."""
+DICTIONARY_BYTES = 1024
+"""Of every dictionary message, in RAM or not: itself, its place on disk, and a state that it is the latest of."""
 DATASET_BYTES = 4096
 """Of a dataset: itself, its first partition, its entries in the catalogue, what a durable one has besides."""
 PARTITION_BYTES = 1536

@@ -54,7 +54,7 @@ from .errors import (
 )
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from .memory import Reservation
-from .metadata import FRAME_BYTES
+from .metadata import DICTIONARY_BYTES, FRAME_BYTES
 from .partition import Partition, PartitionState
 from .protocol import CreateRequest
 from .repetition import Repetition
@@ -218,6 +218,8 @@ class _Intake:
         self._partition = partition
         self._epoch = epoch
         self._dictionaries: DictionaryState = NO_DICTIONARIES
+        # A relay's decoder holds these, also when their messages have left RAM; see ``frames``.
+        self._in_force: dict[int, list[Payload]] = {}
         self._sequence = 0
 
     def keep(self, pulled: Pulled, reservation: Reservation) -> None:
@@ -231,9 +233,24 @@ class _Intake:
         accepted, size_bytes = pulled.accepted, len(pulled.message)
         payload = Payload(pulled.message, reservation)
         if accepted.kind is MessageKind.DICTIONARY:
+            room = self._core.budget.metadata.reserve(
+                DICTIONARY_BYTES,
+                "another dictionary",
+                dataset=self._dataset.name,
+                partition=self._partition.index,
+            )
+            if not accepted.dictionary_delta:
+                self._in_force.pop(accepted.dictionary_id, None)
+            self._in_force.setdefault(accepted.dictionary_id, []).append(payload)
             self._dictionaries = self._dictionaries.replaced(
                 accepted.dictionary_id,
-                DictionaryMessage(payload, self._sequence, accepted.crc32c),
+                DictionaryMessage(
+                    payload,
+                    self._sequence,
+                    accepted.crc32c,
+                    metadata_crc32c=crc32c(accepted.metadata),
+                    room=room,
+                ),
                 delta=accepted.dictionary_delta,
             )
             return

@@ -42,7 +42,7 @@ from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
 from .errors import BadFrame, Conflict, DamagedMessage, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from .memory import Reservation
-from .metadata import FRAME_BYTES
+from .metadata import DICTIONARY_BYTES, FRAME_BYTES
 from .producers import Producer
 from .protocol import Commit, Kind, PutCommand, parse_partition
 from .sinks import AttemptSink, Sink, StreamSink
@@ -144,8 +144,9 @@ class _Put:
         self._command: PutCommand | None = None
         self._sink: Sink | None = None
         self._dictionaries: DictionaryState = NO_DICTIONARIES
-        # What the decoder holds beside the dictionaries in force: its copies of them, and those replaced
-        # before it has decoded them.
+        # What the decoder holds: the dictionaries in force, its copies of them, and those replaced before it has
+        # decoded them.
+        self._in_force: dict[int, list[Payload]] = {}
         self._copies: dict[int, list[Reservation]] = {}
         self._undecoded: list[Payload] = []
         self._sequence = 0
@@ -310,16 +311,27 @@ class _Put:
         """Store a message that was checked and admitted. No await: it is kept or it is not."""
         self._sequence += 1
         if accepted.kind is MessageKind.DICTIONARY:
+            room = self._core.budget.metadata.reserve(
+                DICTIONARY_BYTES, "another dictionary", dataset=sink.dataset.name
+            )
             if not accepted.dictionary_delta:
                 self._copies.pop(accepted.dictionary_id, None)
+                self._in_force.pop(accepted.dictionary_id, None)
             if accepted.copied_bytes:
                 copy = reservation.split(accepted.copied_bytes)
                 self._copies.setdefault(accepted.dictionary_id, []).append(copy)
             payload = Payload(message, reservation)
             self._undecoded.append(payload)
+            self._in_force.setdefault(accepted.dictionary_id, []).append(payload)
             self._dictionaries = self._dictionaries.replaced(
                 accepted.dictionary_id,
-                DictionaryMessage(payload, self._sequence, accepted.crc32c),
+                DictionaryMessage(
+                    payload,
+                    self._sequence,
+                    accepted.crc32c,
+                    metadata_crc32c=crc32c(accepted.metadata),
+                    room=room,
+                ),
                 delta=accepted.dictionary_delta,
             )
             return

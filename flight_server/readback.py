@@ -1,9 +1,10 @@
-"""ReadBack: gets the bytes of a subscription's frames, from RAM or from disk, and room to send them.
+"""ReadBack: gets the bytes of a subscription's frames and their dictionaries, from RAM or disk, and room to send them.
 
-Guarantee: :meth:`ReadBack.next_to_send` returns the frame's own bytes and a reservation for the copy
+Guarantee: :meth:`ReadBack.next_to_send` returns the message's own bytes and a reservation for the copy
 that the transport makes of them, or raises; :meth:`ReadBack.next_nowait` does so if that takes no
-waiting. Frames on disk come back in runs of up to ``RUN_BYTES``, one thread hop for each, and the next
-run is read while the present one is being sent, if :meth:`ReadBack.read_ahead` is called before sending.
+waiting. Messages on disk come back in runs of up to ``RUN_BYTES``, one thread hop for each, and the next
+run is read while the present one is being sent, if :meth:`ReadBack.read_ahead` is called before sending. What was
+read stays at hand when a dictionary, which no run foresees, has to be read before it.
 
 No circular wait
     A reader never waits for bytes of the ``sends`` account while it holds some of it, so the caller of
@@ -31,11 +32,11 @@ Who holds what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 import structlog
 
@@ -72,6 +73,7 @@ class ReadBack:
     """The bytes for one subscription.
 
     Args:
+        waiting: what the reader has taken from the subscription and asks for next.
         budget: whose account ``sends`` is charged.
         threads: where files are read.
         counted: told the size of each frame that came from disk.
@@ -81,6 +83,7 @@ class ReadBack:
         self,
         reader: Reader,
         subscription: Subscription[Frame],
+        waiting: Iterable[Message],
         *,
         budget: Budget,
         threads: Executor,
@@ -89,6 +92,7 @@ class ReadBack:
     ) -> None:
         self._reader = reader
         self._subscription = subscription
+        self._waiting = waiting
         self._budget = budget
         self._threads = threads
         self._waits = waits
@@ -134,11 +138,12 @@ class ReadBack:
         if at_once is not None:
             return at_once
         room = self._room(2 * frame.size_bytes)
-        self.close()
+        self.drop_kept()
         if room is None:
+            self.close()
             room = await self._reserve(2 * frame.size_bytes)
         self._taken_bytes += frame.size_bytes
-        payload = frame.at_hand()
+        payload = self._ready.pop(frame, None) or frame.at_hand()
         if payload is not None:
             room.shrink(frame.size_bytes)
         else:
@@ -227,17 +232,21 @@ class ReadBack:
         )
 
     def _run_from(self, frame: Message | None, reservation: Reservation | None) -> _Run:
-        """The frames to read in one go: ``frame``, and those that follow it on disk."""
+        """The messages to read in one go: ``frame``, and those that follow it on disk."""
         run: _Run = []
         size_bytes = 0
         if frame is not None and reservation is not None:
             run.append((frame, reservation))
             size_bytes = frame.size_bytes
-        for following in islice(self._subscription.upcoming(), RUN_FRAMES):
-            if following in self._ready:
+        for following in islice(chain(self._waiting, self._subscription.upcoming()), RUN_FRAMES):
+            if following is frame:
                 continue
             size_bytes += following.size_bytes
-            if following.at_hand() is not None or (run and size_bytes > RUN_BYTES):
+            if run and size_bytes > RUN_BYTES:
+                break
+            if following in self._ready:
+                continue
+            if following.at_hand() is not None:
                 break
             room = self._sends.try_reserve(following.size_bytes)
             if room is None:
@@ -260,7 +269,8 @@ class ReadBack:
                     # Not `data`: a variable of a frame in its own traceback would keep it, and this run.
                     raise data.fresh()
                 return  # it counts when the reader gets there
-            self._counted(len(data))
+            if isinstance(frame, Frame):
+                self._counted(len(data))
             payload = Payload(data, reservation)
             frame.share(payload)
             self._ready[frame] = payload

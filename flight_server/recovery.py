@@ -21,8 +21,10 @@ Damage
 
 What cannot be *read* is no proof of damage: an I/O error or a missing permission ends the start with that
 error and nothing is deleted, so that the data is there when the disk is well again. So does a memory limit
-that has no room for the dictionaries, which every reader needs in RAM, or for
-what is kept of datasets and frames (``metadata``); and a format of another version.
+that has no room for what is kept of datasets, frames and dictionaries (``metadata``); and a format of another
+version.
+
+Dictionaries are read once, to be checked, one at a time, and stay on disk like frames.
 
 Disk space of the segments is counted in the disk pool as it was before, also when that is more than
 the limit now: then nothing more is spilled until something has been dropped.
@@ -47,8 +49,9 @@ from .decoder import SchemaMessage
 from .disk_files import NotAFile, is_real_directory, read_regular, sync_directory
 from .durable_files import MANIFEST_NAME, DurableFiles
 from .errors import OutOfBudget
-from .frames import DictionaryMessage, DictionaryState, Payload, stored_checksums
-from .manifest import FrameRecord, Manifest, Torn
+from .frames import DictionaryMessage, DictionaryState, stored_checksums
+from .manifest import DictionaryRecord, FrameRecord, Manifest, Torn
+from .metadata import DICTIONARY_BYTES
 from .ownership import (
     DATASETS_NAME,
     DIRECTORY_LOCK,
@@ -285,31 +288,28 @@ def _records(
 
 
 def _states(store: Store, manifest: Manifest, segments: list[Segment]) -> list[DictionaryState]:
-    account = store.budget.frames
-    messages = []
-    for record in manifest.dictionaries:
-        room = account.try_reserve(record.size_bytes)
-        if room is None:
-            raise OSError(
-                f"the dictionaries of dataset {manifest.dataset!r} do not fit into RAM "
-                f"({account.used_bytes} of {account.limit_bytes} bytes are in use already): raise --memory-limit"
-            )
-        data = _dictionary(
-            SegmentSlice(segments[record.segment], record.offset, record.size_bytes), record.crc32c
-        )
-        messages.append(DictionaryMessage(Payload(data, room), record.sequence, record.crc32c))
+    messages = [
+        _dictionary(store, manifest.dataset, record, segments[record.segment])
+        for record in manifest.dictionaries
+    ]
     return [
         DictionaryState({number: tuple(messages[each] for each in listed) for number, listed in state})
         for state in manifest.states
     ]
 
 
-def _dictionary(place: SegmentSlice, crc32c: int) -> bytes:
+def _dictionary(store: Store, dataset: str, record: DictionaryRecord, segment: Segment) -> DictionaryMessage:
+    place = SegmentSlice(segment, record.offset, record.size_bytes)
+    room = store.budget.metadata.reserve(DICTIONARY_BYTES, "a dictionary", dataset=dataset)
     for anew in (False, True):
         try:
             data = place.read(anew=anew)
         except DiskTrouble as trouble:
             raise OSError(str(trouble)) from trouble
-        if stored_checksums(data)[0] == crc32c:
-            return data
+        checksum, metadata_checksum = stored_checksums(data)
+        if checksum == record.crc32c:
+            # The manifest has no checksum of a dictionary's app_metadata, which no reader takes.
+            return DictionaryMessage(
+                None, record.sequence, checksum, metadata_crc32c=metadata_checksum, slice_=place, room=room
+            )
     raise Torn(f"a dictionary of {place.size_bytes} bytes has another checksum")

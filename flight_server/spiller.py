@@ -1,6 +1,6 @@
-"""Spiller: the one task that moves frames from RAM to disk.
+"""Spiller: the one task that moves frames, and in the end dictionaries, from RAM to disk.
 
-Guarantee: while somebody waits for room among the frames and there is a frame in RAM and room on disk
+Guarantee: while somebody waits for room among the frames and there is one in RAM and room on disk
 for it, frames are being moved. It starts before the account is full (``HIGH_WATER``), so that
 producers seldom wait for the disk.
 
@@ -30,7 +30,7 @@ import traceback
 
 import structlog
 
-from .frames import Frame
+from .frames import Message
 from .spill import DiskTrouble, SegmentSlice, SegmentWriter
 from .store import Store
 
@@ -114,7 +114,7 @@ class Spiller:
             moved = True
         return moved
 
-    async def _move_what_fits(self, writer: SegmentWriter, frames: list[Frame]) -> None:
+    async def _move_what_fits(self, writer: SegmentWriter, frames: list[Message]) -> None:
         while True:
             try:
                 return await self._move_group(writer, frames)
@@ -123,7 +123,7 @@ class Spiller:
                     raise
             frames = frames[: len(frames) // 2]
 
-    async def _move_group(self, writer: SegmentWriter, frames: list[Frame]) -> None:
+    async def _move_group(self, writer: SegmentWriter, frames: list[Message]) -> None:
         for frame in frames:
             if frame.slice is not None:
                 frame.leave_ram()  # it is on disk already, as a part of a durable dataset

@@ -36,7 +36,7 @@ from .decoder import SchemaMessage
 from .disposal import Disposal
 from .durable_files import DurableFiles
 from .errors import Draining, InvalidRequest, NotFound, OutOfBudget, StaleTicket, Unavailable
-from .frames import Frame
+from .frames import Message
 from .generations import from_this_process, new_generation
 from .ownership import DATASETS_NAME, Marker
 from .protocol import CreateRequest, Ticket, parse_partition
@@ -373,8 +373,8 @@ class Store:
 
     # Spilling
 
-    def pick_victims(self, size_bytes: int) -> list[tuple[SegmentWriter, list[Frame]]]:
-        """Which frames to move to disk so that ``size_bytes`` of RAM become free; see ``victims``."""
+    def pick_victims(self, size_bytes: int) -> list[tuple[SegmentWriter, list[Message]]]:
+        """Which messages to move to disk so that ``size_bytes`` of RAM become free; see ``victims``."""
         return victims.pick(list(self._alive.values()), size_bytes)
 
     def let_go(self, *, spilled: bool) -> bool:

@@ -1,48 +1,57 @@
-"""Victims: which frames leave RAM first, over all datasets.
+"""Victims: which frames and dictionaries leave RAM first, over all datasets.
 
 What no attached reader needs soon comes first, of the oldest dataset first and in each the coldest
-first (see ``partition``); only when that is not enough, what a reader is just at. Deciding is all that
-happens here: it is one synchronous step, and ``spiller`` does the I/O.
+first (see ``partition``); only when that is not enough, what a reader is just at, and in the end the
+dictionaries, which each reader of a dataset needs. Deciding is all that happens here: it is one synchronous
+step, and ``spiller`` does the I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from .dataset import Dataset
-from .frames import Frame
+from .frames import Message
 from .spill import SegmentWriter
 
 BATCH_FRAMES = 4096
 
 
-def pick(datasets: Sequence[Dataset], size_bytes: int) -> list[tuple[SegmentWriter, list[Frame]]]:
-    """Frames whose bytes come to ``size_bytes``, grouped by the files that they go to.
+def pick(datasets: Sequence[Dataset], size_bytes: int) -> list[tuple[SegmentWriter, list[Message]]]:
+    """Messages whose bytes come to ``size_bytes``, grouped by the files that they go to.
 
     Less is returned when there is no more.
 
     Args:
         datasets: all that are alive, oldest first, also those that no name leads to.
     """
-    groups: list[tuple[SegmentWriter, list[Frame]]] = []
+    groups: list[tuple[SegmentWriter, list[Message]]] = []
     chosen: set[int] = set()
     found_bytes = 0
-    for near in (False, True):
+    for choose in (_cold, _near, Dataset.resident_dictionaries):
         for dataset in datasets:
             if dataset.writer is None:
                 continue
-            frames: list[Frame] = []
-            for frame in islice(dataset.victims(near=near), BATCH_FRAMES):
-                if id(frame) in chosen:
+            messages: list[Message] = []
+            for message in islice(choose(dataset), BATCH_FRAMES):
+                if id(message) in chosen:
                     continue
-                frames.append(frame)
-                chosen.add(id(frame))
-                found_bytes += frame.held_bytes
+                messages.append(message)
+                chosen.add(id(message))
+                found_bytes += message.held_bytes
                 if found_bytes >= size_bytes:
                     break
-            if frames:
-                groups.append((dataset.writer, frames))
+            if messages:
+                groups.append((dataset.writer, messages))
             if found_bytes >= size_bytes:
                 return groups
     return groups
+
+
+def _cold(dataset: Dataset) -> Iterator[Message]:
+    return dataset.victims(near=False)
+
+
+def _near(dataset: Dataset) -> Iterator[Message]:
+    return dataset.victims(near=True)

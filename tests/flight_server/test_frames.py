@@ -14,6 +14,7 @@ from flight_server.frames import (
     DictionaryMessage,
     DictionaryState,
     Payload,
+    messages_of,
     missing_messages,
 )
 from flight_server.memory import MemoryPool
@@ -99,6 +100,19 @@ def applied(known: dict[int, list[Any]], messages: list[DictionaryMessage], want
             (number, chain.index(each)) for number, chain in wanted.by_id.items() if each in chain
         ]
         known[number] = [*known.get(number, []), each] if place else [each]
+
+
+@given(producers=PRODUCERS)
+def test_the_messages_of_states_are_each_there_once_and_in_their_order(
+    producers: list[list[tuple[int, bool]]],
+) -> None:
+    states = [state for steps in producers for state in states_of(steps)]
+    found = list(messages_of(states))
+    assert len(found) == len(set(found))
+    assert set(found) == {each for state in states for chain in state.by_id.values() for each in chain}
+    for state in states:
+        for chain in state.by_id.values():
+            assert sorted(chain, key=found.index) == list(chain)
 
 
 @given(producers=PRODUCERS, data=st.data())

@@ -13,10 +13,18 @@ import pytest
 from flight_server.budget import Budget
 from flight_server.dataset import Dataset
 from flight_server.errors import OutOfBudget
-from flight_server.frames import Frame, Payload
+from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
 from flight_server.memory import MemoryPool, Reservation
-from flight_server.metadata import ATTEMPT_BYTES, DATASET_BYTES, FRAME_BYTES, PARTITION_BYTES, RECORD_BYTES
+from flight_server.metadata import (
+    ATTEMPT_BYTES,
+    DATASET_BYTES,
+    DICTIONARY_BYTES,
+    FRAME_BYTES,
+    PARTITION_BYTES,
+    RECORD_BYTES,
+)
 from flight_server.protocol import Commit, CreateRequest, Kind, Retention
+from flight_server.spill import SegmentSlice
 from flight_server.store import Store
 from tests.support.frames import on_disk
 
@@ -103,6 +111,24 @@ def test_an_attempt_takes_no_more_than_is_reserved(store: Store) -> None:
         attempt.commit(Commit(number + 1000, 1))
 
     assert taken_bytes(make) <= ATTEMPT_BYTES + RECORD_BYTES
+
+
+def test_a_dictionary_takes_no_more_than_is_reserved_when_it_has_left_ram(store: Store) -> None:
+    dataset, _ = store.create(CreateRequest("d"), None)
+    partition = dataset.begin_stream(0)
+
+    def make(number: int) -> None:
+        room = store.budget.metadata.reserve(DICTIONARY_BYTES, "a dictionary")
+        payload = Payload(bytes(300), MemoryPool(None).reserve(300 + FRAME_BYTES))
+        message = DictionaryMessage(payload, number + 1000, (1 << 30) + number, room=room)
+        one = frame(number)
+        one.dictionaries = NO_DICTIONARIES.replaced(number + 1000, message, delta=False)
+        partition.publish(one)
+        one.move_to(SLICE)
+        message.move_to(SegmentSlice(SLICE.segment, number + (1 << 30), 300))
+
+    assert taken_bytes(make) <= DICTIONARY_BYTES + RECORD_BYTES
+    assert store.budget.metadata.pool.used_bytes >= COUNT * DICTIONARY_BYTES
 
 
 def test_a_frame_takes_no_more_than_is_reserved_in_ram_and_tens_of_bytes_when_it_has_left(

@@ -250,4 +250,4 @@ async def test_a_commit_that_is_tried_again_has_the_dictionaries_of_all_partitio
         await persist(core, dataset, [1], lambda: None)
         assert failed
         found = [each.dictionaries for each in _frames(restarted(tmp_path).find("d"))]
-        assert [state.by_id[0][0].payload.data for state in found] == [b"one dictionary", b"another one"]
+        assert [state.by_id[0][0].read_back() for state in found] == [b"one dictionary", b"another one"]
