@@ -23,6 +23,7 @@ from flight_server.protocol import CreateRequest, Retention
 from flight_server.recovery import recover
 from flight_server.spill import Segment
 from flight_server.store import Store
+from tests.support.polling import eventually
 from tests.support.sealing import (
     LIMIT_BYTES,
     SCHEMA,
@@ -257,7 +258,8 @@ async def test_a_disk_that_does_not_sync_is_a_retryable_error_at_the_deadline(
     monkeypatch.undo()
     core.store.drop("d")
     await core.store.disposal.settled()
-    assert core.budget.disk.used_bytes == 0
+    # The thread that was refused may still hold the exception, and with it the segment.
+    eventually(lambda: core.budget.disk.used_bytes, 0)
     assert files(tmp_path) == []
 
 
