@@ -10,6 +10,12 @@ Memory
     group of 320 MB: 400 MiB more resident, here 15). For CSV it is a block of ``CSV_BLOCK_BYTES``. A
     batch of an IPC file is held as a whole, as it was written, because it can be read in no smaller parts.
 
+Headers
+    A Parquet footer, an IPC footer or schema, and the names of a CSV file's columns are parsed in one piece, into
+    ten times their size and, for columns with short names, much more. That is not counted in any account: at most
+    ``background.SLOTS`` files are open at the same time. So what announces more than ``MAX_HEADER_BYTES`` or
+    ``MAX_CSV_COLUMNS`` is refused before it is parsed.
+
 Truncated IPC streams
     A stream that ends between two messages looks whole to Arrow's reader. So the end-of-stream marker
     must be there.
@@ -26,11 +32,14 @@ import pyarrow.parquet as pq
 
 from .encoder import TARGET_BYTES
 from .errors import InvalidRequest
-from .wire import END_OF_STREAM
+from .wire import CONTINUATION, END_OF_STREAM
 
 MAX_BATCH_ROWS = 65_536
 CSV_BLOCK_BYTES = 4 << 20
+MAX_HEADER_BYTES = 16 << 20
+MAX_CSV_COLUMNS = 100_000
 _IPC_MAGIC = b"ARROW1"
+_PARQUET_MAGIC = b"PAR1"
 _CODECS = {".bz2": "bz2", ".gz": "gzip", ".lz4": "lz4", ".zst": "zstd"}
 
 
@@ -48,9 +57,11 @@ class Parquet:
     """Parquet files."""
 
     def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
+        _check_footer(stream, _PARQUET_MAGIC)
         return pq.ParquetFile(stream, pre_buffer=False).schema_arrow
 
     def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        _check_footer(stream, _PARQUET_MAGIC)
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
@@ -80,6 +91,7 @@ class Ipc:
 
     def _open(self, stream: Any, options: Any = None) -> Any:
         if stream.read_at(len(_IPC_MAGIC), 0) == _IPC_MAGIC:
+            _check_footer(stream, _IPC_MAGIC)
             return pa.ipc.open_file(stream, options=options)
         size_bytes = stream.size()
         end_bytes = len(END_OF_STREAM)
@@ -87,6 +99,9 @@ class Ipc:
             raise pa.ArrowInvalid(
                 "neither an Arrow IPC file nor a complete stream: the end-of-stream marker is missing"
             )
+        prefix = stream.read_at(len(CONTINUATION) + 4, 0)
+        if prefix.startswith(CONTINUATION):
+            _check_header(int.from_bytes(prefix[-4:], "little"))
         stream.seek(0)
         return pa.ipc.open_stream(stream, options=options)
 
@@ -109,12 +124,38 @@ class Csv:
     def _open(self, stream: Any, path: str, wanted: pa.Schema | None, only: list[str] | None = None) -> Any:
         types = {} if wanted is None else {field.name: field.type for field in wanted}
         codec = next((name for suffix, name in _CODECS.items() if path.endswith(suffix)), None)
+        # Beside the stream, which a CompressedInputStream closes. A codec adds less than an eighth to any data.
+        start = pa.BufferReader(stream.read_at(min(stream.size(), CSV_BLOCK_BYTES * 9 // 8), 0))
+        first_block = (pa.CompressedInputStream(start, codec) if codec else start).read(CSV_BLOCK_BYTES)
+        commas = first_block.partition(b"\n")[0].count(b",")
+        if commas >= MAX_CSV_COLUMNS:
+            raise pa.ArrowInvalid(
+                f"its first line names more than {MAX_CSV_COLUMNS} columns: write it with fewer, or as rows"
+            )
+        stream.seek(0)
         return pa_csv.open_csv(
             pa.CompressedInputStream(stream, codec) if codec else stream,
             read_options=pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
             convert_options=pa_csv.ConvertOptions(
                 column_types=types, include_columns=only, include_missing_columns=True
             ),
+        )
+
+
+def _check_footer(stream: Any, magic: bytes) -> None:
+    """Raise if the footer is too large; a file that has none is for its reader to refuse."""
+    end_bytes = 4 + len(magic)
+    size_bytes = stream.size()
+    end = stream.read_at(end_bytes, size_bytes - end_bytes) if size_bytes >= end_bytes else b""
+    if end.endswith(magic):
+        _check_header(int.from_bytes(end[:4], "little"))
+
+
+def _check_header(size_bytes: int) -> None:
+    if size_bytes > MAX_HEADER_BYTES:
+        raise pa.ArrowInvalid(
+            f"its header has {size_bytes} bytes, and at most {MAX_HEADER_BYTES} are read: write it with fewer columns, "
+            "larger row groups or less metadata"
         )
 
 

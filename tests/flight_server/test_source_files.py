@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from flight_server.errors import InvalidRequest, PartitionFailed
+from flight_server.source_formats import MAX_CSV_COLUMNS, MAX_HEADER_BYTES
 from tests.support.cores import read_messages, read_table, running_core
 from tests.support.file_sources import TABLE, WRITERS, Served
 
@@ -228,3 +229,22 @@ async def test_files_of_20000_columns_are_read_and_put_together(served: Served, 
     assert first["column-00007"].null_count == 1
     assert first["column-19999"].to_pylist() == [19_999]
     assert first["key"].to_pylist() == [1]
+
+
+@every_arrow_format
+async def test_a_header_above_the_limit_is_refused_before_it_is_parsed(served: Served, written: str) -> None:
+    served.write(written, TABLE.replace_schema_metadata({"note": "x" * MAX_HEADER_BYTES}), "a")
+    with pytest.raises(
+        InvalidRequest, match=rf"a cannot be read: its header has \d+ bytes, and at most {MAX_HEADER_BYTES}"
+    ):
+        await served.create(written)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+async def test_a_csv_file_of_too_many_columns_is_refused_before_they_are_read(
+    served: Served, suffix: str
+) -> None:
+    line = ",".join(f"c{number}" for number in range(MAX_CSV_COLUMNS + 1)).encode() + b"\n"
+    (served.root / f"a.csv{suffix}").write_bytes(gzip.compress(line) if suffix else line)
+    with pytest.raises(InvalidRequest, match=f"names more than {MAX_CSV_COLUMNS} columns"):
+        await served.create("csv")
