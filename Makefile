@@ -20,8 +20,10 @@ help: ## Show this list
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
+# Two at a time, but for those that start Spark or load the machine.
 test: lint ## Check style and types, then run every test
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/pytest
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
+		$(BIN)/pytest -n 2 -m "not spark and not load" && $(BIN)/pytest -m "spark or load"
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .

@@ -23,8 +23,9 @@ RECORD_BYTES = 32
 """Of every frame, in RAM or not: 28 bytes, and what a growing array keeps in reserve."""
 DICTIONARY_BYTES = 1024
 """Of every dictionary message, in RAM or not: itself, its place on disk, and a state that it is the latest of."""
-DATASET_BYTES = 4096
-"""Of a dataset: itself, its first partition, its entries in the catalogue, what a durable one has besides."""
+DATASET_BYTES = 5120
+"""Of a dataset: itself, its first partition, its entries in the catalogue, what a durable one has besides. CPython
+shares the keys of instances' dictionaries or does not, by what the process did before: up to 1 KiB of it."""
 PARTITION_BYTES = 1536
 """Of each further partition, once it has been asked for."""
 ATTEMPT_BYTES = 1280
