@@ -70,6 +70,7 @@ from .put_framing import PUT_PATH
 from .strict_json import dump_json
 
 BACKLOG = 1024
+UNSENT_BYTES = 1 << 20
 IDLE_CONNECTION_SECONDS = 75.0
 SHUTDOWN_SECONDS = 1.0
 KEEPALIVE_PROBES = 3
@@ -167,6 +168,9 @@ class HttpServer:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds))
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+            # Otherwise the kernel takes several MiB for each reader that reads nothing: a thousand of them bring
+            # all of TCP under memory pressure, and a good reader down to a tenth of its speed.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             listener.listen(BACKLOG)
         except OSError:
             listener.close()
