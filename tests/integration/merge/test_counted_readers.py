@@ -136,6 +136,7 @@ def test_a_reader_that_does_not_come_back_in_time_leaves_its_turn_to_another(nam
         ticket = {"dataset": name, "generation": generation, "partition": 0, "reader": "gone"}
         with flight.connect(process.location) as client:
             reading = client.do_get(flight.Ticket(json.dumps(ticket).encode()))
+            reading.read_chunk()  # a reader has its place from its first frame
             list(client.do_action(("acknowledge", json.dumps({**ticket, "frames": FRAMES}).encode())))
             reading.read_all()
         assert read_all(stream_of(process, server, name, "bulk")) == EVERYTHING
