@@ -1,4 +1,4 @@
-"""What `make` does first: find a Python and a Java that will do, or say in a sentence what to install."""
+"""What `make` does first: find a Python, a Java and a browser that will do, or say in a sentence what to install."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import java
+from tests.support import browser, debian, java
 from tests.support.server_process import ROOT
 
 MAKE_VENV = ROOT / "tests" / "support" / "make_venv.sh"
@@ -105,8 +105,33 @@ def test_nothing_is_installed_where_it_would_need_a_password(
     script(tmp_path / "nothing" / "apt-get", f'echo "$@" >> {calls}')
     script(tmp_path / "nothing" / "sudo", "exit 1")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    java.install_jre()
+    debian.install("a Java runtime", ["openjdk-17-jre-headless"])
     assert not calls.exists()
+
+
+def test_without_a_browser_one_sentence_says_what_to_install_and_nothing_fails(
+    no_java: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["browser", "--install"])
+    assert browser.main() == 0
+    said = capsys.readouterr()
+    assert "apt-get install chromium" in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_debians_browser_is_installed_where_there_is_none(
+    no_java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chromium = tmp_path / "nothing" / "chromium"
+    script(
+        tmp_path / "nothing" / "apt-get",
+        f'case "$*" in *"install -y"*chromium) /bin/cp /bin/true {chromium};; esac',
+    )
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(sys, "argv", ["browser", "--install"])
+    assert browser.main() == 0
+    assert browser.find() == str(chromium)
+    assert browser.MISSING not in capfd.readouterr().err
 
 
 def test_a_python_that_is_too_old_is_refused_in_one_sentence(tmp_path: Path) -> None:

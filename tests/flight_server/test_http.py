@@ -1,13 +1,9 @@
-"""The HTTP side apart from the streams: statuses, what there is, health, metrics, and the page."""
+"""The HTTP side apart from the streams: statuses, what there is, health, metrics."""
 
 from __future__ import annotations
 
-import re
-import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from pyarrow import flight
@@ -206,43 +202,3 @@ def test_http_can_be_turned_off(flight_server_process: Start) -> None:
         put(client, table(10), dataset="d")
         (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_path("d")).endpoints
     assert not [each for each in endpoint.locations if each.uri.startswith(b"http")]
-
-
-# The page
-
-_HEADLESS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000")
-
-
-def test_the_page_needs_nothing_from_elsewhere(server: ServerProcess) -> None:
-    answer = get(f"{server.http}/")
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert not re.search(rb"""(src|href|action)\s*=|@import|url\(|https?://""", answer.body)
-
-
-def test_a_browser_shows_datasets_readers_and_waits(flight_server_process: Start, tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium on PATH")
-    server = flight_server_process(memory_limit="64MiB")
-    with flight.connect(server.location) as client:
-        put(client, table(1000), dataset="shown/eur.usd")
-        action(client, "create", dataset="shown/awaited")
-        with RawGet(f"{server.http}/v1/datasets/shown/awaited/partitions/0") as waiting:
-            eventually(lambda: len(get(f"{server.http}/v1/why").json()["waits"]), 1)
-            page = subprocess.run(
-                [browser, *_HEADLESS, f"--user-data-dir={tmp_path}", "--dump-dom", f"{server.http}/"],
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=90,
-            ).stdout
-            peer = waiting.peer
-    body = page.partition("</script>")[0].partition("<script>")[0]
-    assert "serving · 2 datasets" in body
-    assert '<td class="name">shown/eur.usd</td><td>stream</td><td>sealed</td>' in body
-    assert "of 64.0 MiB" in body
-    for account in ("frames", "sends", "arrivals", "disk"):
-        assert f"<span>{account}</span>" in body
-    assert f">{peer}</td>" in body
-    assert ">producer</td>" in body

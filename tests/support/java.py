@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import debian
+
 OLDEST_VERSION = 17
 # Newest first: Debian 12 has only 17, Debian 13 only 21, Ubuntu both.
 _DEBIAN_PACKAGES = ("openjdk-21-jre-headless", "openjdk-17-jre-headless")
@@ -32,23 +34,6 @@ def find_java_home() -> Path | None:
         if version is not None and version >= OLDEST_VERSION:
             return home
     return None
-
-
-def install_jre() -> None:
-    """Install Debian's headless JRE; does nothing where that would need a password or another system."""
-    if shutil.which("apt-get") is None:
-        return
-    command = ["apt-get"]
-    if os.geteuid() != 0:
-        if shutil.which("sudo") is None or _run(["sudo", "-n", "true"]) != 0:
-            return
-        # sudo passes no variables on by itself.
-        command = ["sudo", "-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
-    print("Installing a Java runtime with apt-get ...", file=sys.stderr)
-    _run([*command, "update", "-qq"])
-    for package in _DEBIAN_PACKAGES:
-        if _run([*command, "install", "-y", "-qq", "--no-install-recommends", package]) == 0:
-            return
 
 
 def _candidates() -> Iterator[Path]:
@@ -73,17 +58,11 @@ def _major_version(home: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _run(command: list[str]) -> int:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    # Standard output is kept for the one line that the caller reads.
-    return subprocess.run(command, stdout=sys.stderr, env=environment, check=False).returncode
-
-
 def main() -> int:
     """Print the Java home and return the exit status."""
     home = find_java_home()
     if home is None and "--install" in sys.argv[1:]:
-        install_jre()
+        debian.install("a Java runtime", _DEBIAN_PACKAGES)
         home = find_java_home()
     if home is None:
         print(MISSING, file=sys.stderr)
