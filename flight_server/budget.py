@@ -29,10 +29,15 @@ Readers that take nothing
     What was handed to gRPC, or to TLS, cannot be taken back: a reader that takes nothing keeps the room of
     one message. It must not keep it from readers that take what they get. So a reader is *unproven* until it
     has taken ``PROOF_BYTES``, which is more than the buffers between the server and a peer that reads nothing
-    can hold, and again after each write that has lasted for ``STALL_SECONDS`` (:class:`Pace`). The unproven
-    together hold at most half of ``sends``; one that takes what it gets keeps its room from message to message,
-    and an eighth of that half is left for readers that have just come (``memory``, "Waiting"). The proven wait
-    for the rest of ``sends``, first come, first served.
+    hold, unless gRPC's client lets its window grow with bandwidth and delay, and again after each write that has
+    lasted for ``STALL_SECONDS`` (:class:`Pace`). The unproven together hold at most half of ``sends``; one that
+    takes what it gets keeps its room from message to message, and an eighth of that half is left for readers
+    that have just come (``memory``, "Waiting"). The proven wait for the rest of ``sends``, first come, first
+    served.
+    Readers that come within ``memory.FRESH_SECONDS`` may fill that eighth, too. If they take nothing, the next
+    reader waits until the first of them have stalled for ``core.READER_STALL_SECONDS``. Then the server ends one
+    of them at each look (``Core.end_stalled_readers``) until the next reader has its room: beside the eighth, if
+    it has waited for ``FRESH_SECONDS`` by then.
     On the bulk lane without TLS a reader that takes nothing holds no room at all, so all there are proven.
 
 The largest message a server accepts is 1/8 of the limit: so that one message, read back from disk
