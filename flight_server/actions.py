@@ -16,9 +16,10 @@ from .acknowledgements import ACKNOWLEDGE, AcknowledgeRequest
 from .core import Core
 from .dataset import Dataset
 from .decoder import COSTLY_SCHEMA_BYTES, SchemaMessage
-from .errors import InvalidRequest, Unsupported
+from .errors import BadFrame, InvalidRequest, Unsupported
 from .infos import expiration, put_locations, timestamp_scalar
 from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket
+from .schema_size import measure
 from .schema_text import check_text
 from .sinks import seal
 from .strict_json import dump_json, parse_json
@@ -47,9 +48,10 @@ def decode_schema(text: str) -> SchemaMessage:
     """
     try:
         message = base64.b64decode(text, validate=True)
+        measure(wire.schema_header(message))
         schema = pa.ipc.read_schema(pa.py_buffer(message))
         check_text(schema)
-    except (binascii.Error, pa.ArrowException, OSError, ValueError) as error:
+    except (binascii.Error, BadFrame, pa.ArrowException, OSError, ValueError) as error:
         raise InvalidRequest(
             f"create: 'schema' is not an Arrow IPC schema message in base64: {error}"
         ) from None
@@ -156,20 +158,21 @@ async def _drain(core: Core, body: bytes) -> bytes:
 
 
 async def _cancel_flight_info(core: Core, body: bytes) -> bytes:
-    serialized = wire.bytes_field(body, 1, "CancelFlightInfoRequest")
-    try:
-        info = flight.FlightInfo.deserialize(serialized)
-        tickets = [Ticket.parse(endpoint.ticket.ticket) for endpoint in info.endpoints]
-    except (pa.ArrowException, ValueError) as error:
-        raise InvalidRequest(f"CancelFlightInfo: not a FlightInfo: {error}") from None
-    if not tickets:
+    # Not as pyarrow's objects: of a FlightInfo of 64 MiB they can take several GiB.
+    info = wire.first_field(body, 1, "CancelFlightInfoRequest") or b""
+    endpoint = wire.first_field(info, 3, "FlightInfo")
+    if endpoint is None:
         raise InvalidRequest("CancelFlightInfo: the FlightInfo has no endpoint, so it names no dataset")
-    await core.store.remove(tickets[0].dataset, tickets[0].generation)
+    ticket = Ticket.parse(
+        wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
+    )
+    await core.store.remove(ticket.dataset, ticket.generation)
     return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
 
 
 async def _renew_flight_endpoint(core: Core, body: bytes) -> bytes:
     serialized = wire.bytes_field(body, 1, "RenewFlightEndpointRequest")
+    wire.check_few_fields(serialized, "FlightEndpoint")
     try:
         endpoint = flight.FlightEndpoint.deserialize(serialized)
     except (pa.ArrowException, ValueError) as error:

@@ -1,8 +1,9 @@
 """Control requests: how large one may be, and that its reading is counted.
 
 Guarantee: a request that is no message of a put is refused above a limit that the error names, before any
-of it is parsed; and the memory that a large one takes while it is parsed is reserved in the account of
-arrivals.
+of it is parsed; and the memory that a large one takes while it is parsed (``strict_json.parsed_bytes``) is reserved
+in the account of arrivals. One that would take more than that account has, and more than ``MAX_PARSED_BYTES``, is
+refused.
 
     1 MiB       descriptors, tickets, criteria, commits, and the bodies of actions that are not named here
     16 MiB      ``seal``, which may name 100,000 attempts and more
@@ -23,13 +24,17 @@ from contextlib import asynccontextmanager
 from .budget import reserve
 from .core import Core
 from .errors import InvalidRequest
+from .strict_json import parsed_bytes
 
 MAX_CONTROL_BYTES = 1 << 20
 MAX_SEAL_BYTES = 16 << 20
 MAX_FLIGHT_INFO_BYTES = 64 << 20
 SMALL_BYTES = 64 << 10
-PARSED_COST = 8
-"""What Python's objects take for each byte of JSON, seen with a ``seal`` of 100,000 attempts."""
+PROTOBUF_COST = 3
+"""The request, and copies of its parts: of what Arrow's own actions carry no objects are made."""
+_PROTOBUF = frozenset({"CancelFlightInfo", "RenewFlightEndpoint"})
+MAX_PARSED_BYTES = 48 << 20
+"""What one request may take where 1/8 of the memory limit is less: a ``seal`` of 100,000 attempts takes 43 MiB."""
 
 
 def check_size(size_bytes: int, what: str, limit_bytes: int = MAX_CONTROL_BYTES) -> None:
@@ -53,18 +58,28 @@ def action_limit_bytes(core: Core, action: str) -> int:
 
 
 @asynccontextmanager
-async def counted(core: Core, size_bytes: int, peer: str) -> AsyncIterator[None]:
-    """Room for what the block makes of a request of that size; none is needed for a small one.
+async def counted(core: Core, action: str, body: bytes, peer: str) -> AsyncIterator[None]:
+    """Room for what the block makes of an action's body; none is needed for a small one.
 
     Raises:
-        OutOfBudget: there was none until the deadline.
+        InvalidRequest: it would take more than one may.
+        OutOfBudget: there was no room until the deadline.
     """
-    if size_bytes <= SMALL_BYTES:
+    if len(body) <= SMALL_BYTES:
         yield
         return
+    needed_bytes = len(body) * PROTOBUF_COST if action in _PROTOBUF else parsed_bytes(body)
+    limit_bytes = max(MAX_PARSED_BYTES, core.budget.arrivals.limit_bytes or 0)
+    if needed_bytes > limit_bytes and action not in _PROTOBUF:
+        raise InvalidRequest(
+            f"the action {action!r} would take {needed_bytes} bytes when it is parsed, more than the limit of "
+            f"{limit_bytes}; send less in one request, or raise --memory-limit",
+            limit_bytes=limit_bytes,
+        )
+    del body
     room = await reserve(
         core.budget.arrivals,
-        size_bytes * PARSED_COST,
+        needed_bytes,
         core.waits,
         peer=peer,
         deadline_seconds=core.settings.budget_deadline_seconds,

@@ -37,6 +37,7 @@ from . import wire
 from .checksums import message_crc32c, sent_crc32c
 from .errors import BadFrame, DamagedMessage, InvalidRequest
 from .memory import Reservation
+from .schema_size import HeaderSize, measure
 from .schema_text import check_text
 
 COSTLY_BYTES = 4 << 20
@@ -44,6 +45,7 @@ COSTLY_BYTES = 4 << 20
 COSTLY_SCHEMA_BYTES = 64 << 10
 """A schema whose header has this size takes some milliseconds: its texts are looked at one by one."""
 _DECODED_SCHEMA_COST = 4
+"""The message, and the copies of its header: Arrow's, ours, and one while that is made."""
 _DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
 
 
@@ -208,6 +210,7 @@ class FrameDecoder:
         self._full_validation = full_validation
         self._feed = _Feed()
         self._reader: Any = None
+        self._schema_size: HeaderSize | None = None
         self._batches = 0
         self._descriptor: bytes | None = None
         self._pending_bytes = 0  # decoded bytes of dictionaries that wait for the next batch
@@ -234,12 +237,14 @@ class FrameDecoder:
             return Inspected(parts, wire.MessageKind.NONE)
         kind = wire.message_kind(parts.header)
         if kind is wire.MessageKind.SCHEMA:
+            self._check_schema_size(len(parts.header))
             costly = len(parts.header) > COSTLY_SCHEMA_BYTES
             return Inspected(parts, kind, _DECODED_SCHEMA_COST * len(parts.header), costly)
         if self._reader is None:
             raise BadFrame("the first message with a header must be the schema")
         if kind not in (wire.MessageKind.DICTIONARY, wire.MessageKind.RECORD_BATCH):
             raise BadFrame("the header is neither a schema, a dictionary nor a record batch")
+        measure(parts.header)
         decompressed_bytes = wire.decompressed_bytes(parts.header, parts.body)
         self._check_size(decompressed_bytes, "decompresses to")
         cost_bytes = len(parts.body) + _DECOMPRESSION_COST * decompressed_bytes
@@ -248,6 +253,19 @@ class FrameDecoder:
             return Inspected(parts, kind, decompressed_bytes or len(parts.body))
         costly = cost_bytes + self._pending_bytes > COSTLY_BYTES
         return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
+
+    def measure(self, parts: wire.FlightData) -> HeaderSize:
+        """What the schema in this message becomes. Computed once; a costly one belongs in a thread.
+
+        Raises:
+            BadFrame: as in :meth:`feed`.
+        """
+        if self._schema_size is None:
+            try:
+                self._schema_size = measure(parts.header)
+            except BadFrame as bad:
+                raise BadFrame(f"the schema message is not valid: {bad.message}") from None
+        return self._schema_size
 
     def decode(self, inspected: Inspected, said: int | None = None) -> Accepted:
         """Check the contents of the message that was inspected last. May run in any one thread.
@@ -287,6 +305,14 @@ class FrameDecoder:
                 limit_bytes=self._max_message_bytes,
             )
 
+    def _check_schema_size(self, size_bytes: int) -> None:
+        if self._max_schema_bytes is not None and size_bytes > self._max_schema_bytes:
+            raise BadFrame(
+                f"the schema has {size_bytes} bytes with its metadata, more than this server's limit of "
+                f"{self._max_schema_bytes}: write fewer columns or less metadata, or raise --max-schema",
+                limit_bytes=self._max_schema_bytes,
+            )
+
     def _check_descriptor(self, descriptor: memoryview) -> None:
         # A reader parses it in every message, and stops silently at one that is not a descriptor.
         if self._descriptor is None:
@@ -305,12 +331,7 @@ class FrameDecoder:
             raise BadFrame("a second schema came; one stream carries one schema")
         if parts.body:
             raise BadFrame("the schema message has a body")
-        if self._max_schema_bytes is not None and len(parts.header) > self._max_schema_bytes:
-            raise BadFrame(
-                f"the schema has {len(parts.header)} bytes with its metadata, more than this server's limit of "
-                f"{self._max_schema_bytes}: write fewer columns or less metadata, or raise --max-schema",
-                limit_bytes=self._max_schema_bytes,
-            )
+        self.measure(parts)
         self._push(parts)
         try:
             self._reader = pa.ipc.open_stream(pa.PythonFile(self._feed, mode="r"))

@@ -110,7 +110,7 @@ class PutCommand:
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
         flight_sql.refuse_all_but_json(data)
-        fields = Fields(parse_json(data, "the command"), "the command")
+        fields = Fields(parse_json(data, "the command", small=True), "the command")
         command = cls(
             dataset=check_dataset_name(fields.required("dataset")),
             partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
@@ -160,7 +160,7 @@ class Ticket:
                 return cls(check_dataset_name(data.decode()))
             except UnicodeDecodeError:
                 raise InvalidRequest("a ticket is JSON from get_flight_info, or a dataset's name") from None
-        fields = Fields(parse_json(data, "the ticket"), "the ticket")
+        fields = Fields(parse_json(data, "the ticket", small=True), "the ticket")
         ticket = cls(
             dataset=check_dataset_name(fields.required("dataset")),
             generation=fields.text("generation"),
@@ -197,7 +197,7 @@ class Commit:
 
     @classmethod
     def parse(cls, data: bytes) -> Commit:
-        fields = Fields(parse_json(data, "the commit"), "the commit")
+        fields = Fields(parse_json(data, "the commit", small=True), "the commit")
         inner = fields.any("commit")
         fields.end()
         if not isinstance(inner, dict):

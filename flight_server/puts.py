@@ -47,10 +47,7 @@ from .producers import Producer
 from .protocol import Commit, Kind, PutCommand, parse_partition
 from .sinks import AttemptSink, Sink, StreamSink
 from .strict_json import dump_json
-from .wire import MessageKind, locate
-
-SCHEMA_OBJECT_COST = 2
-"""What a schema takes as Arrow's object, for each byte of its message: seen with 10,000 columns."""
+from .wire import MessageKind, check_few_fields, locate
 
 
 class Answers(Protocol):
@@ -92,6 +89,7 @@ def parse_descriptor(data: bytes) -> PutCommand:
     Raises:
         InvalidRequest: it is not a descriptor, or says nothing sensible.
     """
+    check_few_fields(data, "FlightDescriptor")
     try:
         descriptor = flight.FlightDescriptor.deserialize(data)
     except (pa.ArrowException, ValueError) as error:
@@ -177,10 +175,7 @@ class _Put:
         before = self._running_crc32c
         self._running_crc32c = running_crc32c(before, accepted.sent_crc32c)
         if accepted.schema is not None:
-            schemas, dataset = self._core.store.schemas, self._command.dataset
-            schema = schemas.hold(accepted.schema, dataset)
-            # The decoder has it as Arrow's object until the put ends.
-            self._schema_room = schemas.room(SCHEMA_OBJECT_COST * len(schema.header), dataset)
+            schema = self._core.store.schemas.hold(accepted.schema, self._command.dataset)
             self._sink = self._open(self._command, schema)
             return
         if accepted.kind is MessageKind.NONE:
@@ -200,6 +195,15 @@ class _Put:
     async def _decode(self, inspected: Inspected, size_bytes: int) -> Accepted:
         """Decode in the loop what is quickly done, and the rest in a thread. Cancelling is safe."""
         assert self._command is not None
+        if inspected.kind is MessageKind.SCHEMA and self._schema_room is None:
+            # The decoder has it as Arrow's object until the put ends.
+            measure = self._decoder.measure
+            size = (
+                await asyncio.to_thread(measure, inspected.parts)
+                if inspected.costly
+                else measure(inspected.parts)
+            )
+            self._schema_room = self._core.store.schemas.room(size.object_bytes, self._command.dataset)
         if not inspected.costly:
             return self._decoder.decode(inspected, self._answers.checksum)
         room = await reserve(

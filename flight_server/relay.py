@@ -42,6 +42,7 @@ from .dataset_names import check_dataset_name
 from .decoder import Accepted, FrameDecoder, SchemaMessage
 from .errors import (
     ERROR_TRAILER,
+    BadFrame,
     FlightShuffleError,
     InvalidRequest,
     NotFound,
@@ -59,6 +60,7 @@ from .protocol import (
     REUSE_CONNECTION,
     ROWS_TRAILER,
 )
+from .schema_size import measure
 from .schema_text import check_text
 from .source_contract import Pulled, SourceChanged
 from .strict_json import Fields, parse_json
@@ -136,11 +138,12 @@ class RelaySource:
                 if not described.schema.names:  # nobody has produced yet: this waits for it
                     answer = await _ask(channel, spec, "GetSchema", descriptor)
                     header = wire.schema_header(wire.bytes_field(answer, 1, "SchemaResult"))
+                measure(header)
                 schema = pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(header)))
                 check_text(schema)
             except grpc.aio.AioRpcError as error:
                 raise _opening_error(spec, error) from None
-            except (pa.ArrowException, OSError, ValueError) as error:
+            except (BadFrame, pa.ArrowException, OSError, ValueError) as error:
                 raise SourceUnavailable(f"source: {spec} answered what is not Flight: {error}") from None
         _check_generation(spec, described)
         tickets = [_ticket(spec, endpoint) for endpoint in described.endpoints]

@@ -274,9 +274,9 @@ class FlightService:
         except UnicodeDecodeError:
             raise InvalidRequest("the action's name is not UTF-8 text") from None
         check_size(len(request), f"the action {action!r}", action_limit_bytes(self._core, action))
-        async with counted(self._core, len(request), context.peer()):
-            body = wire.bytes_field(request, 2, "Action")
-            del request
+        body = wire.bytes_field(request, 2, "Action")
+        del request
+        async with counted(self._core, action, body, context.peer()):
             answer = await run_action(self._core, action, body)
         await context.write(wire.field(1, answer))
 

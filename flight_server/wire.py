@@ -27,12 +27,14 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import Final
 
 from .errors import BadFrame, InvalidRequest
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_FIELD_NUMBER: Final = (1 << 29) - 1
+MAX_FIELDS: Final = 1000
 _EMPTY: Final = memoryview(b"")
 
 CANCEL_STATUS_CANCELLED: Final = 1
@@ -121,6 +123,36 @@ def bytes_field(data: bytes | memoryview, number: int, what: str) -> bytes:
     return found
 
 
+def check_few_fields(data: bytes | memoryview, name: str) -> None:
+    """Return if a message that pyarrow is about to parse has no more than ``MAX_FIELDS`` fields. Of one without a
+    byte of its own, such as an empty location, it makes objects of 50 to 400 bytes.
+
+    Raises:
+        InvalidRequest: it has more, or is not a protobuf message.
+    """
+    try:
+        more = next(islice(fields(data), MAX_FIELDS, None), None)
+    except ValueError as error:
+        raise InvalidRequest(f"what was sent is not a {name}: {error}") from None
+    if more is not None:
+        raise InvalidRequest(f"the {name} has more than {MAX_FIELDS} fields, which no client needs")
+
+
+def first_field(data: bytes | memoryview, number: int, name: str) -> memoryview | None:
+    """The first value of a length-delimited field; None if it is absent. What follows is not looked at.
+
+    Raises:
+        InvalidRequest: what comes before is not a protobuf message, or the field has another type.
+    """
+    try:
+        found = next((value for candidate, value in fields(data) if candidate == number), None)
+    except ValueError as error:
+        raise InvalidRequest(f"what was sent is not a {name}: {error}") from None
+    if isinstance(found, int):
+        raise InvalidRequest(f"what was sent is not a {name}: field {number} is a number")
+    return found
+
+
 def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
@@ -197,7 +229,7 @@ def flight_data(
     return b"".join(parts)
 
 
-def _slot(buffer: memoryview, table: int, index: int) -> int:
+def slot(buffer: memoryview, table: int, index: int) -> int:
     """Where field ``index`` of the flatbuffer table at ``table`` is; 0 if absent."""
     (to_vtable,) = struct.unpack_from("<i", buffer, table)
     vtable = table - to_vtable
@@ -210,13 +242,14 @@ def _slot(buffer: memoryview, table: int, index: int) -> int:
     return table + int(place) if place else 0
 
 
-def _root(buffer: memoryview) -> int:
+def root(buffer: memoryview) -> int:
+    """Where the first table of a flatbuffer is."""
     return int(struct.unpack_from("<I", buffer, 0)[0])
 
 
-def _follow(buffer: memoryview, slot: int) -> int:
-    """Where the table or vector is that the offset at ``slot`` leads to."""
-    return slot + int(struct.unpack_from("<I", buffer, slot)[0])
+def follow(buffer: memoryview, at: int) -> int:
+    """Where the table or vector is that the offset at this place leads to."""
+    return at + int(struct.unpack_from("<I", buffer, at)[0])
 
 
 def message_kind(header: memoryview) -> MessageKind:
@@ -226,8 +259,8 @@ def message_kind(header: memoryview) -> MessageKind:
         BadFrame: not an IPC message header.
     """
     try:
-        slot = _slot(header, _root(header), 1)
-        return MessageKind(header[slot]) if slot else MessageKind.NONE
+        at = slot(header, root(header), 1)
+        return MessageKind(header[at]) if at else MessageKind.NONE
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
 
@@ -239,8 +272,8 @@ def body_bytes(header: memoryview) -> int:
         BadFrame: not an IPC message header.
     """
     try:
-        slot = _slot(header, _root(header), 3)
-        return int(struct.unpack_from("<q", header, slot)[0]) if slot else 0
+        at = slot(header, root(header), 3)
+        return int(struct.unpack_from("<q", header, at)[0]) if at else 0
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
 
@@ -252,8 +285,8 @@ def dictionary_id(header: memoryview) -> tuple[int, bool]:
         BadFrame: not a dictionary message.
     """
     try:
-        table = _follow(header, _slot(header, _root(header), 2))
-        id_slot, delta_slot = _slot(header, table, 0), _slot(header, table, 2)
+        table = follow(header, slot(header, root(header), 2))
+        id_slot, delta_slot = slot(header, table, 0), slot(header, table, 2)
         number = struct.unpack_from("<q", header, id_slot)[0] if id_slot else 0
         return number, bool(delta_slot and header[delta_slot])
     except (struct.error, ValueError, IndexError):
@@ -263,9 +296,9 @@ def dictionary_id(header: memoryview) -> tuple[int, bool]:
 def is_little_endian(header: bytes) -> bool:
     """The byte order of a schema message that Arrow has accepted. ``Schema``: 0 endianness."""
     view = memoryview(header)
-    table = _follow(view, _slot(view, _root(view), 2))
-    slot = _slot(view, table, 0)
-    return not slot or struct.unpack_from("<h", view, slot)[0] == 0
+    table = follow(view, slot(view, root(view), 2))
+    at = slot(view, table, 0)
+    return not at or struct.unpack_from("<h", view, at)[0] == 0
 
 
 def decompressed_bytes(header: memoryview, body: memoryview) -> int:
@@ -278,12 +311,12 @@ def decompressed_bytes(header: memoryview, body: memoryview) -> int:
         BadFrame: not a batch or dictionary message.
     """
     try:
-        table = _follow(header, _slot(header, _root(header), 2))
+        table = follow(header, slot(header, root(header), 2))
         if message_kind(header) is MessageKind.DICTIONARY:
-            table = _follow(header, _slot(header, table, 1))
-        if not _slot(header, table, 3):
+            table = follow(header, slot(header, table, 1))
+        if not slot(header, table, 3):
             return 0
-        buffers = _follow(header, _slot(header, table, 2))
+        buffers = follow(header, slot(header, table, 2))
         (count,) = struct.unpack_from("<I", header, buffers)
         total_bytes = 0
         for offset, size_bytes in struct.iter_unpack("<qq", header[buffers + 4 : buffers + 4 + 16 * count]):

@@ -63,6 +63,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "data_dir",
         "protocol",
         "quarantine",
+        "schema_size",
     ),
     ("acknowledgements", "budget", "chunks", "decoder", "places", "spill"),
     ("frames",),

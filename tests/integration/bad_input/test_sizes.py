@@ -99,3 +99,41 @@ def test_a_put_with_a_large_schema_is_whole_and_its_schema_is_counted(raw: RawFl
     raw.put(put_messages(path("d"), [BATCH.cast(schema)]))
     assert raw.action("statistics")["memory"]["used_bytes"] - before > MIB // 2
     assert raw.get(b"d")[0].count(b"y") >= MIB // 2
+
+
+MARKS = {"lists": b"[[]]", "objects": b'{"":0}', "numbers": b"7"}
+
+
+@pytest.mark.parametrize("value", MARKS)
+@pytest.mark.parametrize("name", ["seal", "create"])
+def test_json_of_many_small_values_is_refused_before_it_is_parsed(
+    server: ServerProcess, raw: RawFlight, name: str, value: str
+) -> None:
+    before = server.peak_rss_bytes()
+    body = (
+        b'{"dataset": "d", "a": [' + b",".join([MARKS[value]] * (6 * MIB // (1 + len(MARKS[value])))) + b"]}"
+    )
+    with pytest.raises(Refused, match=f"the action '{name}' would take") as refused:
+        raw.action(name, body)
+    assert refused.value.detail["limit_bytes"] == 48 * MIB
+    assert server.peak_rss_bytes() - before < 60 * MIB
+
+
+def test_a_ticket_of_many_small_values_is_refused_before_it_is_parsed(raw: RawFlight) -> None:
+    with pytest.raises(Refused, match="many more values"):
+        raw.get(b'{"a": [' + b",".join([b"[[]]"] * (MIB // 6)) + b"]}")
+
+
+def test_flight_messages_of_many_small_fields_are_refused_before_they_become_objects(
+    server: ServerProcess, raw: RawFlight
+) -> None:
+    """In pyarrow's objects each of these would take 40 to 180 times its size: the first of them 500 MB."""
+    before = server.peak_rss_bytes()
+    endpoints = field(1, field(2, b"\x08\x02\x12\x01x") + b"\x1a\x00" * (6 * MIB))
+    with pytest.raises(Refused, match="dataset"):
+        raw.action("CancelFlightInfo", endpoints)
+    with pytest.raises(Refused, match="more than 1000 fields"):
+        raw.action("RenewFlightEndpoint", field(1, b"\x12\x00" * (MIB // 2 - 100)))
+    with pytest.raises(Refused, match="more than 1000 fields"):
+        raw.ask("GetFlightInfo", b"\x08\x01" + b"\x1a\x00" * (MIB // 2 - 100))
+    assert server.peak_rss_bytes() - before < 120 * MIB
