@@ -11,6 +11,7 @@ from flight_server.errors import AlreadyExists, FlightShuffleError, InvalidReque
 from flight_server.protocol import CreateRequest, Kind, PutCommand
 from spark_client.puts import FRAME_BYTES, MAX_FRAME_BYTES, PutStream, frames
 from spark_client.transport import Server, Writing
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -82,6 +83,8 @@ def test_what_was_left_without_a_commit_is_not_there(server: Server) -> None:
     command = shuffle(server)
     with PutStream(server, command, SCHEMA) as stream:
         stream.write(BATCH, 0)
+    # The same attempt may come again when the server has seen that it broke off.
+    eventually(lambda: [server.action("statistics")[key] for key in ("puts", "waits")], [1, 0])
     send(server, command, 0, count=0)
     assert server.action("seal", {"dataset": "s"})["rows"] == 0
 
