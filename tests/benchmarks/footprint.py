@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import CreateRequest, Kind
+from tests.benchmarks import bombs
 from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.support import raw_flight, raw_put
 from tests.support.server_process import ServerProcess
@@ -102,6 +103,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("100,000 datasets", datasets, 100_000, 2048 * MIB),
     Scenario("100,000 partitions", partitions, 100_000, 256 * MIB, refused=True),
     Scenario("100,000 partitions", partitions, 100_000, 1024 * MIB),
+    Scenario("schemas of 4 MiB", bombs.large_schemas, 100, 256 * MIB, refused=True),
+    Scenario("schemas of 4 MiB", bombs.large_schemas, 100, 2048 * MIB),
+    Scenario("schemas of 10,000 columns", bombs.wide_schemas, 50, 256 * MIB),
+    Scenario("headers that share texts", bombs.folded_headers, 100, 64 * MIB),
+    Scenario("JSON bodies", bombs.json_bodies, 96, 64 * MIB),
+    Scenario("Flight messages of empty fields", bombs.flight_messages, 60, 256 * MIB),
+    Scenario("compressed batches", bombs.compressed_batches, 200, 256 * MIB),
+    Scenario("compressed requests", bombs.compressed_requests, 20, 64 * MIB),
 )
 
 
@@ -142,7 +151,14 @@ def run(scenario: Scenario, scale: float = 1.0) -> Footprint:
         rest_bytes, error = server.rss_bytes(), ""
         try:
             scenario.work(server, max(1, int(scenario.count * scale)))
-        except (pa.ArrowException, OSError, raw_put.Refused, raw_put.BrokenOff) as refused:
+        except (
+            pa.ArrowException,
+            OSError,
+            raw_flight.Refused,
+            raw_put.Refused,
+            raw_put.BrokenOff,
+            RuntimeError,
+        ) as refused:
             error = f"{type(refused).__name__}: {str(refused).splitlines()[0]}"
         peak_bytes, after_bytes = server.peak_rss_bytes(), server.rss_bytes()
         pool_peak_bytes = _pool_peak_bytes(server)
