@@ -127,7 +127,9 @@ class FlightService:
                     f"internal error {error_id}: the server's log has the cause under this id",
                     error_id=error_id,
                 )
-            # Outside the handlers above, so that what is raised here has no context either.
+            # Outside the handlers above, so that what is raised here has no context either; and without the request,
+            # which the frame of this call would hold for as long as gRPC keeps the exception that ends it.
+            del request
             await _abort(context, answer)
             return None
 

@@ -137,3 +137,12 @@ def test_flight_messages_of_many_small_fields_are_refused_before_they_become_obj
     with pytest.raises(Refused, match="more than 1000 fields"):
         raw.ask("GetFlightInfo", b"\x08\x01" + b"\x1a\x00" * (MIB // 2 - 100))
     assert server.peak_rss_bytes() - before < 120 * MIB
+
+
+def test_a_request_that_was_refused_does_not_stay_in_memory(server: ServerProcess, raw: RawFlight) -> None:
+    before = server.peak_rss_bytes()
+    body = b'{"dataset": "d", "a": [' + b"[]," * (5 * MIB) + b"[]]}"
+    for _ in range(20):  # 300 MiB together
+        with pytest.raises(Refused, match="would take"):
+            raw.action("seal", body)
+    assert server.peak_rss_bytes() - before < 150 * MIB
