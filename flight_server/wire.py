@@ -25,10 +25,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from .errors import BadFrame, InvalidRequest
 
@@ -36,6 +35,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_FIELD_NUMBER: Final = (1 << 29) - 1
 MAX_FIELDS: Final = 1000
 _EMPTY: Final = memoryview(b"")
+_DESCRIPTOR_TAG, _HEADER_TAG, _METADATA_TAG = 1 << 3 | _BYTES, 2 << 3 | _BYTES, 3 << 3 | _BYTES
+_BODY_TAG, _BODY_TAG_END = (1000 << 3 | _BYTES) & 0x7F | 0x80, 1000 << 3 >> 7  # two bytes of a varint
 
 CANCEL_STATUS_CANCELLED: Final = 1
 CONTINUATION: Final = b"\xff\xff\xff\xff"
@@ -52,8 +53,7 @@ class MessageKind(IntEnum):
     RECORD_BATCH = 3
 
 
-@dataclass(frozen=True, slots=True)
-class FlightData:
+class FlightData(NamedTuple):
     """Views into one received message; an absent field is an empty view."""
 
     descriptor: memoryview = _EMPTY
@@ -62,7 +62,7 @@ class FlightData:
     body: memoryview = _EMPTY
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -194,27 +194,69 @@ def locate(message: bytes) -> FlightData:
     Raises:
         BadFrame: not a protobuf message, or nothing is in it.
     """
-    descriptor = header = metadata = body = _EMPTY
     try:
-        for number, value in fields(message):
-            if number not in (1, 2, 3, 1000):
-                continue  # a later version's field
-            if isinstance(value, int):
-                raise ValueError(f"field {number} is a number")  # noqa: TRY004  # the data, not the code, is wrong
-            if number == 2:
-                header = value
-            elif number == 1000:
-                body = value
-            elif number == 3:
-                metadata = value
-            else:
-                descriptor = value
+        parts = _usual_parts(message) or _parts(message)
     except ValueError as error:
         raise BadFrame(f"the message of {len(message)} bytes is not FlightData: {error}") from None
-    if not header and not metadata and not descriptor:
+    if not parts.header and not parts.metadata and not parts.descriptor:
         raise BadFrame("the FlightData message is empty: it has no header, no metadata and no descriptor")
-    if body and not header:
+    if parts.body and not parts.header:
         raise BadFrame("the FlightData message has a body but no header")
+    return parts
+
+
+def _parts(message: bytes) -> FlightData:
+    """The parts of any FlightData message.
+
+    Raises:
+        ValueError: not a protobuf message.
+    """
+    descriptor = header = metadata = body = _EMPTY
+    for number, value in fields(message):
+        if number not in (1, 2, 3, 1000):
+            continue  # a later version's field
+        if isinstance(value, int):
+            raise ValueError(f"field {number} is a number")  # noqa: TRY004  # the data, not the code, is wrong
+        if number == 2:
+            header = value
+        elif number == 1000:
+            body = value
+        elif number == 3:
+            metadata = value
+        else:
+            descriptor = value
+    return FlightData(descriptor, header, metadata, body)
+
+
+def _usual_parts(message: bytes) -> FlightData | None:
+    """What :func:`_parts` says of a message that has the four fields only, with the shortest tags; None of any
+    other, also of a broken one. It takes half the time, once for each frame and reader.
+    """
+    descriptor = header = metadata = body = _EMPTY
+    view, end, at = memoryview(message), len(message), 0
+    try:
+        while at < end:
+            tag, size = message[at], message[at + 1]
+            at += 2
+            if tag == _BODY_TAG and size == _BODY_TAG_END:
+                size, at = _varint(message, at)
+            elif tag not in (_DESCRIPTOR_TAG, _HEADER_TAG, _METADATA_TAG):
+                return None
+            elif size > 0x7F:
+                size, at = _varint(message, at - 1)
+            start, at = at, at + size
+            if at > end:
+                return None
+            if tag == _HEADER_TAG:
+                header = view[start:at]
+            elif tag == _BODY_TAG:
+                body = view[start:at]
+            elif tag == _METADATA_TAG:
+                metadata = view[start:at]
+            else:
+                descriptor = view[start:at]
+    except (IndexError, ValueError):
+        return None
     return FlightData(descriptor, header, metadata, body)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flight_server import wire
@@ -74,6 +74,55 @@ MALFORMED = {
 def test_a_malformed_message_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"past the end|field number|wire type"):
         list(wire.fields(data))
+
+
+def varint(value: int, size_bytes: int) -> bytes:
+    """In so many bytes, or more if it needs them: protobuf allows longer ones than it takes."""
+    out = bytearray()
+    while value > 0x7F or len(out) < size_bytes - 1:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+LENGTHS = st.sampled_from((1, 1, 1, 2, 4))
+
+
+@st.composite
+def any_fields(draw: st.DrawFn) -> bytes:
+    """Fields of FlightData and others, in any order, some in longer words than they need; perhaps cut or changed."""
+    out = b""
+    for number in draw(st.lists(st.sampled_from((1, 2, 3, 1000, 4, 1016)), min_size=1, max_size=4)):
+        value = draw(st.binary(max_size=3)) * draw(st.sampled_from((1, 1, 47, 100)))
+        out += varint(number << 3 | 2, draw(LENGTHS)) + varint(len(value), draw(LENGTHS)) + value
+    change = draw(st.sampled_from(("none", "none", "cut", "byte", "number")))
+    if change == "cut":
+        return out[: -draw(st.integers(1, 6))]
+    if change == "byte":
+        at = draw(st.integers(0, len(out) - 1))
+        return out[:at] + bytes([draw(st.integers(0, 255))]) + out[at + 1 :]
+    return out + wire.varint_field(draw(st.sampled_from((2, 4))), 300) if change == "number" else out
+
+
+@settings(max_examples=300)
+@example(b"\x12\x85\x00abcde" + wire.field(1000, b"\0" + b"\x12\0" * 100))
+@given(any_fields())
+def test_flight_data_is_located_where_its_fields_lie(message: bytes) -> None:
+    expected: dict[int, bytes] = {}
+    refused = False
+    try:
+        for number, value in wire.fields(message):
+            if number in {1, 2, 3, 1000}:
+                refused = refused or isinstance(value, int)
+                expected[number] = b"" if isinstance(value, int) else bytes(value)
+    except ValueError:
+        refused = True
+    parts = tuple(expected.get(number, b"") for number in (1, 2, 3, 1000))
+    if refused or not any(parts[:3]) or (parts[3] and not parts[1]):
+        with pytest.raises(BadFrame):
+            wire.locate(message)
+    else:
+        assert tuple(map(bytes, wire.locate(message))) == parts
 
 
 def test_flight_data_is_located_without_a_copy() -> None:
