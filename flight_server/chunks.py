@@ -12,8 +12,8 @@ Chunks
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from . import wire
 from .protocol import CHECKSUMS
@@ -24,8 +24,7 @@ CHECKED_MESSAGES = 256
 Part = bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """An IPC message, located, and its checksum."""
 
     parts: wire.FlightData
@@ -41,11 +40,12 @@ def framed(messages: Iterable[Message], *, checked: bool) -> Iterator[bytes | Me
     """The messages, and what stands before and behind them."""
     messages = iter(messages)
     while some := list(islice(messages, CHECKED_MESSAGES) if checked else messages):
+        sizes = [message.size_bytes for message in some]
         extension = ""
         if checked:
-            sums = ".".join(f"{message.size_bytes:x}-{message.crc32c:08x}" for message in some)
-            extension = f";{CHECKSUMS}={sums}"
-        yield f"{sum(message.size_bytes for message in some):x}{extension}\r\n".encode("ascii")
+            sums = [f"{size:x}-{message.crc32c:08x}" for size, message in zip(sizes, some, strict=True)]
+            extension = f";{CHECKSUMS}={'.'.join(sums)}"
+        yield f"{sum(sizes):x}{extension}\r\n".encode("ascii")
         yield from some
         yield b"\r\n"
 

@@ -288,7 +288,8 @@ class MemoryPool:
     # What follows is the pool's side of Reservation and Request.
 
     def _fits(self, size_bytes: int) -> bool:
-        return self._fits_here(size_bytes) and (self._whole is self or self._whole._fits_here(size_bytes))
+        whole = self._whole
+        return self._fits_here(size_bytes) and (whole is self or whole._fits_here(size_bytes))
 
     def _fits_here(self, size_bytes: int) -> bool:
         return self.limit_bytes is None or self._used_bytes + size_bytes <= self.limit_bytes
@@ -317,11 +318,15 @@ class MemoryPool:
             return True
 
     def _remove(self, size_bytes: int) -> None:
+        whole = self._whole
         with self._lock:
             self._count(-size_bytes)
-            waiting = any(pool._queue for pool in self._whole._sharers)
-        if waiting:
-            self._whole._serve()
+            for pool in whole._sharers:
+                if pool._queue:
+                    break
+            else:
+                return
+        whole._serve()
 
     def _cancel(self, request: Request) -> None:
         with self._lock:
