@@ -146,7 +146,13 @@ class Proxy:
                 _reset(client)
                 continue
             with self._lock:
-                self._pairs.append((client, server))
+                late = self._closed
+                if not late:
+                    self._pairs.append((client, server))
+            if late:  # ``close`` has cut all pairs before this one was there
+                _reset(client)
+                _reset(server)
+                return
             self._spawn(self._pump, client, server, False)
             self._spawn(self._pump, server, client, True)
 
