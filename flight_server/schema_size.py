@@ -60,6 +60,18 @@ def measure(header: bytes | memoryview) -> HeaderSize:
     return walk.size
 
 
+def check_footer(footer: bytes) -> None:
+    """The same of the footer of an IPC file.
+
+    Raises:
+        BadFrame: see :func:`measure`.
+    """
+    try:
+        _Walk(memoryview(footer)).footer()
+    except (struct.error, ValueError, IndexError):
+        raise BadFrame(f"the footer of {len(footer)} bytes is not that of an Arrow IPC file") from None
+
+
 class _Walk:
     def __init__(self, header: memoryview) -> None:
         self.size = HeaderSize()
@@ -74,8 +86,18 @@ class _Walk:
         at = slot(header, table, 2)
         if not at or message_kind(header) is not MessageKind.SCHEMA:
             return
+        self._schema(follow(header, at))
+
+    def footer(self) -> None:
+        # Footer: 0 version, 1 schema, 2 dictionaries, 3 recordBatches, 4 custom_metadata
+        table = root(self._header)
+        self._pairs(table, 4)
+        at = slot(self._header, table, 1)
+        if at:
+            self._schema(follow(self._header, at))
+
+    def _schema(self, schema: int) -> None:
         # Schema: 0 endianness, 1 fields, 2 custom_metadata, 3 features
-        schema = follow(header, at)
         self._pairs(schema, 2)
         fields = self._fields(schema, 1)
         while fields:

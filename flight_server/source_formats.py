@@ -14,7 +14,8 @@ Headers
     A Parquet footer, an IPC footer or schema, and the names of a CSV file's columns are parsed in one piece, into
     ten times their size and, for columns with short names, much more. That is not counted in any account: at most
     ``background.SLOTS`` files are open at the same time. So what announces more than ``MAX_HEADER_BYTES`` or
-    ``MAX_CSV_COLUMNS`` is refused before it is parsed.
+    ``MAX_CSV_COLUMNS`` is refused before it is parsed, and so is an IPC header that ``schema_size`` refuses. The
+    Arrow schema in a Parquet footer is not looked at before.
 
 Truncated IPC streams
     A stream that ends between two messages looks whole to Arrow's reader. So the end-of-stream marker
@@ -23,7 +24,7 @@ Truncated IPC streams
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -31,7 +32,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from .encoder import TARGET_BYTES
-from .errors import InvalidRequest
+from .errors import BadFrame, InvalidRequest
+from .schema_size import check_footer, measure
 from .wire import CONTINUATION, END_OF_STREAM
 
 MAX_BATCH_ROWS = 65_536
@@ -91,7 +93,10 @@ class Ipc:
 
     def _open(self, stream: Any, options: Any = None) -> Any:
         if stream.read_at(len(_IPC_MAGIC), 0) == _IPC_MAGIC:
-            _check_footer(stream, _IPC_MAGIC)
+            footer_bytes = _check_footer(stream, _IPC_MAGIC)
+            if footer_bytes:
+                end_bytes = footer_bytes + 4 + len(_IPC_MAGIC)
+                _unfolded(check_footer, stream.read_at(footer_bytes, stream.size() - end_bytes))
             return pa.ipc.open_file(stream, options=options)
         size_bytes = stream.size()
         end_bytes = len(END_OF_STREAM)
@@ -101,7 +106,9 @@ class Ipc:
             )
         prefix = stream.read_at(len(CONTINUATION) + 4, 0)
         if prefix.startswith(CONTINUATION):
-            _check_header(int.from_bytes(prefix[-4:], "little"))
+            header_bytes = int.from_bytes(prefix[-4:], "little")
+            _check_header(header_bytes)
+            _unfolded(measure, stream.read_at(header_bytes, len(prefix)))
         stream.seek(0)
         return pa.ipc.open_stream(stream, options=options)
 
@@ -142,13 +149,24 @@ class Csv:
         )
 
 
-def _check_footer(stream: Any, magic: bytes) -> None:
-    """Raise if the footer is too large; a file that has none is for its reader to refuse."""
+def _check_footer(stream: Any, magic: bytes) -> int:
+    """How many bytes the footer has; 0 if there is none, which the file's reader refuses. Raise if it is too large."""
     end_bytes = 4 + len(magic)
     size_bytes = stream.size()
     end = stream.read_at(end_bytes, size_bytes - end_bytes) if size_bytes >= end_bytes else b""
-    if end.endswith(magic):
-        _check_header(int.from_bytes(end[:4], "little"))
+    if not end.endswith(magic):
+        return 0
+    footer_bytes = int.from_bytes(end[:4], "little")
+    _check_header(footer_bytes)
+    return footer_bytes if footer_bytes + end_bytes <= size_bytes else 0
+
+
+def _unfolded(check: Callable[[bytes], object], header: bytes) -> None:
+    """Raise if Arrow would make many times as much of the header as it has bytes."""
+    try:
+        check(header)
+    except BadFrame as bad:
+        raise pa.ArrowInvalid(bad.message) from None
 
 
 def _check_header(size_bytes: int) -> None:

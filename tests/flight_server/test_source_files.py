@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import pytest_asyncio
 
 from flight_server.errors import InvalidRequest, PartitionFailed
 from flight_server.source_formats import MAX_CSV_COLUMNS, MAX_HEADER_BYTES
+from flight_server.wire import END_OF_STREAM, encapsulate
 from tests.support.cores import read_messages, read_table, running_core
 from tests.support.file_sources import TABLE, WRITERS, Served
+from tests.support.folded import folded_schema
 
 every_format = pytest.mark.parametrize("written", list(WRITERS))
 every_arrow_format = pytest.mark.parametrize("written", ["parquet", "ipc", "ipc stream"])
@@ -238,6 +241,21 @@ async def test_a_header_above_the_limit_is_refused_before_it_is_parsed(served: S
         InvalidRequest, match=rf"a cannot be read: its header has \d+ bytes, and at most {MAX_HEADER_BYTES}"
     ):
         await served.create(written)
+
+
+async def test_a_header_that_shares_its_parts_is_refused_before_it_is_parsed(served: Served) -> None:
+    """It would become 100,000 names of 10,000 bytes."""
+    message = folded_schema(100_000, 1, b"x" * 10_000)
+    footer = folded_schema(100_000, 1, b"x" * 10_000, footer=True)
+    magic = b"ARROW1"
+    stream = encapsulate(message) + END_OF_STREAM
+    file = magic + b"\0\0" + stream + footer + struct.pack("<I", len(footer)) + magic
+    for content in (stream, file):
+        (served.root / "a.arrow").write_bytes(content)
+        with pytest.raises(
+            InvalidRequest, match=r"a\.arrow cannot be read.* write each field, text and metadata"
+        ):
+            await served.create("ipc")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

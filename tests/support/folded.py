@@ -47,13 +47,18 @@ class _Buffer:
             self.point(each, place)
 
 
-def folded_schema(width: int, depth: int, name: bytes) -> bytes:
-    """A schema of ``width`` times the same field, which has as many children of the same kind, and so on."""
+def folded_schema(width: int, depth: int, name: bytes, *, footer: bool = False) -> bytes:
+    """A schema of ``width`` times the same field, which has as many children of the same kind, and so on: a message,
+    or a file's footer.
+    """
     buffer = _Buffer()
-    message, (version, kind, header, _) = buffer.table(2, 1, 4, 8)
-    buffer.point(0, message)
+    if footer:
+        root, (version, header) = buffer.table(2, 4)
+    else:
+        root, (version, kind, header, _) = buffer.table(2, 1, 4, 8)
+        buffer.data[kind] = 1
+    buffer.point(0, root)
     struct.pack_into("<h", buffer.data, version, 4)
-    buffer.data[kind] = 1
     schema, (_, fields) = buffer.table(2, 4)
     buffer.point(header, schema)
     names = []
