@@ -107,7 +107,7 @@ async def persist(
                         core.spiller.succeeded()
                         return
             except Forgotten:
-                if dataset.dropped or files.leaving == "dropped":
+                if dataset.dropped or files.leaving in ("dropped", "expired"):
                     raise DatasetDropped(
                         f"dataset {dataset.name!r} was dropped while it was being sealed",
                         dataset=dataset.name,

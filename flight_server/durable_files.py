@@ -45,6 +45,9 @@ from .ownership import (
 from .quarantine import DAMAGE_NAME, Quarantined, put_aside
 from .spill import DiskTrouble, Segment, SegmentSlice, trouble_with
 
+Leaving = Literal["dropped", "expired", "retired"]
+"""How a dataset leaves the catalogue: by ``drop``, because its lease ended, or because its retention did."""
+
 MANIFEST_NAME = "manifest"
 _UNFINISHED_NAME = "manifest.new"
 
@@ -76,7 +79,7 @@ class DurableFiles:
         self.synced: set[int] = set()
         self.dictionaries: dict[DictionaryMessage, SegmentSlice] = {}
         # How the dataset leaves the catalogue as soon as its manifest is gone; None while it stays.
-        self.leaving: Literal["dropped", "retired"] | None = None
+        self.leaving: Leaving | None = None
         self.damage: Quarantined | None = None
         self._marker = marker
         self._lock = threading.Lock()

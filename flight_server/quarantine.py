@@ -18,6 +18,7 @@ What is done
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -83,8 +84,14 @@ def note_damage(directory: Path, said: Quarantined) -> None:
 
 
 def noted_damage(directory: Path) -> Quarantined | None:
-    """The note of :func:`note_damage`, if there is one. Blocks."""
-    return _read(directory / DAMAGE_NAME)
+    """The note of :func:`note_damage`, if there is one. One that cannot be read says as much. Blocks."""
+    note = directory / DAMAGE_NAME
+    if not os.path.lexists(note):
+        return None
+    unreadable = Quarantined.now(
+        None, None, directory, f"it was found damaged, and its {DAMAGE_NAME} cannot be read"
+    )
+    return _read(note) or unreadable
 
 
 def listed(data_dir: Path) -> list[Quarantined]:

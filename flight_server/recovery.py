@@ -63,14 +63,14 @@ from .ownership import (
 )
 from .partition import Totals
 from .protocol import Kind, Retention
-from .quarantine import NOTE_NAME, Quarantined, listed, noted_damage, put_aside
+from .quarantine import DAMAGE_NAME, NOTE_NAME, Quarantined, listed, noted_damage, put_aside
 from .records import Record
 from .spill import DiskTrouble, Segment, SegmentSlice
 from .store import Store
 from .wire import encapsulate
 
 # What a server puts into a dataset's directory; the marker goes with the directory, the manifest first.
-_OURS = re.compile(rf"segment-[0-9]{{6,}}|manifest\.new|{re.escape(NOTE_NAME)}")
+_OURS = re.compile(rf"segment-[0-9]{{6,}}|manifest\.new|{re.escape(NOTE_NAME)}|{re.escape(DAMAGE_NAME)}")
 
 _log = structlog.get_logger("flight_server.recovery")
 
@@ -196,7 +196,7 @@ def _restore(store: Store, found: _Generation) -> None:
     schema = _schema(manifest)
     segments = list(_segments(store, manifest, directory))
     states = _states(store, manifest, segments)
-    _delete_files(directory, keep={name for name, _ in manifest.segments})
+    _delete_files(directory, keep={DAMAGE_NAME, *(name for name, _ in manifest.segments)})
     retention = Retention.parse(manifest.retention)
     damage = noted_damage(directory)
     if damage is not None:

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from . import victims
 from .budget import Budget
@@ -34,7 +33,7 @@ from .dataset import Dataset
 from .dataset_names import check_new_dataset_name, directory_name
 from .decoder import SchemaMessage
 from .disposal import Disposal
-from .durable_files import DurableFiles
+from .durable_files import DurableFiles, Leaving
 from .errors import Draining, InvalidRequest, NotFound, OutOfBudget, StaleTicket, Unavailable
 from .frames import Message
 from .generations import from_this_process, new_generation
@@ -272,15 +271,15 @@ class Store:
         gone = []
         for dataset in self:
             files = dataset.files
-            ended = "dropped" if dataset.expired else "retired" if dataset.outlived else None
+            ended: Leaving | None = "expired" if dataset.expired else "retired" if dataset.outlived else None
             if files is not None and files.committed:
                 if ended is not None and files.leaving is None:
-                    self._leave(dataset, files, "dropped" if ended == "dropped" else "retired")
+                    self._leave(dataset, files, ended)
                 continue
             if files is not None and files.leaving is not None:
                 ended = files.leaving
             if ended is not None:
-                self._take_away(dataset, dropped=ended == "dropped")
+                self._take_away(dataset, dropped=ended != "retired")
                 gone.append(dataset)
         return gone
 
@@ -291,7 +290,7 @@ class Store:
         # Retention is not a failure: readers in progress finish.
         self.forget(dataset)
 
-    def _leave(self, dataset: Dataset, files: DurableFiles, how: Literal["dropped", "retired"]) -> None:
+    def _leave(self, dataset: Dataset, files: DurableFiles, how: Leaving) -> None:
         files.leaving = how
         self.forget(dataset)
 

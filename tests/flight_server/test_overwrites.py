@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.durability import persist
 from flight_server.durable_files import MANIFEST_NAME
-from flight_server.errors import Conflict, NotFound, Unavailable
+from flight_server.errors import Conflict, DataQuarantined, NotFound, Unavailable
 from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
 from flight_server.protocol import PutCommand
+from flight_server.quarantine import DAMAGE_NAME, Quarantined
 from flight_server.sinks import StreamSink
 from tests.support.sealing import (
     SCHEMA,
@@ -194,6 +197,49 @@ async def test_what_has_expired_is_found_until_it_cannot_come_back(
     assert core.store.expire() == [dataset]
     assert core.store.get("d") is None
     assert dataset.dropped is (ending == "lease")
+
+
+@pytest.mark.parametrize("ending", ["lease", "retention"])
+async def test_what_has_expired_is_kept_aside_if_it_is_damaged(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    dataset = await written(core, b"x")
+    files = dataset.files
+    assert files is not None
+    said = Quarantined.now("d", dataset.generation, files.directory, "a bit has flipped")
+    core.store.disposal.damaged(files, said)
+    if ending == "lease":
+        dataset.lease_seconds = 0
+    else:
+        monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
+    core.store.expire()
+    await core.store.disposal.settled()
+    assert core.store.expire() == [dataset]
+    with pytest.raises(DataQuarantined, match="a bit has flipped"):
+        core.store.find("d")
+    (aside,) = core.store.disposal.quarantine
+    assert (Path(aside.path) / MANIFEST_NAME).is_file()
+    assert not files.directory.exists()
+
+
+async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
+    core: Core, tmp_path: Path
+) -> None:
+    old = await written(core, b"old")
+    assert old.files is not None
+    directory, copy = old.files.directory, tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    del old
+    await overwrite(core, b"new").end()
+    await core.store.disposal.settled()
+    assert not directory.exists()
+    copy.rename(directory)  # as after a crash before it was deleted
+    (directory / DAMAGE_NAME).write_bytes(b"torn")
+    with closing(restarted(tmp_path)) as store:
+        (aside,) = store.disposal.quarantine
+        assert "cannot be read" in aside.reason
+        assert (Path(aside.path) / MANIFEST_NAME).is_file()
+        assert [each.read_back() for each in store.find("d").partition(0).frames()] == [b"new"]
 
 
 async def test_a_manifest_that_the_disk_neither_finishes_nor_removes_is_removed_later(
