@@ -34,6 +34,7 @@ Cancelling
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -149,7 +150,7 @@ class Pulls:
             raise
         except _Superseded:
             pass
-        except Exception as error:  # noqa: BLE001  # whatever it is, readers wait and must be told
+        except Exception as error:  # noqa: BLE001  # readers wait for the pull, and get any error as its cause
             if _fillable(partition, epoch):
                 self._failed_at[index] = asyncio.get_running_loop().time()
                 self._core.counters.pulls_failed += 1
@@ -205,8 +206,13 @@ class Pulls:
                 _log.warning("pull_failed", reason=error.message, **facts)
                 return PartitionFailed(f"{where}: {error.message}", **facts)
             case _:
-                _log.error("pull_failed_internally", exc_info=error, **facts)
-                return InternalError(f"{where} with an internal error; the server's log has it", **facts)
+                error_id = secrets.token_hex(6)
+                _log.error("pull_failed_internally", error_id=error_id, exc_info=error, **facts)
+                return InternalError(
+                    f"{where} with internal error {error_id}: the server's log has the cause under this id",
+                    error_id=error_id,
+                    **facts,
+                )
 
 
 class _Intake:

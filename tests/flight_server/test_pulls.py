@@ -272,6 +272,7 @@ async def test_a_bug_in_a_source_is_an_error_without_its_text_and_leaves_nobody_
     with pytest.raises(InternalError) as caught:
         await served.numbers()
     assert "secret" not in str(caught.value)
+    assert f"internal error {caught.value.detail['error_id']}: the server's log" in caught.value.message
     assert await served.numbers() == EXPECTED
 
 
