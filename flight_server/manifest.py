@@ -148,7 +148,7 @@ class PackedFrames:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PackedFrames) and self.data == other.data
 
-    __hash__ = None  # type: ignore[assignment]  # it can be appended to
+    __hash__ = None  # type: ignore[assignment]  # not hashable, as a list is not: it can be appended to
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Manifest:
                 for state in header["states"]
             ]
             header["partitions"] = [PartitionRecord(*map(int, each)) for each in header["partitions"]]
-            _require(len(records) % _FRAME.size == 0, "the length of the frames")
+            _require("the length of the frames", holds=len(records) % _FRAME.size == 0)
             manifest = cls(**header, frames=PackedFrames(records))
             manifest._check()
         except (ValueError, TypeError, AttributeError, struct.error, FlightShuffleError) as error:
@@ -230,29 +230,31 @@ class Manifest:
         check_dataset_name(self.dataset)
         Kind(self.kind)
         Retention.parse(self.retention)
-        _require(bool(_GENERATION.fullmatch(self.generation)), "the generation")
-        _require(all(_SEGMENT_NAME.fullmatch(name) for name, _ in self.segments), "a segment's name")
-        _require(sum(each.listed for each in self.partitions) == len(self.frames), "the number of frames")
+        _require("the generation", holds=bool(_GENERATION.fullmatch(self.generation)))
+        _require("a segment's name", holds=all(_SEGMENT_NAME.fullmatch(name) for name, _ in self.segments))
         _require(
-            all(
+            "the number of frames", holds=sum(each.listed for each in self.partitions) == len(self.frames)
+        )
+        _require(
+            "a partition",
+            holds=all(
                 0 <= each.partition < self.partition_count and each.first + each.listed == each.frames
                 for each in self.partitions
             ),
-            "a partition",
         )
-        _require(all(self._within(each) for each in self.dictionaries), "a dictionary's place")
+        _require("a dictionary's place", holds=all(self._within(each) for each in self.dictionaries))
         _require(
-            all(
+            "a dictionary state",
+            holds=all(
                 0 <= message < len(self.dictionaries)
                 for state in self.states
                 for _, messages in state
                 for message in messages
             ),
-            "a dictionary state",
         )
         _require(
-            all(self._within(each) and each.state < len(self.states) for each in self.frames),
             "a frame's place",
+            holds=all(self._within(each) and each.state < len(self.states) for each in self.frames),
         )
 
     def _within(self, record: FrameRecord | DictionaryRecord) -> bool:
@@ -261,7 +263,7 @@ class Manifest:
         return 0 <= record.offset <= record.offset + record.size_bytes <= self.segments[record.segment][1]
 
 
-def _require(holds: bool, what: str) -> None:  # noqa: FBT001  # an assertion about data
+def _require(what: str, *, holds: bool) -> None:
     if not holds:
         raise ValueError(f"{what} is not valid")
 
