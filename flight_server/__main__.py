@@ -16,7 +16,7 @@ import typer
 import uvloop
 from pydantic import ByteSize, ValidationError
 
-from . import allocator, config, lean  # noqa: F401  # lean: before the server, which imports pyarrow
+from . import allocator, config, lean  # noqa: F401  # lean for its effect, before the server imports pyarrow
 from .data_dir import DataDirUnusable
 from .server import Server
 
@@ -63,7 +63,7 @@ def _announce(server: Server) -> None:
 async def _serve(settings: config.Settings) -> None:
     server = Server(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Already now: whoever has read the ready line, or does not wait for it, may end the server cleanly.
+        # Before the start: a parent may end the server cleanly as soon as its process runs.
         asyncio.get_running_loop().add_signal_handler(number, server.core.drain_requested.set)
     try:
         await server.start()

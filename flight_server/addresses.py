@@ -1,7 +1,7 @@
 """Addresses to listen on: what is wrong with one, in a sentence that says what to do.
 
-gRPC says only that it could not bind, and why not in its log; so its address is bound once before, and
-let go. Whoever takes it in between is found by gRPC itself, with poorer words.
+gRPC says only that it could not bind, and gives the reason in its log. So the server binds gRPC's address once before
+it does, and releases it. If another process takes the address in between, gRPC finds that out, with poorer words.
 """
 
 from __future__ import annotations

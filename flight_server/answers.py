@@ -17,8 +17,8 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
 class Answers:
-    """PutResults on their way to a client that may never read them: writing them holds up nobody, and
-    of unread ones only the last ``MAX_UNREAD_ANSWER_BYTES`` are kept.
+    """PutResults on their way to a client that may never read them: :meth:`put` never waits, and of those that the
+    client has not read only the last ``MAX_UNREAD_ANSWER_BYTES`` are kept.
     """
 
     def __init__(self, context: Context) -> None:

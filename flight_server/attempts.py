@@ -189,7 +189,7 @@ class Attempts:
         return started
 
     def committed(self, attempt: Attempt) -> None:
-        """Note a commit; the first one of each producer wins where nobody says otherwise."""
+        """Note a commit; a seal that names no attempts accepts the first one of each producer."""
         self._first_commit.setdefault(attempt.producer, attempt.attempt)
 
     def chosen(self, wanted: dict[int, str] | None) -> list[Attempt] | None:

@@ -63,7 +63,7 @@ class Background:
     def keep(
         self, work: Callable[[], Awaitable[None]], name: str, *, every_seconds: float | None = None
     ) -> None:
-        """Run a duty until :meth:`stop`, whatever it raises.
+        """Run a duty until :meth:`stop`, also after it has raised an exception.
 
         Args:
             every_seconds: how long after its end the work runs again; None if its end ends the duty.
@@ -79,7 +79,7 @@ class Background:
         while True:
             try:
                 await work()
-            except Exception:  # noqa: BLE001  # whatever it is, the duty goes on; it is logged and counted
+            except Exception:  # noqa: BLE001  # any failure of a duty is logged and counted, and it runs again
                 self.failures[name] += 1
                 # As text: a log that renders variables would print messages, and keep their reservations.
                 _log.error("duty_failed", duty=name, traceback=traceback.format_exc())

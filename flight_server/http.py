@@ -201,7 +201,7 @@ class HttpServer:
         except web.HTTPException as error:
             return refusal(NotFound(f"there is nothing at {request.path}; see /v1/datasets"), error)
         except ConnectionError:
-            return web.Response()  # nobody is there to get it
+            return web.Response()  # the client has left
         except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
             error_id = secrets.token_hex(6)
             _log.error("internal_error", error_id=error_id, path=request.path, exc_info=bug)

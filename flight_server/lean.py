@@ -2,8 +2,7 @@
 
 pyarrow imports numpy when it finds it, which is 11 MiB of resident memory in every server. A module that is
 None in ``sys.modules`` counts as not installed, and pyarrow is made to work without numpy. Only the command
-line imports this, before anything that imports pyarrow; whoever uses the package in a process of their own
-is left alone.
+line imports this, before anything that imports pyarrow; a process that uses the package as a library does not.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 PREFIX = "flight_shuffle_"
 
 _COUNTERS = {
-    "puts": "DoPut streams begun",
+    "puts": "puts begun, on both lanes",
     "gets": "reads of a partition begun, on both lanes",
     "frames_in": "record batches accepted from producers",
     "rows_in": "rows accepted from producers",
