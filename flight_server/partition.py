@@ -295,7 +295,7 @@ class Partition:
     def places(self) -> Places:
         """Of readers that have a name; made when the first one comes."""
         if self._places is None:
-            self._places = Places(self._queue.passed)
+            self._places = Places(self._queue)
         return self._places
 
     def passed(self, start: int, now: float) -> None:

@@ -9,8 +9,8 @@ a name, when its whole stream has ended cleanly. Until enough readers have passe
     (``reader`` in its ticket)     acknowledges; a resume ``from=k`` acknowledges k       ``acknowledge``, or resume
     a reader without a name        every frame that the stream gave                       at the stream's clean end
     a stream that broke, no name   nothing                                                never
-    a place that was given back    nothing: other readers take its turn                   ``resume_seconds`` after
-                                                                                          the stream broke
+    a place that was given back    nothing: other readers take its turn; but all, if the  ``resume_seconds`` after
+                                   reader has every frame of a sealed partition           its connection ended
 
 Taking over
     A name belongs to one reader. When it comes again its place goes on, and the connection that had the place
@@ -18,18 +18,18 @@ Taking over
 
 Giving back
     A reader with a name that has not come again ``resume_seconds`` after its connection ended loses its place: what
-    it had passed of the frames that are still there counts no more, so that another reader can take its turn.
+    it had passed of the frames that are still there counts no more, so that another reader can take its turn. A
+    reader that has acknowledged every frame of a sealed partition has had its turn, and counts for good.
     Frames that were released by then stay released. Without other readers the frames stay until the lease ends.
     Places are given back when the next reader comes, acknowledges or ends, and have no effect before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .broadcast import Subscription
+from .broadcast import BroadcastQueue, Subscription
 from .errors import Conflict, NotFound
 
 
@@ -45,11 +45,11 @@ class Places:
     """Of one partition's readers. Times are of one monotonic clock, in seconds.
 
     Args:
-        count: told of each range of frames that a reader has passed, with 1, or no longer counts for, with -1.
+        queue: of the partition's frames; it counts the ranges that readers have passed.
     """
 
-    def __init__(self, count: Callable[[int, int, int], None]) -> None:
-        self._count = count
+    def __init__(self, queue: BroadcastQueue[Any]) -> None:
+        self._queue = queue
         self._by_reader: dict[str, _Place] = {}
         self._left: dict[str, _Place] = {}  # those whose connection has ended, in that order
 
@@ -93,9 +93,10 @@ class Places:
             if place.until > now:
                 break
             del self._left[reader], self._by_reader[reader]
-            self._count(place.begin, place.acknowledged, -1)
+            if not self._queue.ended or place.acknowledged < len(self._queue):
+                self._queue.passed(place.begin, place.acknowledged, -1)
 
     def _advance(self, place: _Place, frames: int) -> None:
         if frames > place.acknowledged:
             before, place.acknowledged = place.acknowledged, frames
-            self._count(before, frames, 1)
+            self._queue.passed(before, frames)

@@ -18,7 +18,7 @@ class Rig:
         self.queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=2)
         for number in range(ITEMS):
             self.queue.publish(number, 1)
-        self.places = Places(self.queue.passed)
+        self.places = Places(self.queue)
 
     def comes(self, reader: str, start: int = 0, now: float = 0.0) -> Subscription[int]:
         subscription = self.queue.subscribe(start)
@@ -66,6 +66,19 @@ def test_who_comes_under_a_name_in_use_takes_over() -> None:
     rig.places.leave("one", before, until=0)  # it has lost its place to the other one
     assert after.next_nowait() == 1
     rig.places.acknowledge("one", 2, now=1000)
+
+
+def test_a_reader_that_has_every_frame_counts_also_when_others_come_much_later() -> None:
+    rig = Rig()
+    one = rig.comes("one")
+    rig.queue.close()
+    rig.places.acknowledge("one", ITEMS, now=0)
+    rig.leaves("one", one, until=60)
+    rig.comes("two", now=3600)
+    rig.places.acknowledge("two", ITEMS - 1, now=3600)
+    assert rig.queue.first == ITEMS - 1
+    rig.places.acknowledge("two", ITEMS, now=3600)
+    assert rig.queue.first == ITEMS
 
 
 def test_a_place_that_is_given_back_leaves_its_turn_to_another_reader() -> None:
