@@ -13,6 +13,7 @@ from flight_server import gets, reports
 from flight_server.budget import Pace
 from flight_server.checksums import crc32c
 from flight_server.core import Core
+from flight_server.dataset import Dataset
 from flight_server.errors import ReaderTooSlow
 from flight_server.frames import Frame, Payload
 from flight_server.memory import Reservation
@@ -113,15 +114,22 @@ async def test_the_stalled_are_ended_one_after_the_other_the_longest_first_until
         await end(harmless, writes[3])
 
 
+def begun(core: Core, messages: list[bytes]) -> Dataset:
+    """Dataset ``d``, whose producer has sent these frames and is not at its end."""
+    dataset, _ = core.store.create(CreateRequest("d"), None)
+    partition = dataset.begin_stream(0)
+    for data in messages:
+        payload = Payload(data, core.budget.frames.reserve(len(data)))
+        partition.publish(Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload))
+    return dataset
+
+
 async def test_an_unproven_reader_that_takes_what_it_gets_keeps_its_room_until_it_has_to_wait(
     tmp_path: Path,
 ) -> None:
     """Others that wait, and would give nothing back, get none of it in between."""
     async with running_core(tmp_path, memory_limit=LIMIT_BYTES) as core:
-        dataset, _ = core.store.create(CreateRequest("d"), None)
-        partition = dataset.begin_stream(0)
-        for number in range(6):
-            publish(core, partition, bytes([number]) * (256 << 10))
+        dataset = begun(core, [bytes([number]) * (256 << 10) for number in range(6)])
         unproven = core.budget.unproven
         held = unproven.reserve((unproven.limit_bytes or 0) - (256 << 10))
         granted: list[Reservation] = []
@@ -142,11 +150,8 @@ async def test_what_unproven_readers_hold_is_no_more_than_half_and_proven_ones_w
     tmp_path: Path,
 ) -> None:
     async with running_core(tmp_path, memory_limit=LIMIT_BYTES) as core:
-        dataset, _ = core.store.create(CreateRequest("d"), None)
-        partition = dataset.begin_stream(0)
-        for _ in range(4):
-            publish(core, partition, bytes(512 << 10))
-        dataset.end_stream(partition)
+        dataset = begun(core, [bytes(512 << 10)] * 4)
+        dataset.end_stream(dataset.partition(0))
         paused = [gets.read(core, dataset, Reader("d", 0, f"paused {n}"), 0) for n in range(10)]
         first = [asyncio.ensure_future(anext(runs)) for runs in paused]
         await asyncio.sleep(0.01)
@@ -162,11 +167,6 @@ async def test_what_unproven_readers_hold_is_no_more_than_half_and_proven_ones_w
         del first
         for runs in paused:
             await runs.aclose()
-
-
-def publish(core: Core, partition: Partition, data: bytes) -> None:
-    payload = Payload(data, core.budget.frames.reserve(len(data)))
-    partition.publish(Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload))
 
 
 async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
