@@ -27,6 +27,7 @@ from tests.support.polling import eventually
 from tests.support.sealing import (
     LIMIT_BYTES,
     SCHEMA,
+    Held,
     bytes_of,
     create,
     durable_core,
@@ -223,20 +224,12 @@ async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
 ) -> None:
     dataset = create(core)
     publish(core, dataset, 0, [b"x"])
-    at_sync, go_on = threading.Event(), threading.Event()
-    sync = Segment.sync
-
-    def slow_sync(self: Segment) -> None:
-        at_sync.set()
-        go_on.wait(30)
-        sync(self)
-
-    monkeypatch.setattr(Segment, "sync", slow_sync)
+    held = Held(Segment, "sync", monkeypatch)
     task = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
-    await asyncio.to_thread(at_sync.wait, 30)
+    await held.reached()
     core.store.drop("d")
     await core.store.disposal.settled()
-    go_on.set()
+    held.go_on()
     with pytest.raises(DatasetDropped):
         await task
     assert manifests(tmp_path) == []

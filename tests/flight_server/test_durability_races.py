@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,13 +12,13 @@ import pytest_asyncio
 from flight_server import durability, sinks
 from flight_server.broadcast import EndOfQueue
 from flight_server.core import Core
-from flight_server.dataset import Dataset
 from flight_server.durability import persist
 from flight_server.errors import CorruptFrame
 from flight_server.protocol import Commit, CreateRequest, Kind
 from flight_server.spill import SegmentWriter
 from tests.support.sealing import (
     SCHEMA,
+    Held,
     bytes_of,
     create,
     durable_core,
@@ -38,29 +36,6 @@ async def core(tmp_path: Path) -> AsyncIterator[Core]:
         yield core
 
 
-class Gate:
-    """Holds a writer's ``append`` in its thread until the test lets it go on."""
-
-    def __init__(self, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert dataset.writer is not None
-        self._reached, self._opened = threading.Event(), threading.Event()
-        append = SegmentWriter.append
-
-        def held(writer: SegmentWriter, messages: list[bytes]) -> Any:
-            self._reached.set()
-            self._opened.wait(30)
-            return append(writer, messages)
-
-        monkeypatch.setattr(SegmentWriter, "append", held)
-
-    async def meanwhile(self, sealing: asyncio.Future[None], change: Callable[[], None]) -> None:
-        """Make the change while the seal writes its first frames; return when the seal has ended."""
-        await asyncio.to_thread(self._reached.wait, 30)
-        change()
-        self._opened.set()
-        await asyncio.wait([sealing])
-
-
 async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_they_are(
     core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,16 +47,14 @@ async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_th
     apart = SegmentWriter(dataset.writer.directory, core.budget.disk, 1 << 20)
     apart._count = 100  # a writer of its own, because the seal's is held
     spilled = dict(zip(frames[:6], apart.append(messages[:6]), strict=True))
-    gate = Gate(dataset, monkeypatch)
+    held = Held(SegmentWriter, "append", monkeypatch)
     monkeypatch.setattr(durability, "BATCH_BYTES", 2)  # two frames at a time
-
-    def spill() -> None:
-        for each in (0, 2, 3, 5):  # of the batch on its way one, all of the next one, and half of the third
-            frames[each].move_to(spilled[frames[each]])
-
     sealing = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
-    await gate.meanwhile(sealing, spill)
-    sealing.result()
+    await held.reached()
+    for each in (0, 2, 3, 5):  # of the batch on its way one, all of the next one, and half of the third
+        frames[each].move_to(spilled[frames[each]])
+    held.go_on()
+    await sealing
     assert all(frames[each].slice is spilled[frames[each]] for each in (0, 2, 3, 5))
     assert [each.read_back() for each in frames] == messages
     assert len(manifests(tmp_path)) == 1
@@ -94,10 +67,13 @@ async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empt
     for index in (0, 1):
         publish(core, dataset, index, [b"x"])
     await persist(core, dataset, [0], lambda: None)
-    gate = Gate(dataset, monkeypatch)
+    held = Held(SegmentWriter, "append", monkeypatch)
     sealing = asyncio.ensure_future(persist(core, dataset, [1], lambda: None))
-    await gate.meanwhile(sealing, lambda: dataset.partition(0).corrupt(CorruptFrame("another checksum"), 0))
-    assert isinstance(sealing.exception(), CorruptFrame)
+    await held.reached()
+    dataset.partition(0).corrupt(CorruptFrame("another checksum"), 0)
+    held.go_on()
+    with pytest.raises(CorruptFrame):
+        await sealing
     assert manifests(tmp_path) == []
 
 
@@ -124,12 +100,14 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     attempt = dataset.begin_attempt(0, "a")
     attempt.publish(0, frame(core, b"x"))
     dataset.commit(attempt, Commit(1, 1))
-    gate = Gate(dataset, monkeypatch)
+    held = Held(SegmentWriter, "append", monkeypatch)
     sealing = asyncio.ensure_future(sinks.seal(core, dataset, None))
     new = core.store.prepare(CreateRequest("d", durable=True), SCHEMA)
     reader = dataset.partition(0).subscribe()
-    await gate.meanwhile(sealing, lambda: core.store.install(new))
-    sealing.result()
+    await held.reached()
+    core.store.install(new)
+    held.go_on()
+    await sealing
     assert reader.next_nowait().rows == 1
     with pytest.raises(EndOfQueue):
         reader.next_nowait()

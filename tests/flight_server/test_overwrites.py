@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import shutil
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +26,7 @@ from flight_server.quarantine import DAMAGE_NAME, Quarantined
 from flight_server.sinks import StreamSink
 from tests.support.sealing import (
     SCHEMA,
+    Held,
     bytes_of,
     create,
     durable_core,
@@ -57,25 +57,12 @@ def overwrite(core: Core, message: bytes, generation: str | None = None) -> Stre
     return sink
 
 
-class HeldCommit:
-    """Holds the commit of one dataset in its thread until the test lets it go on."""
-
-    def __init__(self, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert dataset.files is not None
-        self._reached, self._opened = threading.Event(), threading.Event()
-        self._commit = dataset.files.commit
-        monkeypatch.setattr(dataset.files, "commit", self._held)
-
-    def _held(self, *arguments: Any) -> None:
-        self._reached.set()
-        self._opened.wait(30)
-        self._commit(*arguments)
-
-    async def reached(self) -> None:
-        await asyncio.to_thread(self._reached.wait, 30)
-
-    def go_on(self) -> None:
-        self._opened.set()
+async def held_end(sink: StreamSink, monkeypatch: pytest.MonkeyPatch) -> tuple[Held, asyncio.Future[Any]]:
+    """The end of a put whose commit is held."""
+    held = Held(sink.dataset.files, "commit", monkeypatch)
+    end = asyncio.ensure_future(sink.end())
+    await held.reached()
+    return held, end
 
 
 def failing(number: int) -> Callable[..., Any]:
@@ -104,9 +91,7 @@ async def test_of_two_overwrites_the_one_that_is_sealed_last_is_the_one_that_com
 ) -> None:
     await written(core, b"old")
     first, second = overwrite(core, b"first"), overwrite(core, b"second")
-    held = HeldCommit(first.dataset, monkeypatch)
-    first_end = asyncio.ensure_future(first.end())
-    await held.reached()
+    held, first_end = await held_end(first, monkeypatch)
     second_end = asyncio.ensure_future(second.end())
     await asyncio.sleep(0.05)
     assert not second_end.done(), "it would be installed before and written after the other"
@@ -132,10 +117,7 @@ async def test_a_drop_waits_for_the_overwrite_that_is_just_being_installed_and_d
     core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = await written(core, b"old")
-    new = overwrite(core, b"new")
-    held = HeldCommit(new.dataset, monkeypatch)
-    end = asyncio.ensure_future(new.end())
-    await held.reached()
+    held, end = await held_end(overwrite(core, b"new"), monkeypatch)
     drop = asyncio.ensure_future(core.store.remove("d", old.generation))
     await asyncio.sleep(0.05)
     assert not drop.done()
@@ -163,10 +145,7 @@ async def test_a_lease_that_ends_during_an_overwrite_takes_nothing_of_the_new_ge
     core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = await written(core, b"old")
-    new = overwrite(core, b"new")
-    held = HeldCommit(new.dataset, monkeypatch)
-    end = asyncio.ensure_future(new.end())
-    await held.reached()
+    held, end = await held_end(overwrite(core, b"new"), monkeypatch)
     old.lease_seconds = 0
     assert core.store.expire() == []
     held.go_on()

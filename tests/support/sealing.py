@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from flight_server import config
 from flight_server.budget import Budget
@@ -33,6 +36,28 @@ async def durable_core(directory: Path, *, patience_seconds: float = 0.3) -> Asy
     core = Core(settings, budget, Store(budget, data_dir=directory))
     yield core
     core.store.close()
+
+
+class Held:
+    """Holds the calls of a method, each in its thread, until the test lets them go on."""
+
+    def __init__(self, owner: object, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._reached, self._opened = threading.Event(), threading.Event()
+        original = getattr(owner, method)
+
+        def held(*arguments: Any) -> Any:
+            self._reached.set()
+            self._opened.wait(30)
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, method, held)
+
+    async def reached(self) -> None:
+        """Return when the first call is held."""
+        await asyncio.to_thread(self._reached.wait, 30)
+
+    def go_on(self) -> None:
+        self._opened.set()
 
 
 def create(core: Core, **options: Any) -> Dataset:
