@@ -1,6 +1,6 @@
 """Small files and directories on disk: read without hanging, written so that they outlast a crash.
 
-Nothing here follows a symbolic link at the end of a path or waits for a FIFO, because what lies in a
+Nothing here follows a symbolic link at the end of a file's path or waits for a FIFO, because what lies in a
 directory may not be this server's.
 """
 
@@ -59,15 +59,11 @@ def sync_directory(path: Path) -> None:
     Raises:
         OSError: they may not be.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    _sync(path, os.O_DIRECTORY)
 
 
 def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Make the file, or replace its bytes. Blocks.
+    """Make the file, or replace its bytes. Blocks, but not for the reader of a FIFO of that name.
 
     Args:
         sync: they are on the medium afterwards; the name is there when its directory was synced.
@@ -75,7 +71,8 @@ def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     Raises:
         OSError: they may not be there, or in part.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
     try:
         rest = memoryview(data)
         while rest:
@@ -92,7 +89,11 @@ def sync_file(path: Path) -> None:
     Raises:
         OSError: they may not be.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    _sync(path, os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(fd)
     finally:
