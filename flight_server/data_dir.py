@@ -65,9 +65,14 @@ class DataDir:
             path.mkdir(parents=True, exist_ok=True)
             _known_or_empty(path)
             fd = _open_lock(path)
+            try:
+                return cls(path, fd, _taken(path, fd))
+            except BaseException:
+                os.close(fd)
+                raise
         except OtherFormat as other:
             raise DataDirUnusable(str(other)) from None
-        except DataDirUnusable:
+        except (DataDirInUse, DataDirUnusable):
             raise
         except FileExistsError:
             raise DataDirUnusable(f"the data directory {path} is not a directory") from None
@@ -75,19 +80,6 @@ class DataDir:
             raise DataDirUnusable(
                 f"the data directory {path} cannot be made or written to: {error.strerror}"
             ) from None
-        try:
-            if not _locked(fd):
-                owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
-                raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
-            marker = _known_or_empty(path)  # again: now it changes no more
-            if marker is None:
-                marker = _mark(path, "data")
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        except BaseException:
-            os.close(fd)
-            raise
-        return cls(path, fd, marker)
 
     @classmethod
     def temporary(cls) -> Self:
@@ -131,6 +123,24 @@ def _open_lock(path: Path) -> int:
         os.close(fd)
         raise DataDirUnusable(f"the data directory {path} cannot be locked: {LOCK_NAME} in it is not a file")
     return fd
+
+
+def _taken(path: Path, fd: int) -> Marker:
+    """The marker of the directory, which is this process's from now on.
+
+    Raises:
+        DataDirInUse: another server has it.
+        OSError: see :func:`_known_or_empty`, or it cannot be written to.
+    """
+    if not _locked(fd):
+        owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
+        raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
+    marker = _known_or_empty(path)  # again: now it changes no more
+    if marker is None:
+        marker = _mark(path, "data")
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return marker
 
 
 def _known_or_empty(path: Path) -> Marker | None:

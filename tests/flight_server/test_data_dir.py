@@ -70,6 +70,14 @@ def test_a_directory_that_another_version_has_written_is_refused_and_left_as_it_
     assert snapshot(tmp_path) == before
 
 
+def test_a_directory_that_cannot_be_marked_is_refused_and_its_lock_let_go(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"{MARKER_NAME}.new")
+    with pytest.raises(DataDirUnusable, match=f"{tmp_path} cannot be made or written to: No such device"):
+        DataDir.claim(tmp_path)
+    (tmp_path / f"{MARKER_NAME}.new").unlink()
+    DataDir.claim(tmp_path).close()
+
+
 def test_what_lies_among_the_datasets_and_is_not_the_server_s_stays_and_stops_no_start(
     tmp_path: Path,
 ) -> None:
