@@ -89,7 +89,8 @@ class DataDir:
             _remove_abandoned(abandoned)
         path = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=base))
         fd = _open_lock(path)
-        assert _locked(fd)
+        locked = _locked(fd)  # not within the assertion, which python -O leaves out
+        assert locked
         # Marked when it is locked: without a marker no server takes it for abandoned.
         return cls(path, fd, _mark(path, "temporary"))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -161,3 +163,19 @@ def test_a_named_directory_that_looks_like_a_temporary_one_is_not_removed(
         "flight-server-fifo",
     }
     DataDir.claim(named).close()
+
+
+def test_a_temporary_directory_is_locked_where_python_leaves_assertions_out(tmp_path: Path) -> None:
+    program = (
+        "from flight_server.data_dir import DataDir\n"
+        "first, second = DataDir.temporary(), DataDir.temporary()\n"
+        "print(first.path.exists())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-O", "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "True\n"
