@@ -2,12 +2,14 @@
 
 Guarantee: what :meth:`Disposal.forget` was asked to forget is gone from the disk as soon as that allows it;
 what the disk refuses is tried again at each :meth:`Disposal.forget_again`. Damaged datasets end in the
-quarantine instead, and ``quarantine`` lists them.
+quarantine instead, and ``quarantine`` lists them. Where the thread has ended, because the server stops, what
+is asked for is done at once by the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -37,29 +39,23 @@ class Disposal:
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
         """Close and unlink a segment's file, in the thread."""
-        if self._closed:
-            dispose_now(fd, path, reservation)
-            return
-        try:
-            self._thread.submit(dispose_now, fd, path, reservation)
-        except RuntimeError:  # the interpreter is going down
-            dispose_now(fd, path, reservation)
+        self._do(dispose_now, fd, path, reservation)
 
     def forget(self, files: DurableFiles) -> None:
         """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
-        self._thread.submit(self._forget, files)
+        self._do(self._forget, files)
 
     def forget_again(self) -> None:
         """Try once more what the disk has refused. Called now and then."""
         if self._unforgotten:
-            self._thread.submit(self._forget)
+            self._do(self._forget)
 
     def damaged(self, files: DurableFiles, said: Quarantined) -> None:
         """Note that the files are damaged: they are put aside when the dataset goes, and not deleted."""
         if files.damage is None:
             files.damage = said
             self.quarantine.append(said)
-            self._thread.submit(note_damage, files.directory, said)
+            self._do(note_damage, files.directory, said)
 
     def check_quarantine(self, name: str) -> None:
         """Raise if a dataset of that name was damaged.
@@ -81,7 +77,11 @@ class Disposal:
     async def settled(self) -> None:
         """Return when everything was tried that was asked for before, also the segments that went with it."""
         for _ in range(2):
-            await to_its_end(asyncio.get_running_loop().run_in_executor(self._thread, lambda: None))
+            try:
+                tried = asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
+            except RuntimeError:  # it was closed
+                tried = asyncio.ensure_future(asyncio.to_thread(self._thread.shutdown))
+            await to_its_end(tried)
 
     def close(self) -> None:
         """Try what is left, and end the thread. Blocks. Twice is fine."""
@@ -89,6 +89,12 @@ class Disposal:
             self.forget_again()
             self._closed = True
             self._thread.shutdown(wait=True)
+
+    def _do(self, work: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._thread.submit(work, *arguments)
+        except RuntimeError:  # it was closed, or the interpreter is going down
+            work(*arguments)
 
     def _forget(self, *more: DurableFiles) -> None:
         waiting, self._unforgotten = [*self._unforgotten, *more], []
