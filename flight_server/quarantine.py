@@ -28,7 +28,7 @@ from typing import Any
 import structlog
 
 from .disk_files import NotAFile, is_real_directory, read_regular, sync_directory, write_file
-from .ownership import QUARANTINE_NAME
+from .ownership import QUARANTINE_NAME, Marker
 
 NOTE_NAME = "quarantine.json"
 DAMAGE_NAME = "damage.json"
@@ -83,15 +83,13 @@ def note_damage(directory: Path, said: Quarantined) -> None:
         _log.error("damage_not_noted", path=said.path, trouble=str(error))
 
 
-def noted_damage(directory: Path) -> Quarantined | None:
-    """The note of :func:`note_damage`, if there is one. One that cannot be read says as much. Blocks."""
+def noted_damage(directory: Path, marker: Marker) -> Quarantined | None:
+    """The note of :func:`note_damage`, if there is one. Where it cannot be read, one that says so. Blocks."""
     note = directory / DAMAGE_NAME
     if not os.path.lexists(note):
         return None
-    unreadable = Quarantined.now(
-        None, None, directory, f"it was found damaged, and its {DAMAGE_NAME} cannot be read"
-    )
-    return _read(note) or unreadable
+    reason = f"it was found damaged, and its {DAMAGE_NAME} cannot be read"
+    return _read(note) or Quarantined.now(marker.dataset, marker.generation, directory, reason)
 
 
 def listed(data_dir: Path) -> list[Quarantined]:

@@ -158,7 +158,7 @@ def _restore_newest(store: Store, generations: list[_Generation]) -> None:
             raise OSError(f"dataset {newest.dataset!r} cannot be recovered: {full.message}") from None
         else:
             for older in generations[:-1]:
-                damage = noted_damage(older.directory)
+                damage = noted_damage(older.directory, older.marker)
                 if damage is None:
                     _delete(older.directory)
                 else:
@@ -198,7 +198,7 @@ def _restore(store: Store, found: _Generation) -> None:
     states = _states(store, manifest, segments)
     _delete_files(directory, keep={DAMAGE_NAME, *(name for name, _ in manifest.segments)})
     retention = Retention.parse(manifest.retention)
-    damage = noted_damage(directory)
+    damage = noted_damage(directory, found.marker)
     if damage is not None:
         store.disposal.quarantine.append(damage)
     dataset = Dataset(

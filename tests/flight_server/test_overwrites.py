@@ -206,7 +206,7 @@ async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
 ) -> None:
     old = await written(core, b"old")
     assert old.files is not None
-    directory, copy = old.files.directory, tmp_path / "copy"
+    directory, generation, copy = old.files.directory, old.generation, tmp_path / "copy"
     shutil.copytree(directory, copy)
     del old
     await overwrite(core, b"new").end()
@@ -216,6 +216,7 @@ async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
     (directory / DAMAGE_NAME).write_bytes(b"torn")
     with closing(restarted(tmp_path)) as store:
         (aside,) = store.disposal.quarantine
+        assert (aside.dataset, aside.generation) == ("d", generation)
         assert "cannot be read" in aside.reason
         assert (Path(aside.path) / MANIFEST_NAME).is_file()
         assert [each.read_back() for each in store.find("d").partition(0).frames()] == [b"new"]
