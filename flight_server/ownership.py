@@ -67,7 +67,7 @@ def read_marker(directory: Path) -> Marker | None:
     """
     try:
         said = json.loads(read_regular(directory / MARKER_NAME))
-    except (FileNotFoundError, NotADirectoryError, PermissionError, NotAFile, ValueError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError, NotAFile, ValueError, RecursionError):
         return None
     if not isinstance(said, dict) or not isinstance(said.get("format"), int) or "kind" not in said:
         return None

@@ -111,6 +111,6 @@ def _write(path: Path, said: Quarantined) -> None:
 
 
 def _read(path: Path) -> Quarantined | None:
-    with suppress(OSError, NotAFile, ValueError, TypeError):
+    with suppress(OSError, NotAFile, ValueError, TypeError, RecursionError):
         return Quarantined(**json.loads(read_regular(path)))
     return None

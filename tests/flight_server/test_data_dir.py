@@ -95,7 +95,8 @@ def test_what_lies_among_the_datasets_and_is_not_the_server_s_stays_and_stops_no
     (datasets / "link").symlink_to(elsewhere)
     (datasets / "dangling").symlink_to(tmp_path / "nowhere")
     os.mkfifo(datasets / "fifo")
-    for number, marker in enumerate(("", "{}", "[1]", Marker("dataset", "another-owner").encode().decode())):
+    another = Marker("dataset", "another-owner").encode().decode()
+    for number, marker in enumerate(("", "{}", "[1]", "[" * 100_000, another)):
         (datasets / f"marked-{number}").mkdir()
         (datasets / f"marked-{number}" / MARKER_NAME).write_text(marker)
     (datasets / "trap").mkdir()

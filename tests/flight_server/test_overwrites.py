@@ -201,8 +201,9 @@ async def test_what_has_expired_is_kept_aside_if_it_is_damaged(
     assert not files.directory.exists()
 
 
+@pytest.mark.parametrize("note", [b"torn", b"[" * 100_000], ids=["torn", "nested"])
 async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
-    core: Core, tmp_path: Path
+    core: Core, tmp_path: Path, note: bytes
 ) -> None:
     old = await written(core, b"old")
     assert old.files is not None
@@ -213,7 +214,7 @@ async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
     await core.store.disposal.settled()
     assert not directory.exists()
     copy.rename(directory)  # as after a crash before it was deleted
-    (directory / DAMAGE_NAME).write_bytes(b"torn")
+    (directory / DAMAGE_NAME).write_bytes(note)
     with closing(restarted(tmp_path)) as store:
         (aside,) = store.disposal.quarantine
         assert (aside.dataset, aside.generation) == ("d", generation)
