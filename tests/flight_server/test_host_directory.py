@@ -69,6 +69,11 @@ def test_without_a_driver_on_the_host_files_go_when_they_were_not_opened_for_a_w
     assert recent.exists()
 
 
+def test_a_base_that_is_named_twice_is_swept(directory: HostDirectory, tmp_path: Path) -> None:
+    idle = left_there(directory, "far-a.arrows", LONG_AGO)
+    assert sweep([tmp_path, tmp_path]) == [idle]
+
+
 def test_what_is_foreign_is_neither_opened_nor_removed(directory: HostDirectory, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("another's")
