@@ -138,6 +138,9 @@ class BulkReading:
         self._connection = new = self._pool.new()
         new.has_slot, connection.has_slot = connection.has_slot, False
         connection.close()
+        # Again: a cancel that came before the assignment has interrupted the connection before.
+        if self._cancelled:
+            raise ConnectionAbortedError("cancelled")
         return new.request(self._target, self._request_headers)
 
     @contextmanager

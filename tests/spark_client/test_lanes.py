@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,12 @@ from flight_server.errors import Forbidden, InvalidRequest, PartitionFailed, Pro
 from flight_server.protocol import Ticket
 from spark_client.lanes import BrokenStream
 from spark_client.lanes.addresses import Address, addresses
-from spark_client.lanes.bulk import target_of
+from spark_client.lanes.bulk import BulkReading, target_of
+from spark_client.lanes.http import Connection, HttpPool
 from spark_client.lanes.partition import PartitionStream
 from spark_client.queues import Closed
 from spark_client.streams import merge
-from spark_client.transport import Server, Timeouts
+from spark_client.transport import Server, Timeouts, Unreachable
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
 
 QUICK = Timeouts(
@@ -252,6 +253,35 @@ def test_cancelling_ends_a_read_that_waits(server: Server) -> None:
         timer.join()
         stream.close()
         stuck.set()
+
+
+def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read(server: Server) -> None:
+    cancels: list[Callable[[], None]] = []
+
+    class Pool(HttpPool):
+        def new(self) -> Connection:
+            for cancel in cancels:
+                cancel()
+            return super().new()
+
+    with HttpSource(well(BATCHES, SCHEMA)) as source:
+        pool = Pool(source.url, server)
+        first, second = (
+            BulkReading(pool, source.url, server, Ticket("d", 0, "g1"), beyond=True) for _ in range(2)
+        )
+        first.open()
+        while first.read_run() is not None:
+            pass
+        first.close()
+        source._sockets[0].shutdown(2)
+        cancels.append(second.cancel)
+        try:
+            with pytest.raises(Unreachable, match="cancelled"):
+                second.open()
+        finally:
+            second.close()
+            pool.close()
+        assert source.connections == 1
 
 
 def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck(server: Server) -> None:
