@@ -236,7 +236,8 @@ class PartitionStream:
         skipped = 0
         while True:
             self.close()
-            if failure is not None:
+            # A cancel breaks the connection: that is no failure.
+            if failure is not None and not self._cancelled:
                 self._pause_after(failure)
             if self._cancelled:
                 raise self._closed()
@@ -289,7 +290,7 @@ class PartitionStream:
             if address.lane == "grpc" or self.lane == "bulk":
                 raise
             # There is another lane to take, so this costs no try.
-            if not isinstance(error, NoFreeConnection):
+            if not (self._cancelled or isinstance(error, NoFreeConnection)):
                 self._pool(address).leave_alone(DOWN_SECONDS)
             raise NoBulkLane(error.message) from error
         finally:

@@ -255,6 +255,55 @@ def test_cancelling_ends_a_read_that_waits(server: Server) -> None:
         stuck.set()
 
 
+def test_a_cancelled_read_says_so_though_its_broken_stream_could_not_be_resumed(server: Server) -> None:
+    """Without a generation a stream that breaks off is not resumed."""
+    stuck = threading.Event()
+
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        head, *rest = pieces()[:3]
+        yield head.replace(b"-Generation", b"-Other")
+        yield from rest
+        stuck.wait(20)
+
+    with HttpSource(answer, closes=True) as source:
+        stream = stream_of(server, source)
+        assert stream.read() == BATCHES[0]
+        assert stream.generation is None
+        timer = threading.Timer(0.05, stream.cancel)
+        timer.start()
+        with pytest.raises(Closed):
+            stream.read()
+        timer.join()
+        stream.close()
+        stuck.set()
+
+
+def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(server: Server) -> None:
+    asked, stuck = threading.Event(), threading.Event()
+
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        asked.set()
+        stuck.wait(20)
+        yield from ()
+
+    def cancel(stream: PartitionStream) -> None:
+        asked.wait(20)
+        stream.cancel()
+
+    with HttpSource(answer, closes=True) as source:
+        stream = PartitionStream(
+            server, Ticket("d", 0, None, 0), locations=[source.url, NOWHERE], lane="auto"
+        )
+        pool = stream._pool(stream.address)
+        canceller = threading.Thread(target=cancel, args=(stream,))
+        canceller.start()
+        with pytest.raises(Closed):
+            stream.open()
+        canceller.join()
+        stuck.set()
+        assert not pool.is_left_alone
+
+
 def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read(server: Server) -> None:
     cancels: list[Callable[[], None]] = []
 
