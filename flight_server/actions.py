@@ -15,7 +15,7 @@ from . import flight_sql, reports, wire
 from .acknowledgements import ACKNOWLEDGE, AcknowledgeRequest
 from .core import Core
 from .dataset import Dataset
-from .decoder import COSTLY_SCHEMA_BYTES, SchemaMessage
+from .decoder import COSTLY_HEADER_BYTES, SchemaMessage
 from .errors import BadFrame, InvalidRequest, Unsupported
 from .infos import expiration, put_locations, timestamp_scalar
 from .protocol import ACTIONS, CreateRequest, DatasetRequest, Kind, SealRequest, Ticket
@@ -78,7 +78,7 @@ async def _create(core: Core, body: bytes) -> bytes:
     schema = None
     if request.schema is not None:
         # In a thread where it is large: its texts are looked at one by one.
-        large = len(request.schema) > COSTLY_SCHEMA_BYTES
+        large = len(request.schema) > COSTLY_HEADER_BYTES
         schema = (
             await asyncio.to_thread(decode_schema, request.schema) if large else decode_schema(request.schema)
         )

@@ -42,8 +42,8 @@ from .schema_text import check_text
 
 COSTLY_BYTES = 4 << 20
 """A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""
-COSTLY_SCHEMA_BYTES = 64 << 10
-"""A schema whose header has this size takes some milliseconds: its texts are looked at one by one."""
+COSTLY_HEADER_BYTES = 64 << 10
+"""A header of this size takes some milliseconds: its fields, texts and metadata are looked at one by one."""
 _DECODED_SCHEMA_COST = 4
 """The message, and the copies of its header: Arrow's, ours, and one while that is made."""
 _DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
@@ -236,22 +236,21 @@ class FrameDecoder:
         if not parts.header:
             return Inspected(parts, wire.MessageKind.NONE)
         kind = wire.message_kind(parts.header)
+        costly = len(parts.header) > COSTLY_HEADER_BYTES
         if kind is wire.MessageKind.SCHEMA:
             self._check_schema_size(len(parts.header))
-            costly = len(parts.header) > COSTLY_SCHEMA_BYTES
             return Inspected(parts, kind, _DECODED_SCHEMA_COST * len(parts.header), costly)
         if self._reader is None:
             raise BadFrame("the first message with a header must be the schema")
         if kind not in (wire.MessageKind.DICTIONARY, wire.MessageKind.RECORD_BATCH):
             raise BadFrame("the header is neither a schema, a dictionary nor a record batch")
-        measure(parts.header)
         decompressed_bytes = wire.decompressed_bytes(parts.header, parts.body)
         self._check_size(decompressed_bytes, "decompresses to")
         cost_bytes = len(parts.body) + _DECOMPRESSION_COST * decompressed_bytes
         if kind is wire.MessageKind.DICTIONARY:
             self._pending_bytes += cost_bytes
-            return Inspected(parts, kind, decompressed_bytes or len(parts.body))
-        costly = cost_bytes + self._pending_bytes > COSTLY_BYTES
+            return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
+        costly |= cost_bytes + self._pending_bytes > COSTLY_BYTES
         return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
 
     def measure(self, parts: wire.FlightData) -> HeaderSize:
@@ -286,6 +285,7 @@ class FrameDecoder:
             return Accepted(kind, **common)
         if kind is wire.MessageKind.SCHEMA:
             return Accepted(kind, **common, schema=self._open(parts))
+        measure(parts.header)
         if kind is wire.MessageKind.DICTIONARY:
             return self._take_dictionary(inspected, common)
         return Accepted(kind, **common, rows=self._take_batch(parts))

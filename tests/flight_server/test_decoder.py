@@ -6,10 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.decoder import COSTLY_BYTES, FrameDecoder, SchemaMessage, has_dictionaries
+from flight_server.decoder import (
+    COSTLY_BYTES,
+    COSTLY_HEADER_BYTES,
+    FrameDecoder,
+    SchemaMessage,
+    has_dictionaries,
+)
 from flight_server.errors import BadFrame, InvalidRequest
 from flight_server.wire import MessageKind
 from tests.flight_server.test_wire import schema_header
+from tests.support.folded import with_folded_metadata
 from tests.support.raw_flight import flight_data, ipc_messages, path, put_messages
 
 BATCH = pa.record_batch({"n": [1, 2, 3]})
@@ -108,6 +115,26 @@ def test_large_and_compressed_batches_are_costly(
     inspected = fed([schema]).inspect(message)
     assert inspected.costly is costly
     assert batch.nbytes <= inspected.decoded_bytes <= batch.nbytes + 64
+
+
+@pytest.mark.parametrize("kind", [MessageKind.DICTIONARY, MessageKind.RECORD_BATCH])
+def test_a_long_header_is_looked_at_where_it_may_take_its_time(kind: MessageKind) -> None:
+    words = pa.record_batch({"w": pa.array(["a"]).dictionary_encode()})
+    schema, *others = ipc_messages(words.schema, [words])
+    before = [flight_data(schema.header, descriptor=path("d"))]
+    if kind is MessageKind.RECORD_BATCH:
+        before.append(flight_data(others[0].header, others[0].body))
+    message = others[len(before) - 1]
+    for times, match in (1, None), (1000, "from so many places"):
+        one = fed(before)
+        header = with_folded_metadata(message.header, times, COSTLY_HEADER_BYTES)
+        inspected = one.inspect(flight_data(header, message.body))
+        assert (inspected.kind, inspected.costly) == (kind, True)
+        if match is None:
+            one.decode(inspected)
+        else:
+            with pytest.raises(BadFrame, match=match):
+                one.decode(inspected)
 
 
 def test_a_small_batch_after_a_large_dictionary_is_costly() -> None:
