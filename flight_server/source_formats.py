@@ -105,10 +105,11 @@ class Ipc:
                 "neither an Arrow IPC file nor a complete stream: the end-of-stream marker is missing"
             )
         prefix = stream.read_at(len(CONTINUATION) + 4, 0)
-        if prefix.startswith(CONTINUATION):
-            header_bytes = int.from_bytes(prefix[-4:], "little")
-            _check_header(header_bytes)
-            _unfolded(measure, stream.read_at(header_bytes, len(prefix)))
+        # Before format version 5 the header's size came first.
+        at = len(prefix) if prefix.startswith(CONTINUATION) else 4
+        header_bytes = int.from_bytes(prefix[at - 4 : at], "little")
+        _check_header(header_bytes)
+        _unfolded(measure, stream.read_at(header_bytes, at))
         stream.seek(0)
         return pa.ipc.open_stream(stream, options=options)
 

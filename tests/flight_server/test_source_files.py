@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from flight_server.errors import InvalidRequest, PartitionFailed
 from flight_server.source_formats import MAX_CSV_COLUMNS, MAX_HEADER_BYTES
-from flight_server.wire import END_OF_STREAM, encapsulate
+from flight_server.wire import CONTINUATION, END_OF_STREAM, encapsulate
 from tests.support.cores import read_messages, read_table, running_core
 from tests.support.file_sources import TABLE, WRITERS, Served
 from tests.support.folded import folded_schema
@@ -243,6 +243,19 @@ async def test_a_header_above_the_limit_is_refused_before_it_is_parsed(served: S
         await served.create(written)
 
 
+async def test_streams_of_the_format_before_version_5_are_read(served: Served) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(
+        sink, TABLE.schema, options=pa.ipc.IpcWriteOptions(use_legacy_format=True)
+    ) as writer:
+        writer.write_table(TABLE)
+    (served.root / "a.arrow").write_bytes(
+        sink.getvalue().to_pybytes().removesuffix(b"\0" * 4) + END_OF_STREAM
+    )
+    dataset = await served.create("ipc")
+    assert (await served.read(dataset))[0].equals(TABLE)
+
+
 async def test_a_header_that_shares_its_parts_is_refused_before_it_is_parsed(served: Served) -> None:
     """It would become 100,000 names of 10,000 bytes."""
     message = folded_schema(100_000, 1, b"x" * 10_000)
@@ -250,7 +263,8 @@ async def test_a_header_that_shares_its_parts_is_refused_before_it_is_parsed(ser
     magic = b"ARROW1"
     stream = encapsulate(message) + END_OF_STREAM
     file = magic + b"\0\0" + stream + footer + struct.pack("<I", len(footer)) + magic
-    for content in (stream, file):
+    old_stream = stream.removeprefix(CONTINUATION)
+    for content in (stream, old_stream, file):
         (served.root / "a.arrow").write_bytes(content)
         with pytest.raises(
             InvalidRequest, match=r"a\.arrow cannot be read.* write each field, text and metadata"
