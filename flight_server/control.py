@@ -2,8 +2,10 @@
 
 Guarantee: a request that is no message of a put is refused above a limit that the error names, before any
 of it is parsed; and the memory that a large one takes while it is parsed (``strict_json.parsed_bytes``) is reserved
-in the account of arrivals. One that would take more than that account has, and more than ``MAX_PARSED_BYTES``, is
-refused.
+in the account of arrivals. JSON that would take more than that account has, and more than ``MAX_PARSED_BYTES``, is
+refused. A request that takes more than the account has, and is not refused, waits until the account is empty and then
+passes its limit: JSON by less than ``MAX_PARSED_BYTES``, Arrow's own actions by less than ``PROTOBUF_COST`` times
+their size.
 
     1 MiB       descriptors, tickets, criteria, commits, and the bodies of actions that are not named here
     16 MiB      ``seal``, which may name 100,000 attempts and more
