@@ -24,6 +24,7 @@ Truncated IPC streams
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -42,6 +43,7 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_CSV_COLUMNS = 100_000
 _IPC_MAGIC = b"ARROW1"
 _PARQUET_MAGIC = b"PAR1"
+_LINE_END = re.compile(rb"[\r\n]")
 _CODECS = {".bz2": "bz2", ".gz": "gzip", ".lz4": "lz4", ".zst": "zstd"}
 
 
@@ -135,7 +137,7 @@ class Csv:
         # Beside the stream, which a CompressedInputStream closes. A codec adds less than an eighth to any data.
         start = pa.BufferReader(stream.read_at(min(stream.size(), CSV_BLOCK_BYTES * 9 // 8), 0))
         first_block = (pa.CompressedInputStream(start, codec) if codec else start).read(CSV_BLOCK_BYTES)
-        commas = first_block.partition(b"\n")[0].count(b",")
+        commas = _LINE_END.split(first_block, maxsplit=1)[0].count(b",")
         if commas >= MAX_CSV_COLUMNS:
             raise pa.ArrowInvalid(
                 f"its first line names more than {MAX_CSV_COLUMNS} columns: write it with fewer, or as rows"

@@ -272,6 +272,14 @@ async def test_a_header_that_shares_its_parts_is_refused_before_it_is_parsed(ser
             await served.create("ipc")
 
 
+async def test_the_columns_of_a_csv_file_are_those_of_its_first_line_however_lines_end(
+    served: Served,
+) -> None:
+    (served.root / "a.csv").write_bytes(b"a,b\r" + b"1,2\r" * MAX_CSV_COLUMNS)
+    (table,) = await served.read(await served.create("csv"))
+    assert (table.column_names, table.num_rows) == (["a", "b"], MAX_CSV_COLUMNS)
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 async def test_a_csv_file_of_too_many_columns_is_refused_before_they_are_read(
     served: Served, suffix: str
