@@ -217,7 +217,9 @@ def _place(core: Core, dataset: Dataset, reader: Reader, subscription: Subscript
 
 
 def ended(dataset: Dataset, reader: Reader, start: int) -> None:
-    """The stream from frame ``start`` has ended cleanly, its last byte included. See ``places``."""
+    """The stream from frame ``start`` has ended cleanly: the kernel, or over gRPC its library, has its last byte. See
+    ``places``.
+    """
     partition = dataset.partition(reader.partition)
     if reader.name is None and partition.state is PartitionState.SEALED:
         partition.passed(start, time.monotonic())

@@ -1,4 +1,4 @@
-"""Quarantine: datasets whose damage on disk is proven. They are kept aside, named, and never deleted.
+"""Quarantine: datasets whose damage on disk is proven. They are kept aside and named; only a drop deletes one.
 
 What counts as damage
     A manifest whose checksum is wrong; a segment that is missing, shorter than it was, or no file; bytes
