@@ -49,7 +49,7 @@ def _announce(server: Server) -> None:
         "location": server.location,
         "http": server.core.http_location,
         "memory_limit_bytes": int(server.settings.memory_limit),
-        "data_dir": str(server.store.data_dir),
+        "data_dir": str(server.catalogue.disk.data_dir),
     }
     if server.settings.log_format == "json":
         line = json.dumps(ready)

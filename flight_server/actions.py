@@ -87,7 +87,7 @@ async def _create(core: Core, body: bytes) -> bytes:
         create = await asyncio.to_thread(_source_creation)
         dataset, created = await create(core, request, schema)
     else:
-        dataset, created = core.store.create(request, schema)
+        dataset, created = core.catalogue.create(request, schema)
     return dump_json(
         {
             "dataset": dataset.name,
@@ -100,7 +100,7 @@ async def _create(core: Core, body: bytes) -> bytes:
 
 async def _seal(core: Core, body: bytes) -> bytes:
     request = SealRequest.parse(body)
-    dataset = core.store.find(request.dataset, request.generation)
+    dataset = core.catalogue.find(request.dataset, request.generation)
     await seal(core, dataset, request.attempts)
     return dump_json(
         {
@@ -116,21 +116,21 @@ async def _seal(core: Core, body: bytes) -> bytes:
 async def _drop(core: Core, body: bytes) -> bytes:
     request = DatasetRequest.parse(body, "drop", needed=True)
     assert request.dataset is not None
-    dataset = await core.store.remove(request.dataset, request.generation)
+    dataset = await core.catalogue.remove(request.dataset, request.generation)
     return dump_json({"dropped": dataset.name, "generation": dataset.generation})
 
 
 async def _renew(core: Core, body: bytes) -> bytes:
     request = DatasetRequest.parse(body, "renew", needed=True)
     assert request.dataset is not None
-    dataset = core.store.find(request.dataset, request.generation)
+    dataset = core.catalogue.find(request.dataset, request.generation)
     dataset.touch()
     return dump_json({"dataset": dataset.name, "lease_left_seconds": dataset.lease_left_seconds})
 
 
 async def _acknowledge(core: Core, body: bytes) -> bytes:
     request = AcknowledgeRequest.parse(body)
-    dataset = core.store.find(request.dataset, request.generation)
+    dataset = core.catalogue.find(request.dataset, request.generation)
     dataset.partition(request.partition).acknowledge(request.reader, request.frames, time.monotonic())
     dataset.touch()
     return dump_json({"frames": request.frames})
@@ -152,7 +152,7 @@ async def _locations(core: Core, body: bytes) -> bytes:
 
 async def _drain(core: Core, body: bytes) -> bytes:
     _no_arguments(body, "drain")
-    core.store.draining = True
+    core.catalogue.draining = True
     core.drain_requested.set()
     return dump_json({"draining": True, "grace_seconds": core.settings.drain_grace_seconds})
 
@@ -166,7 +166,7 @@ async def _cancel_flight_info(core: Core, body: bytes) -> bytes:
     ticket = Ticket.parse(
         wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
     )
-    await core.store.remove(ticket.dataset, ticket.generation)
+    await core.catalogue.remove(ticket.dataset, ticket.generation)
     return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
 
 
@@ -177,7 +177,7 @@ async def _renew_flight_endpoint(core: Core, body: bytes) -> bytes:
         endpoint = flight.FlightEndpoint.deserialize(serialized)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidRequest(f"RenewFlightEndpoint: not a FlightEndpoint: {error}") from None
-    dataset, _ = core.store.resolve(Ticket.parse(endpoint.ticket.ticket))
+    dataset, _ = core.catalogue.resolve(Ticket.parse(endpoint.ticket.ticket))
     dataset.touch()
     ends_at = expiration(dataset)
     expires = None if ends_at is None else timestamp_scalar(ends_at)

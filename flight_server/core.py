@@ -17,6 +17,7 @@ import structlog
 from .background import Background
 from .broadcast import Subscription
 from .budget import STALL_SECONDS, Budget, reserve
+from .catalogue import Catalogue
 from .config import Settings
 from .dataset import Dataset
 from .errors import CorruptFrame, OutOfBudget, ReaderTooSlow
@@ -27,7 +28,6 @@ from .quarantine import Quarantined
 from .readback import Reader
 from .running import Running
 from .spiller import Spiller
-from .store import Store
 from .turns import Turns
 from .waits import Waits
 
@@ -72,13 +72,13 @@ class _Write:
 class Core:
     """See the module's text."""
 
-    def __init__(self, settings: Settings, budget: Budget, store: Store) -> None:
+    def __init__(self, settings: Settings, budget: Budget, catalogue: Catalogue) -> None:
         self.settings = settings
         self.budget = budget
-        self.store = store
+        self.catalogue = catalogue
         self.waits = Waits()
         self.turns = Turns()
-        self.spiller = Spiller(store)
+        self.spiller = Spiller(catalogue)
         self.running = Running()
         self.counters = Counters()
         self.background = Background()
@@ -86,7 +86,9 @@ class Core:
         # What clients are told; known when the listeners are open.
         self.location: str | None = None
         self.http_location: str | None = None
-        self.max_schema_bytes = store.schemas.max_bytes = int(settings.max_schema or budget.max_schema_bytes)
+        self.max_schema_bytes = catalogue.schemas.max_bytes = int(
+            settings.max_schema or budget.max_schema_bytes
+        )
         self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
         # Those that are attached, with who reads.
         self.readers: dict[Subscription[Frame], Reader] = {}
@@ -163,7 +165,7 @@ class Core:
             if files is not None and files.committed:
                 reason = f"partition {partition.index}: {corrupt.message}"
                 said = Quarantined.now(dataset.name, dataset.generation, files.directory, reason)
-                self.store.disposal.damaged(files, said)
+                self.catalogue.disk.disposal.damaged(files, said)
         return cause
 
     def read_back(self, size_bytes: int) -> None:

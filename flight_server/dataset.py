@@ -5,7 +5,7 @@ What a reader sees of a ``stream`` is what its one producer has sent so far; of 
 before the seal and exactly the accepted attempts after it.
 
 Who holds what
-    The catalogue (``store``) holds the dataset, and so does every stream that reads or writes it. A
+    The catalogue (``catalogue``) holds the dataset, and so does every stream that reads or writes it. A
     dataset that was replaced or whose retention ended leaves the catalogue, and its memory and files
     go when its last reader leaves. ``drop`` does not wait for readers: they get an error.
 

@@ -118,7 +118,7 @@ async def persist(
                     # Its producer fails, so no manifest may say that these partitions are whole.
                     files.synced -= wanted
                     if files.committed:
-                        core.store.forget(dataset)
+                        core.catalogue.forget(dataset)
                 raise
 
 
@@ -156,21 +156,21 @@ class _Seal:
 
     async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:
         """Write the manifest and finish, before or after every other change of the name."""
-        dataset, store = self._dataset, self._core.store
-        async with store.turn(dataset.name):
+        dataset, catalogue = self._dataset, self._core.catalogue
+        async with catalogue.disk.turn(dataset.name):
             self._check(self._files.synced)
             check()
-            description = _Description(dataset, self._files, store.next_sequence())
+            description = _Description(dataset, self._files, catalogue.disk.next_sequence())
             try:
                 loop = asyncio.get_running_loop()
-                await to_its_end(loop.run_in_executor(store.io_threads, description.commit))
+                await to_its_end(loop.run_in_executor(catalogue.disk.io_threads, description.commit))
                 finish()
             except (DiskTrouble, Forgotten):
                 raise
             except BaseException:
                 if dataset.kind is Kind.STREAM:
-                    store.forget(dataset)
-                    await store.disposal.settled()
+                    catalogue.forget(dataset)
+                    await catalogue.disk.disposal.settled()
                 raise
 
     def _check(self, indices: set[int]) -> None:
@@ -228,7 +228,9 @@ class _Seal:
             self._files.dictionaries[message] = message.slice
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._core.store.io_threads, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._core.catalogue.disk.io_threads, work, *arguments
+        )
 
 
 def _batch(frames: Iterable[Frame]) -> list[Frame]:

@@ -157,7 +157,7 @@ async def read(
             subscription,
             waiting,
             budget=core.budget,
-            threads=core.store.io_threads,
+            threads=core.catalogue.disk.io_threads,
             waits=core.waits,
             counted=core.read_back,
         )

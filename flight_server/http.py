@@ -221,26 +221,26 @@ class HttpServer:
         if found is None:
             raise InvalidRequest("the path has no dataset's name")
         name = check_dataset_name(unquote(found["dataset"]))
-        store, peer = self._core.store, _peer(request)
+        catalogue, peer = self._core.catalogue, _peer(request)
         if found["partition"] is None:
             query = _query(request, "generation")
-            dataset = store.find(name, query.get("generation"))
+            dataset = catalogue.find(name, query.get("generation"))
             wanted = bulk.BulkRead(self._core, dataset, None, 0, peer)
         else:
             query = _query(request, "generation", "from", "reader")
             index, start = parse_partition(found["partition"]), _frame_number(query.get("from", "0"))
-            dataset, _ = store.resolve(Ticket(name, index, query.get("generation"), start))
+            dataset, _ = catalogue.resolve(Ticket(name, index, query.get("generation"), start))
             reader = check_attempt(query["reader"], "reader") if "reader" in query else None
             wanted = bulk.BulkRead(self._core, dataset, index, start, peer, reader)
         dataset.touch()
         if request.method == "HEAD":
             wanted.check()
             return bulk.ArrowStream(wanted.headers())
-        store.check_open()
+        catalogue.check_open()
         return await wanted.answer(request)
 
     async def _put(self, request: web.Request) -> web.StreamResponse:
-        self._core.store.check_open()
+        self._core.catalogue.check_open()
         return await intake.Intake(self._core, request, self._scratch, _peer(request)).receive()
 
     # What there is
@@ -267,7 +267,7 @@ class HttpServer:
         return _json({"alive": True})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
-        draining = self._core.store.draining
+        draining = self._core.catalogue.draining
         return _json({"ready": not draining, "draining": draining}, status=503 if draining else 200)
 
     async def _dashboard(self, _: web.Request) -> web.StreamResponse:

@@ -16,7 +16,7 @@ Between *accept* and *seal* a durable dataset is on its way to disk. An attempt 
 comes too late, because no later step would look at it.
 
 Lease
-    ``touch`` renews it; reads and writes call it frame by frame. ``expired`` is asked by the store.
+    ``touch`` renews it; reads and writes call it frame by frame. ``expired`` is asked by the catalogue.
     Streams in progress do not keep a dataset by themselves: a stalled one must not keep it for ever.
 
 Retention

@@ -58,7 +58,7 @@ class _ServerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         core = self._core
         yield _gauge("start_time_seconds", "when this server started, since the epoch", self._started_seconds)
-        yield _gauge("draining", "1 while the server takes nothing new", float(core.store.draining))
+        yield _gauge("draining", "1 while the server takes nothing new", float(core.catalogue.draining))
         yield from self._pools()
         for name, text in _COUNTERS.items():
             yield _counter(name, text, getattr(core.counters, name))
@@ -89,7 +89,7 @@ class _ServerCollector(Collector):
 
     def _datasets(self) -> Iterator[Metric]:
         kinds: Counter[str] = Counter({kind.value: 0 for kind in Kind})
-        for dataset in self._core.store:
+        for dataset in self._core.catalogue:
             kinds[dataset.kind.value] += 1
         lag_bytes = max((each.lag_bytes for each in self._core.readers), default=0)
         family = GaugeMetricFamily(PREFIX + "datasets", "datasets that a name leads to", labels=["kind"])

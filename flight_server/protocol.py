@@ -153,7 +153,7 @@ class Ticket:
 
     @classmethod
     def parse(cls, data: bytes) -> Ticket:
-        """JSON, or the plain text ``name``. ``name/3`` stays a name here: only the store can tell."""
+        """JSON, or the plain text ``name``. ``name/3`` stays a name here: only the catalogue can tell."""
         flight_sql.refuse(data)
         if not data.lstrip().startswith(b"{"):
             try:

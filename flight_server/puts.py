@@ -175,7 +175,7 @@ class _Put:
         before = self._running_crc32c
         self._running_crc32c = running_crc32c(before, accepted.sent_crc32c)
         if accepted.schema is not None:
-            schema = self._core.store.schemas.hold(accepted.schema, self._command.dataset)
+            schema = self._core.catalogue.schemas.hold(accepted.schema, self._command.dataset)
             self._sink = self._open(self._command, schema)
             return
         if accepted.kind is MessageKind.NONE:
@@ -203,7 +203,7 @@ class _Put:
                 if inspected.costly
                 else measure(inspected.parts)
             )
-            self._schema_room = self._core.store.schemas.room(size.object_bytes, self._command.dataset)
+            self._schema_room = self._core.catalogue.schemas.room(size.object_bytes, self._command.dataset)
         if not inspected.costly:
             return self._decoder.decode(inspected, self._answers.checksum)
         room = await reserve(
@@ -248,12 +248,12 @@ class _Put:
         return str(self._producer)
 
     def _open(self, command: PutCommand, schema: SchemaMessage) -> Sink:
-        self._core.store.check_open()
+        self._core.catalogue.check_open()
         if command.mode != "overwrite":
-            known = self._core.store.get(command.dataset)
+            known = self._core.catalogue.get(command.dataset)
             if known is not None and known.kind is Kind.SHUFFLE:
                 if command.generation is not None:
-                    self._core.store.find(command.dataset, command.generation)
+                    self._core.catalogue.find(command.dataset, command.generation)
                 return AttemptSink(self._core, command, known, schema)
             if known is not None and known.kind is not Kind.STREAM:
                 raise Conflict(
@@ -262,7 +262,7 @@ class _Put:
                     dataset=known.name,
                 )
             if known is None and command.producer not in (None, 0):
-                self._core.store.find(command.dataset)
+                self._core.catalogue.find(command.dataset)
         return StreamSink(self._core, command, schema)
 
     def _check_first(self, message: bytes) -> None:

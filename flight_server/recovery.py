@@ -1,6 +1,6 @@
 """Recovery: durable datasets come back when a server starts.
 
-Guarantee: :func:`recover` leaves the store with the datasets that were sealed and durable, not dropped and
+Guarantee: :func:`recover` leaves the catalogue with the datasets that were sealed and durable, not dropped and
 not damaged, each with its generation, its frames on disk and its partitions sealed. It runs before the
 server listens, under the directory's lock, so it may block.
 
@@ -44,6 +44,7 @@ from pathlib import Path
 import pyarrow as pa
 import structlog
 
+from .catalogue import Catalogue
 from .dataset import Dataset
 from .decoder import SchemaMessage
 from .disk_files import NotAFile, is_real_directory, read_regular, sync_directory
@@ -66,7 +67,6 @@ from .protocol import Kind, Retention
 from .quarantine import DAMAGE_NAME, NOTE_NAME, Quarantined, listed, noted_damage, put_aside
 from .records import Record
 from .spill import DiskTrouble, Segment, SegmentSlice
-from .store import Store
 from .wire import encapsulate
 
 # What a server puts into a dataset's directory; the marker goes with the directory, the manifest first.
@@ -103,35 +103,37 @@ class _Generation:
         return -1 if self.manifest is None else self.manifest.sequence
 
 
-def recover(store: Store) -> Recovered:
-    """Fill an empty store. See the module's text.
+def recover(catalogue: Catalogue) -> Recovered:
+    """Fill an empty catalogue. See the module's text.
 
     Raises:
         OSError: the directory cannot be read, the memory limit is too small for what is there, or another
             version has written it.
     """
-    base, data_dir = store.datasets_dir, store.data_dir
+    base, data_dir = catalogue.disk.datasets_dir, catalogue.disk.data_dir
     assert base is not None
     assert data_dir is not None
     base.mkdir(parents=True, exist_ok=True)
     sync_directory(base.parent)
     sweep_staging(data_dir)
-    store.disposal.quarantine = listed(data_dir)
-    before = len(store.disposal.quarantine)
+    catalogue.disk.disposal.quarantine = listed(data_dir)
+    before = len(catalogue.disk.disposal.quarantine)
     found: dict[str | None, list[_Generation]] = defaultdict(list)
     for directory in sorted(base.iterdir()):
         marker = read_marker(directory) if is_real_directory(directory) else None
-        if marker is None or (marker.kind, marker.owner) != ("dataset", store.owner):
-            store.foreign.append(str(directory))
+        if marker is None or (marker.kind, marker.owner) != ("dataset", catalogue.disk.owner):
+            catalogue.disk.foreign.append(str(directory))
             _log.warning("foreign_files_left_alone", path=str(directory))
         elif (generation := _read(directory, marker)) is None:
             _delete(directory)
         else:
             found[generation.dataset].append(generation)
     for generations in found.values():
-        _restore_newest(store, sorted(generations, key=lambda each: each.sequence))
-    quarantined = len(store.disposal.quarantine) - before
-    return Recovered(len(store), quarantined, len(store.foreign), store.budget.disk.used_bytes)
+        _restore_newest(catalogue, sorted(generations, key=lambda each: each.sequence))
+    quarantined = len(catalogue.disk.disposal.quarantine) - before
+    return Recovered(
+        len(catalogue), quarantined, len(catalogue.disk.foreign), catalogue.budget.disk.used_bytes
+    )
 
 
 def _read(directory: Path, marker: Marker) -> _Generation | None:
@@ -146,12 +148,12 @@ def _read(directory: Path, marker: Marker) -> _Generation | None:
     return _Generation(directory, marker, manifest)
 
 
-def _restore_newest(store: Store, generations: list[_Generation]) -> None:
+def _restore_newest(catalogue: Catalogue, generations: list[_Generation]) -> None:
     """Of one name, the newest last."""
     if all(each.damage is None for each in generations):
         newest = generations[-1]
         try:
-            _restore(store, newest)
+            _restore(catalogue, newest)
         except (Torn, NotAFile) as torn:
             newest.damage = str(torn)
         except OutOfBudget as full:
@@ -162,7 +164,7 @@ def _restore_newest(store: Store, generations: list[_Generation]) -> None:
                 if damage is None:
                     _delete(older.directory)
                 else:
-                    store.disposal.quarantine.append(put_aside(older.directory, damage))
+                    catalogue.disk.disposal.quarantine.append(put_aside(older.directory, damage))
             return
     damaged = ", ".join(str(each.marker.generation) for each in generations if each.damage is not None)
     for each in generations:
@@ -171,7 +173,7 @@ def _restore_newest(store: Store, generations: list[_Generation]) -> None:
             f"{DATASETS_NAME} while the server is stopped to have this one served"
         )
         said = Quarantined.now(each.dataset, each.marker.generation, each.directory, reason)
-        store.disposal.quarantine.append(put_aside(each.directory, said))
+        catalogue.disk.disposal.quarantine.append(put_aside(each.directory, said))
 
 
 def _delete(directory: Path) -> None:
@@ -190,29 +192,29 @@ def _delete_files(directory: Path, *, keep: set[str]) -> None:
                 path.unlink()
 
 
-def _restore(store: Store, found: _Generation) -> None:
+def _restore(catalogue: Catalogue, found: _Generation) -> None:
     manifest, directory = found.manifest, found.directory
     assert manifest is not None
     schema = _schema(manifest)
-    segments = list(_segments(store, manifest, directory))
-    states = _states(store, manifest, segments)
+    segments = list(_segments(catalogue, manifest, directory))
+    states = _states(catalogue, manifest, segments)
     _delete_files(directory, keep={DAMAGE_NAME, *(name for name, _ in manifest.segments)})
     retention = Retention.parse(manifest.retention)
     damage = noted_damage(directory, found.marker)
     if damage is not None:
-        store.disposal.quarantine.append(damage)
+        catalogue.disk.disposal.quarantine.append(damage)
     dataset = Dataset(
         manifest.dataset,
         kind=Kind(manifest.kind),
         partitions=manifest.partition_count,
-        schema=None if schema is None else store.schemas.recovered(schema),
+        schema=None if schema is None else catalogue.schemas.recovered(schema),
         producers=manifest.producers,
         retention=retention,
         lease_seconds=manifest.lease_seconds,
         files=DurableFiles.recovered(directory, segments, found.marker, damage),
-        metadata=store.budget.metadata,
+        metadata=catalogue.budget.metadata,
         generation=manifest.generation,
-        clock=store.clock,
+        clock=catalogue.clock,
     )
     dataset.restore(
         (
@@ -230,7 +232,7 @@ def _restore(store: Store, found: _Generation) -> None:
         # A clock that was set back must not make the data younger than it is.
         sealed_for_seconds=max(0.0, time.time() - manifest.sealed_at),
     )
-    store.restore(dataset, manifest.sequence)
+    catalogue.restore(dataset, manifest.sequence)
     _log.info("dataset_recovered", dataset=dataset.name, generation=dataset.generation, rows=dataset.rows)
 
 
@@ -251,15 +253,15 @@ def _accepted(manifest: Manifest) -> dict[int, str] | None:
     return {int(producer): attempt for producer, attempt in manifest.accepted.items()}
 
 
-def _segments(store: Store, manifest: Manifest, directory: Path) -> Iterator[Segment]:
+def _segments(catalogue: Catalogue, manifest: Manifest, directory: Path) -> Iterator[Segment]:
     for number, (name, size_bytes) in enumerate(manifest.segments, 1):
         try:
             segment = Segment(
                 directory / name,
-                store.budget.disk,
+                catalogue.budget.disk,
                 number=number,
                 existing=True,
-                dispose=store.disposal.dispose,
+                dispose=catalogue.disk.disposal.dispose,
             )
         except FileNotFoundError:
             raise Torn(f"{name} is missing") from None
@@ -287,9 +289,9 @@ def _records(
     )
 
 
-def _states(store: Store, manifest: Manifest, segments: list[Segment]) -> list[DictionaryState]:
+def _states(catalogue: Catalogue, manifest: Manifest, segments: list[Segment]) -> list[DictionaryState]:
     messages = [
-        _dictionary(store, manifest.dataset, record, segments[record.segment])
+        _dictionary(catalogue, manifest.dataset, record, segments[record.segment])
         for record in manifest.dictionaries
     ]
     return [
@@ -298,9 +300,11 @@ def _states(store: Store, manifest: Manifest, segments: list[Segment]) -> list[D
     ]
 
 
-def _dictionary(store: Store, dataset: str, record: DictionaryRecord, segment: Segment) -> DictionaryMessage:
+def _dictionary(
+    catalogue: Catalogue, dataset: str, record: DictionaryRecord, segment: Segment
+) -> DictionaryMessage:
     place = SegmentSlice(segment, record.offset, record.size_bytes)
-    room = store.budget.metadata.reserve(DICTIONARY_BYTES, "a dictionary", dataset=dataset)
+    room = catalogue.budget.metadata.reserve(DICTIONARY_BYTES, "a dictionary", dataset=dataset)
     for anew in (False, True):
         try:
             data = place.read(anew=anew)

@@ -99,14 +99,14 @@ async def statistics(core: Core, page: Page) -> dict[str, Any]:
     readers = Counter(reader.dataset for reader in core.readers.values())
     answer = _of_server(core)
     if page.dataset is not None:
-        dataset = core.store.find(page.dataset)
+        dataset = core.catalogue.find(page.dataset)
         summary = await _summary(dataset, readers[dataset.name])
         return {
             **answer,
             **page.head(dataset.partition_count),
             "datasets": {dataset.name: {**summary, **await _details(core, dataset, page)}},
         }
-    listed = core.store.listed("")
+    listed = core.catalogue.listed("")
     answer |= page.head(len(listed))
     answer["slowest_readers"] = _slowest(core)
     answer["datasets"] = {
@@ -118,7 +118,7 @@ async def statistics(core: Core, page: Page) -> dict[str, Any]:
 
 async def datasets(core: Core, prefix: str, page: Page) -> dict[str, Any]:
     """What there is under a prefix of names."""
-    listed = core.store.listed(prefix)
+    listed = core.catalogue.listed(prefix)
     rows = []
     async for dataset in in_slices(listed[page.part]):
         totals = await _totals(dataset)
@@ -255,12 +255,12 @@ def _of_server(core: Core) -> dict[str, Any]:
         "disk": {**_pool(core.budget.disk), "trouble": core.spiller.trouble},
         "spilled_frames": core.spiller.spilled_frames,
         "spilled_bytes": core.spiller.spilled_bytes,
-        "draining": core.store.draining,
+        "draining": core.catalogue.draining,
         "waits": len(core.waits),
         **asdict(core.counters),
         "task_failures": dict(core.background.failures),
-        "quarantine": [each.to_json() for each in core.store.disposal.quarantine[:MAX_NAMED_FILES]],
-        "foreign_files": core.store.foreign[:MAX_NAMED_FILES],
+        "quarantine": [each.to_json() for each in core.catalogue.disk.disposal.quarantine[:MAX_NAMED_FILES]],
+        "foreign_files": core.catalogue.disk.foreign[:MAX_NAMED_FILES],
     }
 
 

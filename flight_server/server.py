@@ -51,12 +51,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from . import allocator, config, host_directory, reflection
 from .addresses import AddressRefused, bind, bracketed
 from .budget import Budget
+from .catalogue import Catalogue
 from .core import Core
 from .data_dir import DataDir, raise_open_files_limit
+from .disk import Disk
 from .http import HttpServer
 from .recovery import recover
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService
-from .store import Store
 
 ACCEPT_PATIENCE_SECONDS = 24 * 3600
 CALLS_OF_A_CONNECTION = 10_000
@@ -82,13 +83,13 @@ class Server:
         budget = Budget(
             int(settings.memory_limit), None if settings.disk_limit is None else int(settings.disk_limit)
         )
-        self.store = Store(
+        self.catalogue = Catalogue(
             budget,
-            segment_bytes=int(settings.segment_size),
+            Disk(budget.disk, segment_bytes=int(settings.segment_size)),
             lease_seconds=settings.lease_seconds,
             max_datasets=settings.max_datasets,
         )
-        self.core = Core(settings, budget, self.store)
+        self.core = Core(settings, budget, self.catalogue)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
         self._http = HttpServer(self.core)
@@ -96,7 +97,7 @@ class Server:
         # What stops the parts that exist, the last one started first.
         self._parts = AsyncExitStack()
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
-        self._parts.push_async_callback(asyncio.to_thread, self.store.close)
+        self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
         self._parts.push_async_callback(self.core.background.stop)
 
     @property
@@ -160,7 +161,7 @@ class Server:
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Drain and end. Twice is fine."""
-        self.store.draining = True
+        self.catalogue.draining = True
         if self._grpc is not None:
             await self._health.enter_graceful_shutdown()
         await self.core.running.end(grace_seconds)
@@ -177,8 +178,8 @@ class Server:
         named = self.settings.data_dir
         self._data_dir = DataDir.temporary() if named is None else DataDir.claim(named)
         path = self._data_dir.path
-        self.store.use(path, owner=self._data_dir.owner, lasting=not self._data_dir.is_temporary)
-        recovered = recover(self.store)
+        self.catalogue.disk.use(path, owner=self._data_dir.owner, lasting=not self._data_dir.is_temporary)
+        recovered = recover(self.catalogue)
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
             self.core.budget.disk.limit_bytes = recovered.disk_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
@@ -264,14 +265,14 @@ class Server:
             ("heap", heap.give_back),
             ("stalled_readers", _at_once(core.end_stalled_readers)),
             ("leases", _at_once(self._expire)),
-            ("forgotten_files", _at_once(self.store.disposal.forget_again)),
+            ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
         keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
 
     def _expire(self) -> None:
-        for dataset in self.store.expire():
+        for dataset in self.catalogue.expire():
             _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
 
     async def _sweep_host(self) -> None:

@@ -176,7 +176,7 @@ class FlightService:
             raise InvalidRequest(
                 "the criteria is a prefix of dataset names, so it must be UTF-8 text"
             ) from None
-        for dataset in self._core.store.listed(prefix):
+        for dataset in self._core.catalogue.listed(prefix):
             try:
                 info = await infos.flight_info(self._core, dataset)
             except FlightShuffleError:
@@ -210,15 +210,15 @@ class FlightService:
         return wire.field(1, wire.encapsulate(schema.header))
 
     def _described(self, request: bytes) -> Dataset:
-        return self._core.store.find(puts.parse_descriptor(request).dataset)
+        return self._core.catalogue.find(puts.parse_descriptor(request).dataset)
 
     # Data
 
     async def do_get(self, request: bytes, context: Context) -> None:
         """One partition: the schema at once, then each frame as it was stored; totals in the trailers."""
-        self._core.store.check_open()
+        self._core.catalogue.check_open()
         ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))
-        dataset, index = self._core.store.resolve(ticket)
+        dataset, index = self._core.catalogue.resolve(ticket)
         dataset.touch()
         reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
         await context.send_initial_metadata(tuple(gets.head_of_read(dataset)))
@@ -239,7 +239,7 @@ class FlightService:
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One producer; see ``puts``."""
-        self._core.store.check_open()
+        self._core.catalogue.check_open()
         producer = Producer(self._core, context.peer())
         async with Answers(context) as answers, aclosing(self._messages(context, producer)) as messages:
             await puts.receive(self._core, messages, producer, answers)

@@ -68,25 +68,25 @@ class StreamSink:
         self.dataset.describe(schema)
 
     def _find(self, command: PutCommand, schema: SchemaMessage, index: int) -> Dataset:
-        store = self._core.store
+        catalogue = self._core.catalogue
         request = CreateRequest(command.dataset)
         if command.mode == "overwrite":
-            store.check_open()
+            catalogue.check_open()
             if index:
                 raise InvalidRequest("overwrite replaces a whole dataset: it writes partition 0 and no other")
             if command.generation is not None:
-                store.find(command.dataset, command.generation)  # overwrite this one and no other
-            old = store.get(command.dataset)
+                catalogue.find(command.dataset, command.generation)  # overwrite this one and no other
+            old = catalogue.get(command.dataset)
             if old is not None:
                 # What was asked for when the name was created goes on; but one put writes one partition.
                 request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
-            dataset = store.prepare(request, schema)
+            dataset = catalogue.prepare(request, schema)
             if old is None or (old.failure is not None and not (old.files and old.files.committed)):
-                store.install(dataset)
+                catalogue.install(dataset)
             return dataset
-        existing = store.get(command.dataset)
+        existing = catalogue.get(command.dataset)
         if command.generation is not None:
-            return store.find(command.dataset, command.generation)
+            return catalogue.find(command.dataset, command.generation)
         if existing is None:
             if index:
                 raise InvalidRequest(
@@ -94,11 +94,11 @@ class StreamSink:
                     f"before putting partition {index}",
                     dataset=command.dataset,
                 )
-            return store.create(request, schema)[0]
+            return catalogue.create(request, schema)[0]
         if existing.partition_count == 1 and existing.failure is not None:
             # What failed frees its name. A new generation: nobody may read on in other data.
             existing.partition(index)
-            return store.create(existing.request(), schema)[0]
+            return catalogue.create(existing.request(), schema)[0]
         return existing
 
     def place(self, metadata: bytes) -> int:
@@ -151,7 +151,7 @@ class StreamSink:
         self._check_name()
         self.dataset.end_stream(self._partition)
         if self._overwrites:
-            self._core.store.install(self.dataset)
+            self._core.catalogue.install(self.dataset)
 
     def _check_name(self) -> None:
         """An overwrite can take the name now.
@@ -159,7 +159,7 @@ class StreamSink:
         Raises:
             Conflict: another generation than the one that it replaces has it.
         """
-        current = self._core.store.get(self.dataset.name)
+        current = self._core.catalogue.get(self.dataset.name)
         if not self._overwrites or current is self.dataset:
             return
         now = "gone" if current is None else f"at generation {current.generation}"

@@ -66,8 +66,8 @@ async def create(core: Core, request: CreateRequest, wanted: SchemaMessage | Non
 
 def _known(core: Core, request: CreateRequest) -> Dataset | None:
     """The dataset if there is one, and is what the request asks for."""
-    core.store.check_open()
-    known = core.store.get(request.dataset)
+    core.catalogue.check_open()
+    known = core.catalogue.get(request.dataset)
     if known is None or known.failure is not None:
         return None
     made = known.puller.request if isinstance(known.puller, Pulls) else None
@@ -76,13 +76,13 @@ def _known(core: Core, request: CreateRequest) -> Dataset | None:
             f"dataset {known.name!r} exists and was created otherwise; drop it first, or choose another name",
             dataset=known.name,
         )
-    return core.store.create(replace(request, partitions=known.partition_count), None)[0]
+    return core.catalogue.create(replace(request, partitions=known.partition_count), None)[0]
 
 
 def _install(core: Core, request: CreateRequest, wanted: SchemaMessage | None, source: Source) -> Dataset:
-    dataset = core.store.prepare(replace(request, partitions=source.partition_count), source.schema)
+    dataset = core.catalogue.prepare(replace(request, partitions=source.partition_count), source.schema)
     dataset.puller = Pulls(core, source, request, partial(_renew, core, request, wanted))
-    core.store.install(dataset)
+    core.catalogue.install(dataset)
     return dataset
 
 
@@ -97,7 +97,7 @@ async def _renew(core: Core, request: CreateRequest, wanted: SchemaMessage | Non
     except FlightShuffleError as error:
         _log.warning("source_not_renewed", reason=error.message, **facts)
         return
-    if core.store.get(old.name) is old and not core.store.draining:
+    if core.catalogue.get(old.name) is old and not core.catalogue.draining:
         new = _install(core, request, wanted, source)
         _log.info("source_renewed", new_generation=new.generation, **facts)
 

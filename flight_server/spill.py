@@ -27,7 +27,7 @@ Errors
 Concurrency
     ``append`` and ``SegmentSlice.read`` block and are called in threads. One writer at a time per
     :class:`SegmentWriter`; reads and finalizers may come from any thread at any time. Unlinking a file
-    can take milliseconds, so a finalizer passes it to ``dispose``, which the store runs in a thread.
+    can take milliseconds, so a finalizer passes it to ``dispose``, which the disk runs in a thread.
 """
 
 from __future__ import annotations

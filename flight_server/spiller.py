@@ -30,9 +30,10 @@ import traceback
 
 import structlog
 
+from . import victims
+from .catalogue import Catalogue
 from .frames import Message
 from .spill import DiskTrouble, SegmentSlice, SegmentWriter
-from .store import Store
 
 HIGH_WATER = 0.8
 SPILL_BATCH_BYTES = 16 << 20
@@ -46,9 +47,9 @@ _log = structlog.get_logger("flight_server.spiller")
 class Spiller:
     """See the module's text. ``poke`` it whenever frames came or somebody waits."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._frames = store.budget.frames
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._frames = catalogue.budget.frames
         self._poked = asyncio.Event()
         self.trouble: str | None = None
         self.spilled_bytes = 0
@@ -106,10 +107,10 @@ class Spiller:
 
     async def _move(self, size_bytes: int) -> bool:
         # What can be pulled again is not worth writing. One dataset at a time: it may be enough.
-        if self._store.let_go(spilled=self.trouble is not None):
+        if victims.let_go(self._catalogue.alive(), spilled=self.trouble is not None):
             return True
         moved = False
-        for writer, frames in self._store.pick_victims(size_bytes):
+        for writer, frames in victims.pick(self._catalogue.alive(), size_bytes):
             await self._move_what_fits(writer, frames)
             moved = True
         return moved
@@ -133,7 +134,7 @@ class Spiller:
             return
         loop = asyncio.get_running_loop()
         slices: list[SegmentSlice] = await loop.run_in_executor(
-            self._store.io_threads, writer.append, [payload.data for _, payload in pairs]
+            self._catalogue.disk.io_threads, writer.append, [payload.data for _, payload in pairs]
         )
         self.succeeded()
         for (frame, _), slice_ in zip(pairs, slices, strict=True):

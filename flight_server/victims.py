@@ -49,6 +49,12 @@ def pick(datasets: Sequence[Dataset], size_bytes: int) -> list[tuple[SegmentWrit
     return groups
 
 
+def let_go(datasets: Sequence[Dataset], *, spilled: bool) -> bool:
+    """Let one source dataset go, the longest unused first; see :meth:`Dataset.let_go`. False if none went."""
+    by_use = sorted(datasets, key=lambda dataset: dataset.used_at)
+    return any(dataset.let_go(spilled=spilled) for dataset in by_use)
+
+
 def _cold(dataset: Dataset) -> Iterator[Message]:
     return dataset.victims(near=False)
 

@@ -72,9 +72,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "durable_files", "lifetime", "manifest", "partition", "readback", "schemas"),
     ("attempts",),
     ("dataset", "disposal", "source_contract"),
-    ("encoder", "repeated_creation", "repetition", "victims"),
-    ("store",),
-    ("recovery", "source_formats", "source_roots", "source_s3", "spiller"),
+    ("disk", "encoder", "repeated_creation", "repetition"),
+    ("catalogue",),
+    ("recovery", "source_formats", "source_roots", "source_s3", "victims"),
+    ("spiller",),
     ("core", "relay", "source_files"),
     ("durability", "gets", "infos", "metrics", "pulls", "reports"),
     ("outlet", "sinks", "sources"),
@@ -317,7 +318,7 @@ def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
         ("from .errors import NotFound", {"flight_server.errors"}),
         ("from . import errors, nothing", {"flight_server.errors", "flight_server"}),
         ("from flight_server import memory", {"flight_server.memory"}),
-        ("def f():\n    import flight_server.store, grpc.aio", {"flight_server.store", "grpc.aio"}),
+        ("def f():\n    import flight_server.catalogue, grpc.aio", {"flight_server.catalogue", "grpc.aio"}),
     ],
 )
 def test_imports_are_found_in_each_of_their_forms(

@@ -116,7 +116,7 @@ async def test_the_stalled_are_ended_one_after_the_other_the_longest_first_until
 
 def begun(core: Core, messages: list[bytes]) -> Dataset:
     """Dataset ``d``, whose producer has sent these frames and is not at its end."""
-    dataset, _ = core.store.create(CreateRequest("d"), None)
+    dataset, _ = core.catalogue.create(CreateRequest("d"), None)
     partition = dataset.begin_stream(0)
     for data in messages:
         payload = Payload(data, core.budget.frames.reserve(len(data)))
@@ -174,7 +174,7 @@ async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
 ) -> None:
     async with running_core(tmp_path, memory_limit=8 << 20) as core:
         datasets = [
-            core.store.create(CreateRequest(name, partitions=2, retention=retention), None)[0]
+            core.catalogue.create(CreateRequest(name, partitions=2, retention=retention), None)[0]
             for name, retention in (("a", Retention()), ("b", Retention(readers=1)))
         ]
         for number in range(24):  # 6 MiB in each, of which not everything fits

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from flight_server.budget import Budget
+from flight_server.catalogue import Catalogue
 from flight_server.data_dir import DataDir, DataDirInUse, DataDirUnusable
 from flight_server.ownership import FORMAT, MARKER_NAME, Marker, OtherFormat, make_dataset_directory
 from flight_server.recovery import recover
 from flight_server.spill import SegmentWriter
-from flight_server.store import Store
+from tests.support.catalogues import new_catalogue
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, bytes]]:
@@ -30,17 +31,17 @@ def snapshot(directory: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def started(path: Path) -> Store:
+def started(path: Path) -> Catalogue:
     """What a server that starts on the directory does with it."""
     claimed = DataDir.claim(path)
-    store = Store(Budget(16 << 20, None))
-    store.use(path, owner=claimed.owner, lasting=True)
+    catalogue = new_catalogue(None, 16 << 20)
+    catalogue.disk.use(path, owner=claimed.owner, lasting=True)
     try:
-        recover(store)
+        recover(catalogue)
     finally:
-        store.close()
+        catalogue.close()
         claimed.close()
-    return store
+    return catalogue
 
 
 def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
@@ -104,10 +105,10 @@ def test_what_lies_among_the_datasets_and_is_not_the_server_s_stays_and_stops_no
     closed = datasets / "closed"
     closed.mkdir(mode=0)
     before = snapshot(tmp_path)
-    store = started(data_dir)
+    catalogue = started(data_dir)
     before["data/lock"] = snapshot(tmp_path)["data/lock"]
     assert snapshot(tmp_path) == before
-    assert sorted(store.foreign) == sorted(map(str, datasets.iterdir()))
+    assert sorted(catalogue.disk.foreign) == sorted(map(str, datasets.iterdir()))
 
 
 def test_of_an_unsealed_dataset_only_what_the_server_has_made_is_deleted(tmp_path: Path) -> None:

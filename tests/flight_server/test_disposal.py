@@ -19,7 +19,7 @@ async def test_files_are_forgotten_and_damage_noted_also_when_it_is_closed(tmp_p
         dataset = create(core)
         publish(core, dataset, 0, [b"x"])
         await persist(core, dataset, [0], lambda: seal(dataset, 0))
-        files, disposal = dataset.files, core.store.disposal
+        files, disposal = dataset.files, core.catalogue.disk.disposal
         assert files is not None
         disposal.close()
         disposal.damaged(
@@ -27,7 +27,7 @@ async def test_files_are_forgotten_and_damage_noted_also_when_it_is_closed(tmp_p
         )
         assert (files.directory / DAMAGE_NAME).is_file()
         files.leaving = "dropped"
-        core.store.forget(dataset)
+        core.catalogue.forget(dataset)
         await disposal.settled()
         assert manifests(tmp_path) == []
         assert disposal.quarantine == []
@@ -52,7 +52,7 @@ async def test_a_seal_that_is_cut_off_when_it_is_closed_leaves_no_manifest(
         await written.wait()
         assert manifests(tmp_path)
         sealing.cancel()
-        core.store.disposal.close()
+        core.catalogue.disk.disposal.close()
         closed.set()
         await asyncio.wait([sealing])
         assert sealing.cancelled()

@@ -14,15 +14,17 @@ import pytest
 import pytest_asyncio
 
 from flight_server.budget import Budget
+from flight_server.catalogue import Catalogue
 from flight_server.checksums import crc32c
 from flight_server.core import Core
+from flight_server.disk import Disk
 from flight_server.durability import persist
 from flight_server.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
 from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Payload
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.recovery import recover
 from flight_server.spill import Segment
-from flight_server.store import Store
+from tests.support.catalogues import new_catalogue
 from tests.support.polling import eventually
 from tests.support.sealing import (
     LIMIT_BYTES,
@@ -104,8 +106,8 @@ async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_it
     ]
     seal(dataset, 0)
     recorder.calls.clear()
-    core.store.drop("d")
-    await core.store.disposal.settled()
+    core.catalogue.drop("d")
+    await core.catalogue.disk.disposal.settled()
     assert recorder.calls == [
         ("unlink", "manifest"),
         ("fsync", "d"),
@@ -227,8 +229,8 @@ async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
     held = Held(Segment, "sync", monkeypatch)
     task = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
     await held.reached()
-    core.store.drop("d")
-    await core.store.disposal.settled()
+    core.catalogue.drop("d")
+    await core.catalogue.disk.disposal.settled()
     held.go_on()
     with pytest.raises(DatasetDropped):
         await task
@@ -249,8 +251,8 @@ async def test_a_disk_that_does_not_sync_is_a_retryable_error_at_the_deadline(
         await persist(core, dataset, [0], lambda: None)
     assert core.spiller.trouble is not None
     monkeypatch.undo()
-    core.store.drop("d")
-    await core.store.disposal.settled()
+    core.catalogue.drop("d")
+    await core.catalogue.disk.disposal.settled()
     # The thread that was refused may still hold the exception, and with it the segment.
     eventually(lambda: core.budget.disk.used_bytes, 0)
     assert files(tmp_path) == []
@@ -263,7 +265,7 @@ async def test_an_overwrite_replaces_the_manifest_of_the_generation_before(
     publish(core, old, 0, [b"old"])
     await persist(core, old, [0], lambda: None)
     seal(old, 0)
-    new = core.store.prepare(old.request(), SCHEMA)
+    new = core.catalogue.prepare(old.request(), SCHEMA)
     publish(core, new, 0, [b"new"])
     await persist(core, new, [0], lambda: None)
     assert len(manifests(tmp_path)) == 2
@@ -277,18 +279,18 @@ async def test_a_reader_of_a_replaced_dataset_finishes(core: Core, tmp_path: Pat
     seal(old, 0)
     (kept,) = old.partition(0).frames()
     kept.leave_ram()
-    core.store.install(core.store.prepare(old.request(), SCHEMA))
-    await core.store.disposal.settled()
+    core.catalogue.install(core.catalogue.prepare(old.request(), SCHEMA))
+    await core.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []
     assert kept.read_back() == b"old"
 
 
 def test_durable_needs_a_directory_that_lasts(tmp_path: Path) -> None:
-    store = Store(Budget(LIMIT_BYTES, None))
-    store.use(tmp_path, owner="", lasting=False)
+    catalogue = new_catalogue(None, LIMIT_BYTES)
+    catalogue.disk.use(tmp_path, owner="", lasting=False)
     with pytest.raises(InvalidRequest, match="--data-dir"):
-        store.create(CreateRequest("d", durable=True), None)
-    store.close()
+        catalogue.create(CreateRequest("d", durable=True), None)
+    catalogue.close()
 
 
 async def test_retention_in_seconds_goes_on_where_it_was(
@@ -299,10 +301,10 @@ async def test_retention_in_seconds_goes_on_where_it_was(
     await persist(core, dataset, [0], lambda: None)
     seal(dataset, 0)
     now = 1_000_000.0
-    store = restarted(tmp_path, clock=lambda: now)
-    assert not store.find("d").outlived
+    catalogue = restarted(tmp_path, clock=lambda: now)
+    assert not catalogue.find("d").outlived
     now += 101
-    assert store.find("d").outlived
+    assert catalogue.find("d").outlived
 
 
 async def test_dictionaries_stay_on_disk_when_they_are_found_again(core: Core, tmp_path: Path) -> None:
@@ -314,8 +316,8 @@ async def test_dictionaries_stay_on_disk_when_they_are_found_again(core: Core, t
     await persist(core, dataset, [0], lambda: None)
     seal(dataset, 0)
     budget = Budget(8 << 20, None)  # where it would not fit into RAM
-    store = Store(budget, data_dir=tmp_path)
-    recover(store)
-    (found,) = store.find("d").partition(0).frames()
+    catalogue = Catalogue(budget, Disk(budget.disk, tmp_path))
+    recover(catalogue)
+    (found,) = catalogue.find("d").partition(0).frames()
     assert found.dictionaries.by_id[0][0].read_back() == data
     assert budget.frames.used_bytes < len(data)

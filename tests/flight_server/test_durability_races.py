@@ -102,14 +102,14 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     dataset.commit(attempt, Commit(1, 1))
     held = Held(SegmentWriter, "append", monkeypatch)
     sealing = asyncio.ensure_future(sinks.seal(core, dataset, None))
-    new = core.store.prepare(CreateRequest("d", durable=True), SCHEMA)
+    new = core.catalogue.prepare(CreateRequest("d", durable=True), SCHEMA)
     reader = dataset.partition(0).subscribe()
     await held.reached()
-    core.store.install(new)
+    core.catalogue.install(new)
     held.go_on()
     await sealing
     assert reader.next_nowait().rows == 1
     with pytest.raises(EndOfQueue):
         reader.next_nowait()
-    await core.store.disposal.settled()
+    await core.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []

@@ -201,7 +201,7 @@ async def test_what_is_put_is_kept_byte_for_byte(tmp_path: Path, tls: bool) -> N
         await wire.send(b"".join(map(framed, messages)) + END_OF_PUT)
         assert await wire.answer() == (b"K", b"")
         assert await wire.reader.read() == b""
-        assert await read_messages(lane.core, lane.core.store.find("d")) == messages[1:]
+        assert await read_messages(lane.core, lane.core.catalogue.find("d")) == messages[1:]
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
@@ -228,7 +228,7 @@ async def test_a_put_that_is_ended_by_a_drain_is_told_so(tmp_path: Path, tls: bo
         await lane.core.running.end(0.0)
         kind, data = await wire.answer()
         assert (kind, json.loads(data)["error"]) == (b"E", Draining.code)
-        assert lane.core.store.find("d").partition(0).state is PartitionState.FAILED
+        assert lane.core.catalogue.find("d").partition(0).state is PartitionState.FAILED
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
@@ -238,7 +238,7 @@ async def test_a_lost_connection_ends_the_put(tmp_path: Path, tls: bool) -> None
             await wire.send(b"".join(map(framed, put_messages(path("d"), [SMALL]))))
             await lane.until("writer")
         await lane.until_idle()
-        assert lane.core.store.find("d").partition(0).state is PartitionState.FAILED
+        assert lane.core.catalogue.find("d").partition(0).state is PartitionState.FAILED
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from flight_server.budget import Budget
+from flight_server.catalogue import Catalogue
 from flight_server.dataset import Dataset
+from flight_server.disk import Disk
 from flight_server.errors import OutOfBudget
 from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
 from flight_server.memory import MemoryPool, Reservation
@@ -25,7 +27,7 @@ from flight_server.metadata import (
 )
 from flight_server.protocol import Commit, CreateRequest, Kind, Retention
 from flight_server.spill import SegmentSlice
-from flight_server.store import Store
+from tests.support.catalogues import new_catalogue
 from tests.support.frames import on_disk
 
 COUNT = 2000
@@ -33,8 +35,8 @@ SLICE = on_disk(bytes(10))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(Budget(1 << 36, None), data_dir=tmp_path)) as each:
+def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
+    with closing(new_catalogue(tmp_path, 1 << 36)) as each:
         yield each
 
 
@@ -79,11 +81,11 @@ def spilled(number: int) -> Frame:
     [{}, {"durable": True}, {"kind": Kind.SHUFFLE, "partitions": 9, "retention": Retention(readers=2)}],
 )
 def test_a_dataset_with_a_partition_and_a_frame_takes_no_more_than_is_reserved(
-    store: Store, options: dict[str, object]
+    catalogue: Catalogue, options: dict[str, object]
 ) -> None:
     def make(number: int) -> Dataset:
         request = CreateRequest(f"dataset/with-a-longer-name/{number}", **options)  # type: ignore[arg-type]
-        dataset, _ = store.create(request, None)
+        dataset, _ = catalogue.create(request, None)
         dataset.partition(0).publish(spilled(number))
         dataset.partition(0).seal()
         return dataset
@@ -91,8 +93,8 @@ def test_a_dataset_with_a_partition_and_a_frame_takes_no_more_than_is_reserved(
     assert taken_bytes(make) <= DATASET_BYTES + RECORD_BYTES
 
 
-def test_a_partition_takes_no_more_than_is_reserved(store: Store) -> None:
-    dataset, _ = store.create(CreateRequest("d", Kind.SHUFFLE, partitions=COUNT), None)
+def test_a_partition_takes_no_more_than_is_reserved(catalogue: Catalogue) -> None:
+    dataset, _ = catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=COUNT), None)
 
     def make(number: int) -> None:
         partition = dataset.partition(number)
@@ -102,8 +104,8 @@ def test_a_partition_takes_no_more_than_is_reserved(store: Store) -> None:
     assert taken_bytes(make) <= PARTITION_BYTES + RECORD_BYTES
 
 
-def test_an_attempt_takes_no_more_than_is_reserved(store: Store) -> None:
-    dataset, _ = store.create(CreateRequest("d", Kind.SHUFFLE, partitions=9), None)
+def test_an_attempt_takes_no_more_than_is_reserved(catalogue: Catalogue) -> None:
+    dataset, _ = catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=9), None)
 
     def make(number: int) -> None:
         attempt = dataset.begin_attempt(number, "123456")
@@ -113,12 +115,12 @@ def test_an_attempt_takes_no_more_than_is_reserved(store: Store) -> None:
     assert taken_bytes(make) <= ATTEMPT_BYTES + RECORD_BYTES
 
 
-def test_a_dictionary_takes_no_more_than_is_reserved_when_it_has_left_ram(store: Store) -> None:
-    dataset, _ = store.create(CreateRequest("d"), None)
+def test_a_dictionary_takes_no_more_than_is_reserved_when_it_has_left_ram(catalogue: Catalogue) -> None:
+    dataset, _ = catalogue.create(CreateRequest("d"), None)
     partition = dataset.begin_stream(0)
 
     def make(number: int) -> None:
-        room = store.budget.metadata.reserve(DICTIONARY_BYTES, "a dictionary")
+        room = catalogue.budget.metadata.reserve(DICTIONARY_BYTES, "a dictionary")
         payload = Payload(bytes(300), MemoryPool(None).reserve(300 + FRAME_BYTES))
         message = DictionaryMessage(payload, number + 1000, (1 << 30) + number, room=room)
         one = frame(number)
@@ -128,20 +130,20 @@ def test_a_dictionary_takes_no_more_than_is_reserved_when_it_has_left_ram(store:
         message.move_to(SegmentSlice(SLICE.segment, number + (1 << 30), 300))
 
     assert taken_bytes(make) <= DICTIONARY_BYTES + RECORD_BYTES
-    assert store.budget.metadata.pool.used_bytes >= COUNT * DICTIONARY_BYTES
+    assert catalogue.budget.metadata.pool.used_bytes >= COUNT * DICTIONARY_BYTES
 
 
 def test_a_frame_takes_no_more_than_is_reserved_in_ram_and_tens_of_bytes_when_it_has_left(
-    store: Store,
+    catalogue: Catalogue,
 ) -> None:
-    dataset, _ = store.create(CreateRequest("d"), None)
+    dataset, _ = catalogue.create(CreateRequest("d"), None)
     partition, pool = dataset.begin_stream(0), MemoryPool(None)
     in_ram = taken_bytes(lambda number: partition.publish(frame(number, pool)))
     assert in_ram <= 300 + FRAME_BYTES + RECORD_BYTES
     gc.collect()
     tracemalloc.start(1)
     before_bytes = tracemalloc.get_traced_memory()[0]
-    other = store.create(CreateRequest("other"), None)[0].begin_stream(0)
+    other = catalogue.create(CreateRequest("other"), None)[0].begin_stream(0)
     for number in range(COUNT):
         one = frame(number, pool)
         other.publish(one)
@@ -150,13 +152,13 @@ def test_a_frame_takes_no_more_than_is_reserved_in_ram_and_tens_of_bytes_when_it
     left_bytes = tracemalloc.get_traced_memory()[0] - before_bytes
     tracemalloc.stop()
     assert left_bytes <= COUNT * RECORD_BYTES + DATASET_BYTES
-    counted_bytes = store.budget.metadata.pool.used_bytes
+    counted_bytes = catalogue.budget.metadata.pool.used_bytes
     assert 2 * COUNT * RECORD_BYTES <= counted_bytes <= 2 * (COUNT + 64) * RECORD_BYTES + 2 * DATASET_BYTES
 
 
-def test_what_is_kept_comes_back_with_what_it_was_kept_for(store: Store) -> None:
-    metadata = store.budget.metadata.pool
-    dataset, _ = store.create(CreateRequest("d", Kind.SHUFFLE, partitions=100), None)
+def test_what_is_kept_comes_back_with_what_it_was_kept_for(catalogue: Catalogue) -> None:
+    metadata = catalogue.budget.metadata.pool
+    dataset, _ = catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=100), None)
     attempt = dataset.begin_attempt(0, "a")
     for number in range(1000):
         attempt.publish(number % 100, frame(number))
@@ -166,17 +168,17 @@ def test_what_is_kept_comes_back_with_what_it_was_kept_for(store: Store) -> None
     del attempt
     expected = DATASET_BYTES + 99 * PARTITION_BYTES + 1000 * RECORD_BYTES
     assert expected <= metadata.used_bytes <= expected + 100 * 4 * RECORD_BYTES
-    store.drop("d")
+    catalogue.drop("d")
     del dataset
     assert metadata.used_bytes == 0
 
 
 def test_a_full_account_refuses_what_is_new_with_a_typed_error_and_harms_nothing_else(tmp_path: Path) -> None:
-    with closing(Store(Budget(8 << 20, None), data_dir=tmp_path)) as store:
-        first, _ = store.create(CreateRequest("first"), None)
+    with closing(new_catalogue(tmp_path, 8 << 20)) as catalogue:
+        first, _ = catalogue.create(CreateRequest("first"), None)
         partition = first.begin_stream(0)
         partition.publish(frame())
-        many, _ = store.create(CreateRequest("many", Kind.SHUFFLE, partitions=100_000), None)
+        many, _ = catalogue.create(CreateRequest("many", Kind.SHUFFLE, partitions=100_000), None)
         attempt = many.begin_attempt(0, "a")
         for number in range(3000):
             attempt.publish(number, spilled(number))
@@ -187,37 +189,37 @@ def test_a_full_account_refuses_what_is_new_with_a_typed_error_and_harms_nothing
         assert many.partitions() == []
         assert many.attempts.accepted is None
         with pytest.raises(OutOfBudget, match="no room for dataset 'more-"):
-            do(1000, lambda number: store.create(CreateRequest(f"more-{number}"), None))
+            do(1000, lambda number: catalogue.create(CreateRequest(f"more-{number}"), None))
         with pytest.raises(OutOfBudget, match="another frame's record"):
             do(1000, lambda number: partition.publish(spilled(number)))
         partition.seal()
         assert partition.totals.frames == 1 + len(list(partition.frames(1)))
-        store.drop("many")
+        catalogue.drop("many")
         del many, attempt
-        store.create(CreateRequest("after"), None)
+        catalogue.create(CreateRequest("after"), None)
 
 
 def test_no_more_datasets_are_made_than_may_be_and_their_own_names_stay_usable(tmp_path: Path) -> None:
-    with closing(Store(Budget(1 << 30, None), data_dir=tmp_path, max_datasets=2)) as store:
+    with closing(new_catalogue(tmp_path, 1 << 30, max_datasets=2)) as catalogue:
         for name in ("a", "b", "a"):
-            store.create(CreateRequest(name), None)
+            catalogue.create(CreateRequest(name), None)
         with pytest.raises(OutOfBudget, match="--max-datasets"):
-            store.create(CreateRequest("c"), None)
-        store.install(store.prepare(CreateRequest("a"), None))
-        store.drop("b")
-        store.create(CreateRequest("c"), None)
+            catalogue.create(CreateRequest("c"), None)
+        catalogue.install(catalogue.prepare(CreateRequest("a"), None))
+        catalogue.drop("b")
+        catalogue.create(CreateRequest("c"), None)
 
 
 def test_a_producer_that_waits_for_frames_gets_what_a_dropped_dataset_had(tmp_path: Path) -> None:
     budget = Budget(8 << 20, None)
-    with closing(Store(budget, data_dir=tmp_path)) as store:
-        store.create(CreateRequest("d"), None)
+    with closing(Catalogue(budget, Disk(budget.disk, tmp_path))) as catalogue:
+        catalogue.create(CreateRequest("d"), None)
         limit_bytes = budget.frames.limit_bytes or 0
         granted: list[Reservation] = []
         held = budget.frames.reserve(limit_bytes - DATASET_BYTES)
         request = budget.frames.request(DATASET_BYTES, granted.append)
         assert granted == []
-        store.drop("d")
+        catalogue.drop("d")
         assert [each.size_bytes for each in granted] == [DATASET_BYTES]
         request.cancel()
         held.free()

@@ -78,11 +78,11 @@ def _frames(dataset: Dataset) -> list[Frame]:
 
 async def same_after_a_crash(core: Core, tmp_path: Path, expected: bytes) -> None:
     """The generation that has the name has it after a crash, now and when all files are deleted."""
-    assert [each.read_back() for each in core.store.find("d").partition(0).frames()] == [expected]
-    await core.store.disposal.settled()
+    assert [each.read_back() for each in core.catalogue.find("d").partition(0).frames()] == [expected]
+    await core.catalogue.disk.disposal.settled()
     assert len(manifests(tmp_path)) == 1
     found = restarted(tmp_path).find("d")
-    assert found.generation == core.store.find("d").generation
+    assert found.generation == core.catalogue.find("d").generation
     assert bytes_of(found, 0) == [expected]
 
 
@@ -118,7 +118,7 @@ async def test_a_drop_waits_for_the_overwrite_that_is_just_being_installed_and_d
 ) -> None:
     old = await written(core, b"old")
     held, end = await held_end(overwrite(core, b"new"), monkeypatch)
-    drop = asyncio.ensure_future(core.store.remove("d", old.generation))
+    drop = asyncio.ensure_future(core.catalogue.remove("d", old.generation))
     await asyncio.sleep(0.05)
     assert not drop.done()
     held.go_on()
@@ -133,7 +133,7 @@ async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_
 ) -> None:
     old = await written(core, b"old")
     of_any, of_old = overwrite(core, b"new"), overwrite(core, b"too late", old.generation)
-    await core.store.remove("d")
+    await core.catalogue.remove("d")
     assert manifests(tmp_path) == []
     with pytest.raises(Conflict, match="is gone now"):
         await of_old.end()
@@ -147,10 +147,10 @@ async def test_a_lease_that_ends_during_an_overwrite_takes_nothing_of_the_new_ge
     old = await written(core, b"old")
     held, end = await held_end(overwrite(core, b"new"), monkeypatch)
     old.lease_seconds = 0
-    assert core.store.expire() == []
+    assert core.catalogue.expire() == []
     held.go_on()
     await end
-    core.store.expire()
+    core.catalogue.expire()
     await same_after_a_crash(core, tmp_path, b"new")
 
 
@@ -165,16 +165,16 @@ async def test_what_has_expired_is_found_until_it_cannot_come_back(
         monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", failing(errno.EROFS))
-        core.store.expire()
-        await core.store.disposal.settled()
-        assert core.store.expire() == []
-        assert core.store.find("d") is dataset
+        core.catalogue.expire()
+        await core.catalogue.disk.disposal.settled()
+        assert core.catalogue.expire() == []
+        assert core.catalogue.find("d") is dataset
     dataset.lease_seconds = None  # renewed, but it is on its way out
-    core.store.disposal.forget_again()
-    await core.store.disposal.settled()
+    core.catalogue.disk.disposal.forget_again()
+    await core.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []
-    assert core.store.expire() == [dataset]
-    assert core.store.get("d") is None
+    assert core.catalogue.expire() == [dataset]
+    assert core.catalogue.get("d") is None
     assert dataset.dropped is (ending == "lease")
 
 
@@ -186,17 +186,17 @@ async def test_what_has_expired_is_kept_aside_if_it_is_damaged(
     files = dataset.files
     assert files is not None
     said = Quarantined.now("d", dataset.generation, files.directory, "a bit has flipped")
-    core.store.disposal.damaged(files, said)
+    core.catalogue.disk.disposal.damaged(files, said)
     if ending == "lease":
         dataset.lease_seconds = 0
     else:
         monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
-    core.store.expire()
-    await core.store.disposal.settled()
-    assert core.store.expire() == [dataset]
+    core.catalogue.expire()
+    await core.catalogue.disk.disposal.settled()
+    assert core.catalogue.expire() == [dataset]
     with pytest.raises(DataQuarantined, match="a bit has flipped"):
-        core.store.find("d")
-    (aside,) = core.store.disposal.quarantine
+        core.catalogue.find("d")
+    (aside,) = core.catalogue.disk.disposal.quarantine
     assert (Path(aside.path) / MANIFEST_NAME).is_file()
     assert not files.directory.exists()
 
@@ -211,16 +211,16 @@ async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
     shutil.copytree(directory, copy)
     del old
     await overwrite(core, b"new").end()
-    await core.store.disposal.settled()
+    await core.catalogue.disk.disposal.settled()
     assert not directory.exists()
     copy.rename(directory)  # as after a crash before it was deleted
     (directory / DAMAGE_NAME).write_bytes(note)
-    with closing(restarted(tmp_path)) as store:
-        (aside,) = store.disposal.quarantine
+    with closing(restarted(tmp_path)) as catalogue:
+        (aside,) = catalogue.disk.disposal.quarantine
         assert (aside.dataset, aside.generation) == ("d", generation)
         assert "cannot be read" in aside.reason
         assert (Path(aside.path) / MANIFEST_NAME).is_file()
-        assert [each.read_back() for each in store.find("d").partition(0).frames()] == [b"new"]
+        assert [each.read_back() for each in catalogue.find("d").partition(0).frames()] == [b"new"]
 
 
 async def test_a_manifest_that_the_disk_neither_finishes_nor_removes_is_removed_later(
@@ -242,14 +242,14 @@ async def test_a_manifest_that_the_disk_neither_finishes_nor_removes_is_removed_
         with pytest.raises(Unavailable, match="could not be put on disk") as refused:
             await sink.end()
         sink.abort(refused.value)
-        await core.store.disposal.settled()
+        await core.catalogue.disk.disposal.settled()
     assert len(manifests(tmp_path)) == 1
     assert restarted(tmp_path).find("d").rows == 1, "what a manifest names is there"
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", failing(errno.EIO))
         with pytest.raises(Unavailable, match="not dropped yet"):
-            await core.store.remove("d")
-    await core.store.remove("d")
+            await core.catalogue.remove("d")
+    await core.catalogue.remove("d")
     assert manifests(tmp_path) == []
     assert restarted(tmp_path).get("d") is None
 

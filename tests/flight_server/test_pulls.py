@@ -78,9 +78,9 @@ class Served:
         self.source = NumbersSource()
         self.renewed = 0
         request = CreateRequest("numbers", Kind.SOURCE, partitions=2, source={})
-        self.dataset = core.store.prepare(request, self.source.schema)
+        self.dataset = core.catalogue.prepare(request, self.source.schema)
         self.dataset.puller = Pulls(core, self.source, request, self._renew)
-        core.store.install(self.dataset)
+        core.catalogue.install(self.dataset)
 
     async def _renew(self, dataset: Dataset) -> None:
         self.renewed += 1
@@ -192,7 +192,7 @@ async def test_after_a_failure_the_next_reader_pulls_again_under_the_same_genera
     generation = served.dataset.generation
     assert await served.numbers() == EXPECTED
     assert served.source.pulled == [0, 0]
-    assert served.core.store.find("numbers").generation == generation
+    assert served.core.catalogue.find("numbers").generation == generation
     assert served.core.counters.pulls_failed == 1
 
 
@@ -280,7 +280,7 @@ async def test_dropping_the_dataset_ends_its_pulls_and_their_readers(served: Ser
     served.source.allowed = asyncio.Semaphore(1)
     reader = asyncio.ensure_future(served.numbers())
     await served.until(lambda: served.dataset.partition(0).so_far.frames == 1)
-    served.core.store.drop("numbers")
+    served.core.catalogue.drop("numbers")
     await asyncio.wait([reader])
     assert isinstance(reader.exception(), DatasetDropped)
     await served.until(lambda: not len(served.core.background))

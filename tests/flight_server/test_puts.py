@@ -81,10 +81,10 @@ async def test_a_put_that_only_seems_to_end_is_not_sealed(tmp_path: Path) -> Non
     async with running_core(tmp_path) as core:
         with pytest.raises(asyncio.CancelledError):
             await receive(core, put_messages(path("d"), [BATCH]), broken=True)
-        partition = core.store.find("d").partition(0)
+        partition = core.catalogue.find("d").partition(0)
         assert partition.state is PartitionState.FAILED
         with pytest.raises(ProducerFailed, match="its producer broke off"):
-            await read_messages(core, core.store.find("d"))
+            await read_messages(core, core.catalogue.find("d"))
         assert nothing_left(core)
 
 
@@ -106,7 +106,7 @@ async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, mess
         finished = False
         for steps in range(200):
             await receive(core, put_messages(path("old"), [BATCH]))
-            core.store.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
+            core.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
             task = asyncio.ensure_future(receive(core, messages))
             for step in range(steps):
                 # Late steps wait for the thread, which a fast loop would otherwise always outrun; ever longer,
@@ -116,14 +116,14 @@ async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, mess
             task.cancel()
             await asyncio.wait([task])
             whole = not task.cancelled()
-            attempts = [attempt.state.value for attempt in core.store.find("s").attempts]
+            attempts = [attempt.state.value for attempt in core.catalogue.find("s").attempts]
             assert attempts in ([], ["committed"])
-            assert len(await read_messages(core, core.store.find("old"))) == 1
-            if "d" in [dataset.name for dataset in core.store]:
-                state = core.store.find("d").partition(0).state
+            assert len(await read_messages(core, core.catalogue.find("old"))) == 1
+            if "d" in [dataset.name for dataset in core.catalogue]:
+                state = core.catalogue.find("d").partition(0).state
                 assert state is (PartitionState.SEALED if whole else PartitionState.FAILED)
-            for dataset in core.store:
-                core.store.drop(dataset.name)
+            for dataset in core.catalogue:
+                core.catalogue.drop(dataset.name)
             if finished:
                 break
         assert finished, "the put was cancelled before its end every time"
@@ -156,7 +156,7 @@ async def test_a_put_that_gets_no_room_in_time_is_refused_and_can_be_tried_again
         assert refused.value.retryable
         taken.free()
         await receive(core, STREAM)
-        assert (await read_table(core, core.store.find("d"))).num_rows == 6
+        assert (await read_table(core, core.catalogue.find("d"))).num_rows == 6
 
 
 async def test_what_is_decompressed_is_counted_while_it_is(
@@ -176,7 +176,7 @@ async def test_what_is_decompressed_is_counted_while_it_is(
         await receive(core, LARGE)
         assert seen[1:] == [8 << 20, 8 << 20]
         assert core.budget.arrivals.used_bytes == 0
-        assert (await read_table(core, core.store.find("d"))).num_rows == 2 << 20
+        assert (await read_table(core, core.catalogue.find("d"))).num_rows == 2 << 20
 
 
 async def test_dictionaries_that_no_batch_follows_are_counted_too(tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ async def test_what_the_decoder_keeps_of_compressed_dictionaries_is_counted(tmp_
 
 async def test_a_draining_server_takes_no_new_put(tmp_path: Path) -> None:
     async with running_core(tmp_path) as core:
-        core.store.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
-        core.store.draining = True
+        core.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
+        core.catalogue.draining = True
         for messages in (STREAM, ATTEMPT, OVERWRITE):
             with pytest.raises(Draining):
                 await receive(core, messages)
@@ -230,7 +230,7 @@ async def test_one_bad_frame_fails_the_partition_with_the_reason_for_its_readers
         with pytest.raises(BadFrame, match="dataset 'd' partition 0") as refused:
             await receive(core, [*STREAM, b"\xff"])
         with pytest.raises(ProducerFailed) as failed:
-            await read_messages(core, core.store.find("d"))
+            await read_messages(core, core.catalogue.find("d"))
         assert refused.value.message in failed.value.message
         assert nothing_left(core)
 
@@ -239,10 +239,10 @@ async def test_a_put_to_another_partition_than_the_failed_one_has_leaves_it_alon
     async with running_core(tmp_path) as core:
         with pytest.raises(BadFrame):
             await receive(core, [*STREAM, b"\xff"])
-        before = core.store.find("d")
+        before = core.catalogue.find("d")
         with pytest.raises(FlightShuffleError, match="partitions 0 to 0, not 1"):
             await receive(core, put_messages(path("d", "1"), [BATCH]))
-        assert core.store.find("d") is before
+        assert core.catalogue.find("d") is before
 
 
 async def test_a_commit_of_a_stream_must_agree_and_comes_once(tmp_path: Path) -> None:
@@ -250,11 +250,11 @@ async def test_a_commit_of_a_stream_must_agree_and_comes_once(tmp_path: Path) ->
     async with running_core(tmp_path) as core:
         with pytest.raises(InvalidRequest, match="4 rows in 1 frames, but 3 rows in 1 frames arrived"):
             await receive(core, [*start, commit(4, 1)])
-        assert core.store.find("d").partition(0).state is PartitionState.FAILED
+        assert core.catalogue.find("d").partition(0).state is PartitionState.FAILED
         client = await receive(core, [*start, commit(3, 1)])
         (answer,) = client.answers
         assert json.loads(answer)["committed"] is True
-        core.store.drop("d")
+        core.catalogue.drop("d")
         with pytest.raises(Conflict, match="a second commit"):
             await receive(core, [*start, commit(3, 1), commit(3, 1)])
-        assert (await read_table(core, core.store.find("d"))).num_rows == 3
+        assert (await read_table(core, core.catalogue.find("d"))).num_rows == 3

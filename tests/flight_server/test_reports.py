@@ -25,7 +25,7 @@ PARTITIONS = 5 * AT_ONCE
 @asynccontextmanager
 async def core_with_partitions(tmp_path: Path) -> AsyncIterator[Core]:
     async with running_core(tmp_path) as core:
-        dataset, _ = core.store.create(CreateRequest("d", Kind.SHUFFLE, partitions=PARTITIONS), None)
+        dataset, _ = core.catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=PARTITIONS), None)
         for index in range(PARTITIONS):
             dataset.partition(index)
         yield core
@@ -54,8 +54,8 @@ async def turns_of_others(work: Awaitable[Any]) -> int:
         lambda core: reports.statistics(core, Page()),
         lambda core: reports.statistics(core, Page("d")),
         lambda core: reports.datasets(core, "", Page()),
-        lambda core: infos.flight_info(core, core.store.find("d")),
-        lambda core: infos.poll_info(core, core.store.find("d")),
+        lambda core: infos.flight_info(core, core.catalogue.find("d")),
+        lambda core: infos.poll_info(core, core.catalogue.find("d")),
     ],
     ids=["statistics", "statistics of one", "datasets", "flight_info", "poll_info"],
 )
@@ -83,7 +83,7 @@ async def test_the_pages_of_a_dataset_are_its_partitions_each_once(tmp_path: Pat
 async def test_an_answer_has_no_more_than_a_page_by_default(tmp_path: Path) -> None:
     async with core_with_partitions(tmp_path) as core:
         for number in range(MAX_PAGE + 2):
-            core.store.create(CreateRequest(f"other-{number:05}"), None)
+            core.catalogue.create(CreateRequest(f"other-{number:05}"), None)
         answer = await reports.statistics(core, Page())
         assert (len(answer["datasets"]), answer["count"]) == (MAX_PAGE, MAX_PAGE + 3)
         assert "partitions" not in answer["datasets"]["d"]
@@ -101,7 +101,7 @@ async def test_an_answer_has_no_more_than_a_page_by_default(tmp_path: Path) -> N
 
 async def test_the_attempts_of_a_dataset_are_summed_up_and_come_in_pages(tmp_path: Path) -> None:
     async with running_core(tmp_path) as core:
-        dataset, _ = core.store.create(CreateRequest("s", Kind.SHUFFLE), None)
+        dataset, _ = core.catalogue.create(CreateRequest("s", Kind.SHUFFLE), None)
         for producer in range(5):
             dataset.begin_attempt(producer, "a")
         summary = (await reports.statistics(core, Page()))["datasets"]["s"]

@@ -60,10 +60,10 @@ async def test_a_schema_that_is_refused_leaves_no_dataset_and_that_of_a_dropped_
 ) -> None:
     async with running_core(tmp_path) as core:
         with pytest.raises(InvalidRequest, match="--max-schema"):
-            core.store.create(CreateRequest("large"), schema_of(core.max_schema_bytes))
-        assert core.store.get("large") is None
+            core.catalogue.create(CreateRequest("large"), schema_of(core.max_schema_bytes))
+        assert core.catalogue.get("large") is None
         before = core.budget.memory.used_bytes
-        core.store.create(CreateRequest("d"), schema_of(100_000))
+        core.catalogue.create(CreateRequest("d"), schema_of(100_000))
         assert core.budget.memory.used_bytes >= before + 100_000
-        core.store.drop("d")
+        core.catalogue.drop("d")
         assert core.budget.memory.used_bytes == before

@@ -51,11 +51,11 @@ async def test_a_duty_that_fails_ends_neither_itself_nor_another_duty(
         raise ZeroDivisionError
 
     monkeypatch.setattr(server.core, "end_stalled_readers", fails)
-    monkeypatch.setattr(server.store.disposal, "forget_again", fails)
+    monkeypatch.setattr(server.catalogue.disk.disposal, "forget_again", fails)
     async with server:
         for number in range(2):
-            server.store.create(CreateRequest(f"d{number}", lease_seconds=0.1), None)
-            while len(server.store):  # noqa: ASYNC110  # expiry announces nothing
+            server.catalogue.create(CreateRequest(f"d{number}", lease_seconds=0.1), None)
+            while len(server.catalogue):  # noqa: ASYNC110  # expiry announces nothing
                 await asyncio.sleep(0.01)
         failures = dict(server.core.background.failures)
         monkeypatch.undo()

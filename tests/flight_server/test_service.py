@@ -50,19 +50,19 @@ async def polling(core: Core, count: int = 1) -> list[asyncio.Task[bytes]]:
 
 
 def create(core: Core, kind: Kind = Kind.STREAM, partitions: int = 2) -> None:
-    core.store.create(CreateRequest("d", kind, partitions=partitions, producers=None), None)
+    core.catalogue.create(CreateRequest("d", kind, partitions=partitions, producers=None), None)
 
 
 def publishes(core: Core) -> None:
-    core.store.find("d").partition(1).publish(frame(b"data"))
+    core.catalogue.find("d").partition(1).publish(frame(b"data"))
 
 
 def publishes_no_rows(core: Core) -> None:
-    core.store.find("d").partition(1).publish(frame(b"data", rows=0))
+    core.catalogue.find("d").partition(1).publish(frame(b"data", rows=0))
 
 
 def seals_one(core: Core) -> None:
-    dataset = core.store.find("d")
+    dataset = core.catalogue.find("d")
     dataset.end_stream(dataset.begin_stream(1))
 
 
@@ -73,12 +73,12 @@ async def test_each_change_of_a_stream_answers_every_poll(core: Core, change: Ca
     change(core)
     async with asyncio.timeout(10):
         assert all(await asyncio.gather(*polls))
-    assert len(core.waits) == core.store.find("d").changes.waiting == 0
+    assert len(core.waits) == core.catalogue.find("d").changes.waiting == 0
 
 
 async def test_a_commit_and_the_seal_of_a_shuffle_that_nobody_has_read_answer_a_poll(core: Core) -> None:
     create(core, Kind.SHUFFLE)
-    dataset = core.store.find("d")
+    dataset = core.catalogue.find("d")
     (poll,) = await polling(core)
     dataset.commit(dataset.begin_attempt(0, "a"), Commit(0, 0))
     async with asyncio.timeout(10):
@@ -93,7 +93,7 @@ async def test_a_commit_and_the_seal_of_a_shuffle_that_nobody_has_read_answer_a_
 async def test_a_drop_answers_a_poll_with_what_has_happened(core: Core) -> None:
     create(core)
     (poll,) = await polling(core)
-    core.store.drop("d")
+    core.catalogue.drop("d")
     async with asyncio.timeout(10):
         with pytest.raises(DatasetDropped, match="dataset 'd' was dropped"):
             await poll
@@ -102,7 +102,7 @@ async def test_a_drop_answers_a_poll_with_what_has_happened(core: Core) -> None:
 async def test_a_failure_answers_a_poll_with_its_cause_and_later_ones_at_once(core: Core) -> None:
     create(core)
     (poll,) = await polling(core)
-    core.store.find("d").partition(1).fail(ProducerFailed("broke off"))
+    core.catalogue.find("d").partition(1).fail(ProducerFailed("broke off"))
     async with asyncio.timeout(10):
         with pytest.raises(ProducerFailed, match="broke off"):
             await poll
@@ -112,7 +112,7 @@ async def test_a_failure_answers_a_poll_with_its_cause_and_later_ones_at_once(co
 
 async def test_a_poll_of_what_is_sealed_does_not_wait(core: Core) -> None:
     create(core, partitions=1)
-    dataset = core.store.find("d")
+    dataset = core.catalogue.find("d")
     dataset.end_stream(dataset.begin_stream(0))
     async with asyncio.timeout(10):
         assert await FlightService(core).poll_flight_info(path("d"), Caller())
@@ -129,7 +129,7 @@ async def test_a_poll_that_is_cancelled_leaves_nothing_and_the_next_one_is_answe
     leaving, staying = await polling(core, 2)
     leaving.cancel()
     await asyncio.wait([leaving])
-    assert core.store.find("d").changes.waiting == len(core.waits) == 1
+    assert core.catalogue.find("d").changes.waiting == len(core.waits) == 1
     publishes(core)
     async with asyncio.timeout(10):
         assert await staying

@@ -79,7 +79,7 @@ async def test_columns_are_chosen_in_the_order_that_was_asked_for(served: Served
         dataset = await served.create(written, written, columns=["x", "n"])
         (got,) = await served.read(dataset)
         assert got.equals(TABLE.select(["x", "n"])), written
-        served.core.store.drop("d")
+        served.core.catalogue.drop("d")
     with pytest.raises(InvalidRequest, match="no column 'y'"):
         await served.create("csv", "csv", columns=["y"])
 
@@ -120,7 +120,7 @@ async def test_files_are_read_as_the_schema_that_was_given(served: Served) -> No
     (got,) = await served.read(dataset)
     assert got.schema.equals(schema)
     assert got["n"].to_pylist() == [1]
-    served.core.store.drop("d")
+    served.core.catalogue.drop("d")
     with pytest.raises(InvalidRequest, match="no file has column 'm'"):
         await served.create("csv", schema=pa.schema([("m", pa.int8())]))
 

@@ -79,7 +79,7 @@ async def test_a_file_that_was_written_again_is_a_new_generation_never_a_mixture
     with pytest.raises(SourceUnavailable, match=r"written again.*new generation"):
         await read_table(served.core, old)
     await served.core.background.idle()
-    new = served.core.store.find("d")
+    new = served.core.catalogue.find("d")
     assert new.generation != old.generation
     assert (await read_table(served.core, new)).to_pylist() == [{"n": 4}, {"n": 5}]
 
@@ -104,7 +104,7 @@ async def test_a_file_that_is_gone_is_an_error_and_the_rest_a_new_generation(ser
     with pytest.raises(SourceUnavailable, match="a is gone"):
         await read_table(served.core, old, 0)
     await served.core.background.idle()
-    assert served.core.store.find("d").partition_count == 1
+    assert served.core.catalogue.find("d").partition_count == 1
 
 
 async def test_when_the_last_file_is_gone_the_dataset_stays_and_says_so_at_each_read(served: Served) -> None:
@@ -115,12 +115,12 @@ async def test_when_the_last_file_is_gone_the_dataset_stays_and_says_so_at_each_
         with pytest.raises(SourceUnavailable, match="a is gone"):
             await read_table(served.core, dataset)
         await served.core.background.idle()
-    assert served.core.store.find("d") is dataset
+    assert served.core.catalogue.find("d") is dataset
     served.write("parquet", TABLE, "a")
     with pytest.raises(SourceUnavailable):  # back, but not the file that it was
         await read_table(served.core, dataset)
     await served.core.background.idle()
-    assert (await read_table(served.core, served.core.store.find("d"))).equals(TABLE)
+    assert (await read_table(served.core, served.core.catalogue.find("d"))).equals(TABLE)
 
 
 # Creating
@@ -156,7 +156,7 @@ async def test_a_source_that_is_not_one_is_refused(
     with pytest.raises(InvalidRequest, match=message):
         await sources.create(served.core, CreateRequest("d", Kind.SOURCE, source=source), None)
     with pytest.raises(NotFound):
-        served.core.store.find("d")
+        served.core.catalogue.find("d")
 
 
 async def test_what_a_source_is_never_is_refused(served: Served) -> None:

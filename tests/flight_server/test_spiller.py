@@ -1,4 +1,4 @@
-"""The spiller on a real store and a real disk, whose writes fail when the test says so."""
+"""The spiller on a real catalogue and a real disk, whose writes fail when the test says so."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from flight_server.budget import Budget
 from flight_server.checksums import crc32c
 from flight_server.frames import Frame, Payload
 from flight_server.protocol import CreateRequest
 from flight_server.spill import SegmentSlice
 from flight_server.spiller import HIGH_WATER, Spiller
-from flight_server.store import Store
+from tests.support.catalogues import new_catalogue
 
 LIMIT_BYTES = 16 << 20
 FRAME_BYTES = 1 << 20
@@ -26,13 +25,13 @@ DEADLINE_SECONDS = 30.0
 
 
 class Rig:
-    """A store with one dataset, and the spiller running."""
+    """A catalogue with one dataset, and the spiller running."""
 
     def __init__(self, tmp_path: Path, disk_limit_bytes: int | None) -> None:
-        self.store = Store(Budget(LIMIT_BYTES, disk_limit_bytes), data_dir=tmp_path)
-        self.spiller = Spiller(self.store)
-        self.budget = self.store.budget
-        dataset, _ = self.store.create(CreateRequest("d"), None)
+        self.catalogue = new_catalogue(tmp_path, LIMIT_BYTES, disk_limit_bytes=disk_limit_bytes)
+        self.spiller = Spiller(self.catalogue)
+        self.budget = self.catalogue.budget
+        dataset, _ = self.catalogue.create(CreateRequest("d"), None)
         self.partition = dataset.begin_stream(0)
 
     @property
@@ -66,7 +65,7 @@ async def rig(tmp_path: Path, disk_limit_bytes: int | None = None) -> AsyncItera
     finally:
         task.cancel()
         await asyncio.wait([task])
-        made.store.close()
+        made.catalogue.close()
     assert made.budget.memory.used_bytes == made.budget.disk.used_bytes == 0
 
 
@@ -94,7 +93,7 @@ async def test_what_is_on_disk_already_leaves_ram_without_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as each:
-        dataset = each.store.find("d")
+        dataset = each.catalogue.find("d")
         assert dataset.writer is not None
         frames = each.publish(7)
         for frame in frames:

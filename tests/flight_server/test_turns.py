@@ -101,7 +101,7 @@ class Call:
 
 async def test_a_reader_whose_client_takes_everything_lets_the_others_in_between(tmp_path: Path) -> None:
     async with running_core(tmp_path) as core:
-        dataset = core.store.create(CreateRequest("d"), SCHEMA)[0]
+        dataset = core.catalogue.create(CreateRequest("d"), SCHEMA)[0]
         partition = dataset.begin_stream(0)
         for _ in range(FRAMES):
             partition.publish(frame(TURN_BYTES, pool=core.budget.frames))

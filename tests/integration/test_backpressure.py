@@ -1,6 +1,6 @@
 """No schedule leads to a circular wait among producers, readers, spill and pool.
 
-The model runs the server's own budget, store, spiller, read-back and delivery. Only what is outside is
+The model runs the server's own budget, catalogue, spiller, read-back and delivery. Only what is outside is
 made up: messages come when a producer likes to send one, peers take what is written when they like to
 (some never do), and the disk is a list that fails when the lot says so. ``ScheduledLoop`` draws the
 order of all steps, threads included, and asserts the limits after each.
@@ -20,9 +20,11 @@ import pytest
 
 from flight_server import config, gets
 from flight_server.budget import Budget
+from flight_server.catalogue import Catalogue
 from flight_server.checksums import crc32c
 from flight_server.core import Core
 from flight_server.dataset import Dataset
+from flight_server.disk import Disk
 from flight_server.errors import FlightShuffleError, OutOfBudget, PartitionFailed, ReaderTooSlow
 from flight_server.frames import Frame, Payload
 from flight_server.memory import MemoryPool
@@ -31,7 +33,6 @@ from flight_server.protocol import CreateRequest, Retention
 from flight_server.readback import Reader
 from flight_server.records import COUNTED_AT_ONCE
 from flight_server.spill import DiskTrouble, SegmentSlice
-from flight_server.store import Store
 from tests.support.frames import on_disk
 from tests.support.schedules import ScheduledLoop
 
@@ -43,7 +44,7 @@ MAX_STEPS = 200_000
 
 
 @dataclass
-class Disk:
+class Writer:
     """Takes messages as a segment writer does, until it is full or broken."""
 
     pool: MemoryPool
@@ -77,14 +78,14 @@ class Model:
         self.lot = loop.random
         self.producers = 0
         self.budget = Budget(LIMIT_BYTES, disk_limit_bytes)
-        self.store = Store(self.budget, data_dir=Path("nowhere"), clock=loop.time)
-        for pool in (self.store.io_threads, self.store.disposal._thread):
+        self.catalogue = Catalogue(self.budget, Disk(self.budget.disk, Path("nowhere")), clock=loop.time)
+        for pool in (self.catalogue.disk.io_threads, self.catalogue.disk.disposal._thread):
             pool.shutdown()
-        self.store.io_threads = self.store.disposal._thread = loop.executor()  # type: ignore[assignment]
-        self.disk = Disk(self.budget.disk)
-        self.store.new_writer = lambda name, generation: self.disk  # type: ignore[assignment, return-value]
+        self.catalogue.disk.io_threads = self.catalogue.disk.disposal._thread = loop.executor()  # type: ignore[assignment]
+        self.writer = Writer(self.budget.disk)
+        self.catalogue.disk.writer = lambda name, generation: self.writer  # type: ignore[assignment, return-value]
         given = {"budget_deadline_seconds": DEADLINE_SECONDS, "stall_seconds": STALL_SECONDS}
-        self.core = Core(config.load(given), self.budget, self.store)
+        self.core = Core(config.load(given), self.budget, self.catalogue)
         self.messages_at_once = 0
         self.always_room = disk_limit_bytes is None
 
@@ -178,8 +179,8 @@ def run(seed: int, scenario: Callable[[Model], Any], *, disk_limit_bytes: int | 
         model = Model(loop, disk_limit_bytes=disk_limit_bytes)
         loop.each_step = model.check
         loop.run_until_complete(asyncio.wait_for(scenario(model), FOREVER_SECONDS))
-        for dataset in model.store:
-            model.store.drop(dataset.name)
+        for dataset in model.catalogue:
+            model.catalogue.drop(dataset.name)
         del dataset
         left = asyncio.all_tasks(loop)
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
@@ -195,7 +196,7 @@ def run(seed: int, scenario: Callable[[Model], Any], *, disk_limit_bytes: int | 
 
 def make(model: Model, name: str, partitions: int, retention: Retention | None = None) -> Dataset:
     request = CreateRequest(name, partitions=partitions, retention=retention or Retention())
-    return model.store.create(request, None)[0]
+    return model.catalogue.create(request, None)[0]
 
 
 def sizes_of(model: Model, count: int) -> list[int]:
@@ -295,7 +296,7 @@ def test_a_disk_that_breaks_and_heals_holds_producers_back_and_loses_nothing(see
     async def break_and_heal(model: Model) -> None:
         while True:
             await model.pause()
-            model.disk.broken = not model.disk.broken
+            model.writer.broken = not model.writer.broken
 
     for seed in seeds:
         run(seed, scenario)

@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from flight_server import gets, wire
 from flight_server.budget import Budget
+from flight_server.catalogue import Catalogue
 from flight_server.config import Settings
 from flight_server.core import Core
 from flight_server.dataset import Dataset
+from flight_server.disk import Disk
 from flight_server.frames import Frame
 from flight_server.readback import Reader
-from flight_server.store import Store
 
 PATIENCE_SECONDS = 30.0
 
@@ -30,8 +31,10 @@ async def running_core(directory: Path, **settings: Any) -> AsyncIterator[Core]:
     """A core with ``settings``; its spilled frames go below ``directory``. At the end everything is let go."""
     chosen = Settings(**{"memory_limit": 256 << 20, "budget_deadline_seconds": PATIENCE_SECONDS, **settings})
     budget = Budget(int(chosen.memory_limit), None if chosen.disk_limit is None else int(chosen.disk_limit))
-    store = Store(budget, data_dir=directory / "spilled", segment_bytes=int(chosen.segment_size))
-    core = Core(chosen, budget, store)
+    catalogue = Catalogue(
+        budget, Disk(budget.disk, directory / "spilled", segment_bytes=int(chosen.segment_size))
+    )
+    core = Core(chosen, budget, catalogue)
     spiller = asyncio.get_running_loop().create_task(core.spiller.run())
     try:
         yield core
@@ -39,7 +42,7 @@ async def running_core(directory: Path, **settings: Any) -> AsyncIterator[Core]:
         spiller.cancel()
         await asyncio.wait([spiller])
         await core.background.stop()
-        await asyncio.to_thread(store.close)
+        await asyncio.to_thread(catalogue.close)
 
 
 async def read_messages(

@@ -14,15 +14,17 @@ import pytest
 
 from flight_server import config
 from flight_server.budget import Budget
+from flight_server.catalogue import Catalogue
 from flight_server.checksums import crc32c
 from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.decoder import SchemaMessage
+from flight_server.disk import Disk
 from flight_server.durable_files import MANIFEST_NAME
 from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload
 from flight_server.protocol import CreateRequest
 from flight_server.recovery import recover
-from flight_server.store import Store
+from tests.support.catalogues import new_catalogue
 
 SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))
 LIMIT_BYTES = 16 << 20
@@ -33,9 +35,9 @@ async def durable_core(directory: Path, *, patience_seconds: float = 0.3) -> Asy
     """A core whose durable datasets are below ``directory``; a seal waits so long for the disk."""
     settings = config.load({"memory_limit": LIMIT_BYTES, "budget_deadline_seconds": patience_seconds})
     budget = Budget(LIMIT_BYTES, None)
-    core = Core(settings, budget, Store(budget, data_dir=directory))
+    core = Core(settings, budget, Catalogue(budget, Disk(budget.disk, directory)))
     yield core
-    core.store.close()
+    core.catalogue.close()
 
 
 class Held:
@@ -61,7 +63,7 @@ class Held:
 
 
 def create(core: Core, **options: Any) -> Dataset:
-    return core.store.create(CreateRequest("d", durable=True, **options), SCHEMA)[0]
+    return core.catalogue.create(CreateRequest("d", durable=True, **options), SCHEMA)[0]
 
 
 def publish(core: Core, dataset: Dataset, index: int, messages: list[bytes]) -> None:
@@ -92,11 +94,11 @@ def files(tmp_path: Path) -> list[Path]:
     return [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def restarted(tmp_path: Path, **options: Any) -> Store:
+def restarted(tmp_path: Path, **options: Any) -> Catalogue:
     """What the next server finds."""
-    store = Store(Budget(LIMIT_BYTES, None), data_dir=tmp_path, **options)
-    recover(store)
-    return store
+    catalogue = new_catalogue(tmp_path, LIMIT_BYTES, **options)
+    recover(catalogue)
+    return catalogue
 
 
 def bytes_of(dataset: Dataset, index: int) -> list[bytes]:

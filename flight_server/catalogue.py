@@ -1,58 +1,46 @@
-"""Store: the catalogue of datasets. Finds, creates, replaces, drops and expires them; picks victims.
+"""Catalogue: which dataset a name leads to. Finds, creates, replaces, drops and expires datasets.
 
 Guarantee: every change of the catalogue is one synchronous step; there is no moment at which a name
 leads to half a dataset. Replacing a name leads new readers to the new generation and lets readers of
 the old one finish.
 
 Who holds what
-    The store holds the datasets that can be found by name, and the threads in which files are written,
-    read and deleted. What left the catalogue lives on only in its readers, and what is not in it yet
-    (an overwrite before its end) only in its writer; the store still sees them when it picks victims.
+    The catalogue holds the datasets that can be found by name. Its readers hold a dataset that has left it, and
+    its writer one that is not in it yet (an overwrite before its end); :meth:`Catalogue.alive` lists these, too.
     A durable dataset's files stay when the process ends. When it is replaced they are forgotten after the
     new generation's are on disk, and when it is dropped or expires before the name stops leading to it: so
-    after a crash a name leads to the generation that it led to last. ``turn`` keeps the two in one order.
-
-Deciding and doing are apart: :meth:`Store.pick_victims` returns what should leave RAM; ``spiller``
-does the I/O.
+    after a crash a name leads to the generation that it led to last.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 
-from . import victims
 from .budget import Budget
 from .dataset import Dataset
-from .dataset_names import check_new_dataset_name, directory_name
+from .dataset_names import check_new_dataset_name
 from .decoder import SchemaMessage
-from .disposal import Disposal
+from .disk import Disk
 from .durable_files import DurableFiles, Leaving
 from .errors import Draining, InvalidRequest, NotFound, OutOfBudget, StaleTicket, Unavailable
-from .frames import Message
 from .generations import from_this_process, new_generation
-from .ownership import DATASETS_NAME, Marker
 from .protocol import CreateRequest, Ticket, parse_partition
 from .repeated_creation import check_same
 from .schemas import Schemas
-from .spill import SegmentWriter
 
 DEFAULT_MAX_DATASETS = 100_000
 
 
-class Store:
+class Catalogue:
     """See the module's text.
 
     Args:
         budget: the pools; their owner is the server.
-        data_dir: where segments go; None if nothing can be spilled, or :meth:`use` will say it.
-        segment_bytes: size of a segment file, the unit in which disk space comes back.
+        disk: where the datasets' files go.
         lease_seconds: of datasets created without one; None keeps them until they are dropped.
         max_datasets: how many names may lead to one.
     """
@@ -60,35 +48,24 @@ class Store:
     def __init__(
         self,
         budget: Budget,
+        disk: Disk,
         *,
-        data_dir: Path | None = None,
-        segment_bytes: int = 32 << 20,
         lease_seconds: float | None = None,
         max_datasets: int = DEFAULT_MAX_DATASETS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budget = budget
         self.schemas = Schemas(budget)
-        self.data_dir = data_dir
+        self.disk = disk
         self.draining = False
         self.started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        self._segment_bytes = segment_bytes
         self._lease_seconds = lease_seconds
         self._max_datasets = max_datasets
-        self._lasting = data_dir is not None
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
         # All that are alive, oldest first, also those that no name leads to.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
-        # Spilling is one thread's work; reading back may overlap with it.
-        self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
-        self.disposal = Disposal()
-        # One lock for each name of which a durable dataset is just being installed or removed.
-        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._sequence = 0
-        self.owner = ""
-        self.foreign: list[str] = []  # among the datasets' directories, and not this server's
 
     def __iter__(self) -> Iterator[Dataset]:
         return iter(list(self._datasets.values()))
@@ -114,7 +91,7 @@ class Store:
         lost = generation is not None and not from_this_process(generation)
         facts = {"dataset": name, "generation": generation, "server_started": self.started, "restarted": lost}
         if found is None:
-            self.disposal.check_quarantine(name)
+            self.disk.disposal.check_quarantine(name)
         if found is None and lost:
             raise NotFound(
                 f"dataset {name!r} is gone: the server was restarted, at {self.started}, and only durable datasets "
@@ -222,7 +199,7 @@ class Store:
                 "--max-datasets allows; drop some, let leases end, or raise it",
                 dataset=request.dataset,
             )
-        if request.durable and not self._lasting:
+        if request.durable and not self.disk.lasting:
             raise InvalidRequest(
                 f"dataset {request.dataset!r} cannot be durable: this server was started without --data-dir and "
                 "keeps nothing when it ends",
@@ -232,7 +209,7 @@ class Store:
         lease_seconds = request.lease_seconds
         if lease_seconds is None and not request.durable:
             lease_seconds = self._lease_seconds
-        writer = self.new_writer(request.dataset, generation)
+        writer = self.disk.writer(request.dataset, generation)
         files = (
             DurableFiles(writer.directory, writer.marker) if request.durable and writer is not None else None
         )
@@ -254,7 +231,7 @@ class Store:
         return dataset
 
     def register(self, dataset: Dataset) -> None:
-        """Let the store see the dataset when it picks victims, for as long as it lives."""
+        """List the dataset in :meth:`alive` for as long as it lives."""
         self._made += 1
         self._alive[self._made] = dataset
 
@@ -296,50 +273,16 @@ class Store:
 
     # Durable datasets
 
-    def use(self, data_dir: Path, *, owner: str, lasting: bool) -> None:
-        """Put segments there from now on; ``lasting`` if it outlives the process, so that datasets can
-        be durable. To be called before the first dataset is made.
-
-        Args:
-            owner: of the directories that are made there, see ``ownership``.
-        """
-        self.data_dir = data_dir
-        self.owner = owner
-        self._lasting = lasting
-
-    def marker(self, name: str | None, generation: str | None) -> Marker:
-        """What is in the directory of a dataset."""
-        return Marker("dataset", self.owner, name, generation)
-
-    def turn(self, name: str) -> asyncio.Lock:
-        """Held while a durable dataset of that name is written down and installed, or removed, so that disk
-        and catalogue change in one order.
-        """
-        lock = self._turns.get(name)
-        if lock is None:
-            lock = self._turns[name] = asyncio.Lock()
-        return lock
-
-    @property
-    def datasets_dir(self) -> Path | None:
-        """What holds the directories of all datasets."""
-        return None if self.data_dir is None else self.data_dir / DATASETS_NAME
-
-    def next_sequence(self) -> int:
-        """A number that is higher than that of every manifest so far."""
-        self._sequence += 1
-        return self._sequence
-
     def restore(self, dataset: Dataset, sequence: int) -> None:
         """Let the name lead to a dataset that was found on disk."""
-        self._sequence = max(self._sequence, sequence)
+        self.disk.recovered(sequence)
         self.register(dataset)
         self.install(dataset)
 
     def forget(self, dataset: Dataset) -> None:
         """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
         if dataset.files is not None:
-            self.disposal.forget(dataset.files)
+            self.disk.disposal.forget(dataset.files)
 
     async def remove(self, name: str, generation: str | None = None) -> Dataset:
         """Drop a dataset; one that is on disk is forgotten there first, and found by its name until then.
@@ -355,10 +298,10 @@ class Store:
         files = dataset.files
         if files is None:
             return self.drop(name, generation)
-        async with self.turn(name):
+        async with self.disk.turn(name):
             self.find(name, dataset.generation)
             self._leave(dataset, files, "dropped")
-            await self.disposal.settled()
+            await self.disk.disposal.settled()
             if files.committed:
                 raise Unavailable(
                     f"dataset {name!r} is not dropped yet: the disk does not let its files go. It goes when the disk "
@@ -367,19 +310,12 @@ class Store:
                 )
             if self._datasets.get(name) is dataset:
                 self._take_away(dataset, dropped=True)
-            await self.disposal.settled()  # its segments, too
+            await self.disk.disposal.settled()  # its segments, too
             return dataset
 
-    # Spilling
-
-    def pick_victims(self, size_bytes: int) -> list[tuple[SegmentWriter, list[Message]]]:
-        """Which messages to move to disk so that ``size_bytes`` of RAM become free; see ``victims``."""
-        return victims.pick(list(self._alive.values()), size_bytes)
-
-    def let_go(self, *, spilled: bool) -> bool:
-        """Let one source dataset go, the longest unused first; see :meth:`Dataset.let_go`."""
-        by_use = sorted(self._alive.values(), key=lambda dataset: dataset.used_at)
-        return any(dataset.let_go(spilled=spilled) for dataset in by_use)
+    def alive(self) -> list[Dataset]:
+        """All datasets that some object still holds, oldest first, also those that no name leads to."""
+        return list(self._alive.values())
 
     def close(self) -> None:
         """Let everything go and end the threads. Blocks until files are closed. Twice is fine."""
@@ -387,13 +323,4 @@ class Store:
             del self._datasets[dataset.name]
             if not (dataset.durable and dataset.sealed):
                 dataset.drop()
-        self.io_threads.shutdown(wait=True, cancel_futures=True)
-        self.disposal.close()
-
-    def new_writer(self, name: str, generation: str) -> SegmentWriter | None:
-        """Where a dataset's segments go: a directory of its own for each generation."""
-        if self.datasets_dir is None:
-            return None
-        directory = self.datasets_dir / f"{directory_name(name)}-{generation}"
-        marker = self.marker(name, generation)
-        return SegmentWriter(directory, self.budget.disk, self._segment_bytes, self.disposal.dispose, marker)
+        self.disk.close()

@@ -1,0 +1,18 @@
+"""A catalogue with pools and a disk of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flight_server.budget import Budget
+from flight_server.catalogue import Catalogue
+from flight_server.disk import Disk
+
+
+def new_catalogue(
+    directory: Path | None, limit_bytes: int, *, disk_limit_bytes: int | None = None, **options: Any
+) -> Catalogue:
+    """An empty one, whose files go below ``directory``."""
+    budget = Budget(limit_bytes, disk_limit_bytes)
+    return Catalogue(budget, Disk(budget.disk, directory), **options)
