@@ -58,6 +58,13 @@ class Counters:
     pulls: int = 0
     pulls_failed: int = 0
 
+    def frame_in(self, frame: Frame) -> None:
+        """A frame was published."""
+        self.frames_in += 1
+        self.encodes += 1
+        self.rows_in += frame.rows
+        self.bytes_in += frame.size_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class _Write:

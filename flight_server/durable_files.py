@@ -31,10 +31,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from .disk_files import sync_directory, sync_file, write_file
-from .frames import DictionaryMessage
 from .ownership import (
     DIRECTORY_LOCK,
     MARKER_NAME,
@@ -64,6 +63,16 @@ class _Manifest(Enum):
     PRESENT = auto()
 
 
+class StoredDictionary(Protocol):
+    """A dictionary message of the dataset; see ``frames``."""
+
+    @property
+    def sequence(self) -> int: ...
+
+    @property
+    def crc32c(self) -> int: ...
+
+
 class DurableFiles:
     """See the module's text.
 
@@ -77,7 +86,7 @@ class DurableFiles:
         self.turn = asyncio.Lock()
         # Partitions all of whose frames are in synced segments; and where the dictionaries are.
         self.synced: set[int] = set()
-        self.dictionaries: dict[DictionaryMessage, SegmentSlice] = {}
+        self.dictionaries: dict[StoredDictionary, SegmentSlice] = {}
         # How the dataset leaves the catalogue as soon as its manifest is gone; None while it stays.
         self.leaving: Leaving | None = None
         self.damage: Quarantined | None = None

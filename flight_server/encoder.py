@@ -26,7 +26,7 @@ from . import wire
 from .checksums import message_crc32c
 from .decoder import Accepted
 from .errors import InvalidRequest
-from .source_contract import Pulled
+from .frame_builder import Checked
 
 TARGET_BYTES = 2 << 20
 _OVERHEAD_BYTES = 4096  # of a message beyond its batch; FlightData's own framing is some 20 bytes
@@ -49,7 +49,7 @@ class Encoder:
         self._written = io.BytesIO()
         self._writer = pa.ipc.new_stream(self._written, schema)
 
-    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Pulled]:
+    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Checked]:
         """The messages of all batches. Blocks for as long as the batches do.
 
         Raises:
@@ -102,7 +102,7 @@ class Encoder:
             # Again, because rows differ in size.
             yield from self._cut(batch.slice(start, step))
 
-    def _messages(self, batch: pa.RecordBatch) -> Iterator[Pulled]:
+    def _messages(self, batch: pa.RecordBatch) -> Iterator[Checked]:
         self._writer.write_batch(batch)
         reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(self._written.getvalue()))
         self._written.seek(0)
@@ -119,7 +119,7 @@ class Encoder:
                 self._check_dictionary(len(message))
                 number, delta = wire.dictionary_id(header)
                 accepted = Accepted(kind, b"", crc32c=checksum, dictionary_id=number, dictionary_delta=delta)
-            yield Pulled(message, accepted)
+            yield Checked(message, accepted)
 
     def _check_dictionary(self, size_bytes: int) -> None:
         if size_bytes > self._limit_bytes:

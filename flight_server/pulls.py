@@ -43,7 +43,6 @@ from typing import Any
 
 import structlog
 
-from .checksums import crc32c
 from .core import Core
 from .dataset import Dataset
 from .errors import (
@@ -53,14 +52,11 @@ from .errors import (
     SourceUnavailable,
     Unavailable,
 )
-from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
-from .memory import Reservation
-from .metadata import DICTIONARY_BYTES, FRAME_BYTES
+from .frame_builder import FrameBuilder
 from .partition import Partition, PartitionState
 from .protocol import CreateRequest
 from .repetition import Repetition
-from .source_contract import Pulled, Source, SourceChanged
-from .wire import MessageKind
+from .source_contract import Source, SourceChanged
 
 _log = structlog.get_logger("flight_server.pulls")
 
@@ -175,7 +171,7 @@ class Pulls:
             "peer": self._source.describe(index),
         }
         repeated = self._repetitions[index].begin()
-        intake = _Intake(core, dataset, partition, epoch)
+        builder = FrameBuilder(core.budget.metadata, dataset.name, index)
         async with aclosing(self._source.pull(index, lambda: partition.so_far)) as arriving:
             while True:
                 await core.room_for_arrivals(who["peer"])
@@ -183,10 +179,15 @@ class Pulls:
                     pulled = await anext(arriving, None)
                 if pulled is None:
                     break
-                size_bytes = len(pulled.message) + pulled.accepted.copied_bytes + FRAME_BYTES
                 repeated.check(pulled.accepted.crc32c)
-                intake.keep(pulled, await core.admit(size_bytes, **who))
-                del pulled  # it may be spilled while the next one is awaited
+                room = await core.admit(pulled.kept_bytes, **who)
+                _check(partition, epoch)
+                frame = builder.add(pulled, room)
+                if frame is not None:
+                    partition.publish(frame)
+                    core.counters.frame_in(frame)
+                    dataset.touch()
+                del pulled, room, frame  # they may be spilled while the next one is awaited
         repeated.end()
 
     def _cause(self, partition: Partition, error: Exception) -> FlightShuffleError:
@@ -213,68 +214,6 @@ class Pulls:
                     error_id=error_id,
                     **facts,
                 )
-
-
-class _Intake:
-    """Where the messages of one pull go."""
-
-    def __init__(self, core: Core, dataset: Dataset, partition: Partition, epoch: int) -> None:
-        self._core = core
-        self._dataset = dataset
-        self._partition = partition
-        self._epoch = epoch
-        self._dictionaries: DictionaryState = NO_DICTIONARIES
-        # A relay's decoder holds these, also when their messages have left RAM; see ``frames``.
-        self._in_force: dict[int, list[Payload]] = {}
-        self._sequence = 0
-
-    def keep(self, pulled: Pulled, reservation: Reservation) -> None:
-        """Store a message that was checked and admitted. No await: it is kept or it is not.
-
-        Raises:
-            _Superseded: the partition was reopened for another pull.
-        """
-        _check(self._partition, self._epoch)
-        self._sequence += 1
-        accepted, size_bytes = pulled.accepted, len(pulled.message)
-        payload = Payload(pulled.message, reservation)
-        if accepted.kind is MessageKind.DICTIONARY:
-            room = self._core.budget.metadata.reserve(
-                DICTIONARY_BYTES,
-                "another dictionary",
-                dataset=self._dataset.name,
-                partition=self._partition.index,
-            )
-            if not accepted.dictionary_delta:
-                self._in_force.pop(accepted.dictionary_id, None)
-            self._in_force.setdefault(accepted.dictionary_id, []).append(payload)
-            self._dictionaries = self._dictionaries.replaced(
-                accepted.dictionary_id,
-                DictionaryMessage(
-                    payload,
-                    self._sequence,
-                    accepted.crc32c,
-                    metadata_crc32c=crc32c(accepted.metadata),
-                    room=room,
-                ),
-                delta=accepted.dictionary_delta,
-            )
-            return
-        frame = Frame(
-            rows=accepted.rows,
-            size_bytes=size_bytes,
-            crc32c=accepted.crc32c,
-            metadata_crc32c=crc32c(accepted.metadata),
-            payload=payload,
-            dictionaries=self._dictionaries,
-        )
-        self._partition.publish(frame)
-        counters = self._core.counters
-        counters.frames_in += 1
-        counters.encodes += 1
-        counters.rows_in += accepted.rows
-        counters.bytes_in += size_bytes
-        self._dataset.touch()
 
 
 def _check(partition: Partition, epoch: int) -> None:

@@ -34,15 +34,14 @@ import pyarrow as pa
 from pyarrow import flight
 
 from .budget import reserve
-from .checksums import crc32c, message_crc32c, running_crc32c, sent_crc32c
+from .checksums import message_crc32c, running_crc32c, sent_crc32c
 from .control import check_size
 from .core import Core
 from .dataset_names import check_dataset_name
 from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
 from .errors import BadFrame, Conflict, DamagedMessage, FlightShuffleError, InvalidRequest, ProducerFailed
-from .frames import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
+from .frame_builder import Checked, FrameBuilder
 from .memory import Reservation
-from .metadata import DICTIONARY_BYTES, FRAME_BYTES
 from .producers import Producer
 from .protocol import Commit, Kind, PutCommand, parse_partition
 from .sinks import AttemptSink, Sink, StreamSink
@@ -141,13 +140,7 @@ class _Put:
         )
         self._command: PutCommand | None = None
         self._sink: Sink | None = None
-        self._dictionaries: DictionaryState = NO_DICTIONARIES
-        # What the decoder holds: the dictionaries in force, its copies of them, and those replaced before it has
-        # decoded them.
-        self._in_force: dict[int, list[Payload]] = {}
-        self._copies: dict[int, list[Reservation]] = {}
-        self._undecoded: list[Payload] = []
-        self._sequence = 0
+        self._builder: FrameBuilder | None = None  # from the schema on, as the sink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
         self._schema_room: Reservation | None = None
@@ -177,6 +170,7 @@ class _Put:
         if accepted.schema is not None:
             schema = self._core.catalogue.schemas.hold(accepted.schema, self._command.dataset)
             self._sink = self._open(self._command, schema)
+            self._builder = FrameBuilder(self._core.budget.metadata, self._command.dataset)
             return
         if accepted.kind is MessageKind.NONE:
             await self._metadata_only(accepted.metadata, before)
@@ -184,13 +178,14 @@ class _Put:
         assert self._sink is not None
         if self._commit_seen:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
+        checked = Checked(message, accepted)
         reservation = await self._core.admit(
-            len(message) + accepted.copied_bytes + FRAME_BYTES,
+            checked.kept_bytes,
             dataset=self._command.dataset,
             partition=self._command.partition,
             peer=self._peer,
         )
-        self._keep(self._sink, message, accepted, reservation)
+        self._keep(self._sink, checked, reservation)
 
     async def _decode(self, inspected: Inspected, size_bytes: int) -> Accepted:
         """Decode in the loop what is quickly done, and the rest in a thread. Cancelling is safe."""
@@ -311,52 +306,18 @@ class _Put:
         elif metadata:
             self._answers.put(metadata)
 
-    def _keep(self, sink: Sink, message: bytes, accepted: Accepted, reservation: Reservation) -> None:
+    def _keep(self, sink: Sink, checked: Checked, reservation: Reservation) -> None:
         """Store a message that was checked and admitted. No await: it is kept or it is not."""
-        self._sequence += 1
-        if accepted.kind is MessageKind.DICTIONARY:
-            room = self._core.budget.metadata.reserve(
-                DICTIONARY_BYTES, "another dictionary", dataset=sink.dataset.name
-            )
-            if not accepted.dictionary_delta:
-                self._copies.pop(accepted.dictionary_id, None)
-                self._in_force.pop(accepted.dictionary_id, None)
-            if accepted.copied_bytes:
-                copy = reservation.split(accepted.copied_bytes)
-                self._copies.setdefault(accepted.dictionary_id, []).append(copy)
-            payload = Payload(message, reservation)
-            self._undecoded.append(payload)
-            self._in_force.setdefault(accepted.dictionary_id, []).append(payload)
-            self._dictionaries = self._dictionaries.replaced(
-                accepted.dictionary_id,
-                DictionaryMessage(
-                    payload,
-                    self._sequence,
-                    accepted.crc32c,
-                    metadata_crc32c=crc32c(accepted.metadata),
-                    room=room,
-                ),
-                delta=accepted.dictionary_delta,
-            )
+        assert self._builder is not None
+        frame = self._builder.add(checked, reservation)
+        if frame is None:
             return
-        self._undecoded.clear()
-        frame = Frame(
-            rows=accepted.rows,
-            size_bytes=len(message),
-            crc32c=accepted.crc32c,
-            metadata_crc32c=crc32c(accepted.metadata),
-            payload=Payload(message, reservation),
-            dictionaries=self._dictionaries,
-        )
-        sink.publish(sink.place(accepted.metadata), frame)
-        counters = self._core.counters
-        counters.frames_in += 1
-        counters.encodes += 1
-        counters.rows_in += accepted.rows
-        counters.bytes_in += len(message)
+        metadata = checked.accepted.metadata
+        sink.publish(sink.place(metadata), frame)
+        self._core.counters.frame_in(frame)
         sink.dataset.touch()
-        if accepted.metadata and self._command is not None and self._command.attempt is None:
-            self._answers.put(accepted.metadata)
+        if metadata and self._command is not None and self._command.attempt is None:
+            self._answers.put(metadata)
 
 
 def _decode(decoder: FrameDecoder, inspected: Inspected, said: int | None, room: Reservation) -> Accepted:

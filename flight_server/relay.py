@@ -51,6 +51,7 @@ from .errors import (
     from_json,
 )
 from .flight_locations import FlightLocation
+from .frame_builder import Checked
 from .partition import Totals
 from .protocol import (
     CRC_TRAILER,
@@ -62,7 +63,7 @@ from .protocol import (
 )
 from .schema_size import measure
 from .schema_text import check_text
-from .source_contract import Pulled, SourceChanged
+from .source_contract import SourceChanged
 from .strict_json import Fields, parse_json
 
 SERVICE = "/arrow.flight.protocol.FlightService/"
@@ -156,7 +157,7 @@ class RelaySource:
     def describe(self, index: int) -> str:
         return f"{self._spec} partition {index}"
 
-    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Pulled, None]:
+    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
         """See ``source_contract``."""
         ticket = wire.field(1, self._tickets[index])
         decoder = FrameDecoder(
@@ -182,7 +183,7 @@ class RelaySource:
                 call.cancel()
                 decoder.end()
 
-    def _checked(self, accepted: Accepted, message: bytes) -> Pulled | None:
+    def _checked(self, accepted: Accepted, message: bytes) -> Checked | None:
         """The message if it is one to keep."""
         if accepted.schema is not None:
             try:
@@ -192,7 +193,7 @@ class RelaySource:
             return None
         if accepted.kind is wire.MessageKind.NONE:
             return None
-        return Pulled(message, accepted)
+        return Checked(message, accepted)
 
     async def _check_end(self, call: Any, arrived: Totals) -> None:
         """The stream has ended: with OK, and with what has arrived.

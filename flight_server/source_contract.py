@@ -8,23 +8,15 @@ snapshot is gone and a new one would be another.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
-from .decoder import Accepted, SchemaMessage
+from .decoder import SchemaMessage
+from .frame_builder import Checked
 from .partition import Totals
 
 
 class SourceChanged(Exception):
     """What the source was opened on is no longer there, or is not what it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """One message of a source, whole and checked, and what it is."""
-
-    message: bytes
-    accepted: Accepted
 
 
 class Source(Protocol):
@@ -39,7 +31,7 @@ class Source(Protocol):
     def describe(self, index: int) -> str:
         """Where partition ``index`` comes from, for errors and ``why``; nothing secret in it."""
 
-    def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Pulled, None]:
+    def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
         """The partition's messages, in order, each when it is asked for. Cancelling is safe.
 
         Args:

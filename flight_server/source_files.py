@@ -38,10 +38,11 @@ from .background import Background
 from .decoder import SchemaMessage
 from .encoder import Encoder
 from .errors import FlightShuffleError, InvalidRequest, PartitionFailed, SourceUnavailable
+from .frame_builder import Checked
 from .partition import Totals
 from .protocol import MAX_PARTITIONS
 from .schema_text import check_text
-from .source_contract import Pulled, SourceChanged
+from .source_contract import SourceChanged
 from .source_formats import Format, format_named
 from .strict_json import Fields
 
@@ -150,7 +151,7 @@ class FileSource:
     def describe(self, index: int) -> str:
         return self._files[index].path
 
-    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Pulled, None]:
+    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
         """See ``source_contract``."""
         async with self._background.slots:
             messages = self._messages(self._files[index])
@@ -158,7 +159,7 @@ class FileSource:
                 yield pulled
                 del pulled
 
-    def _messages(self, file: _File) -> Iterator[Pulled]:
+    def _messages(self, file: _File) -> Iterator[Checked]:
         """The messages of a file. Blocks, in whichever thread asks for the next one."""
         try:
             opened = self._where.open(file.path)

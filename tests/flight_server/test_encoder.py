@@ -12,17 +12,17 @@ from flight_server.checksums import message_crc32c
 from flight_server.decoder import FrameDecoder, SchemaMessage
 from flight_server.encoder import TARGET_BYTES, Encoder
 from flight_server.errors import InvalidRequest
-from flight_server.source_contract import Pulled
+from flight_server.frame_builder import Checked
 
 MAX_BYTES = 8 << 20
 
 
-def encoded(batches: list[pa.RecordBatch], **options: int) -> list[Pulled]:
+def encoded(batches: list[pa.RecordBatch], **options: int) -> list[Checked]:
     encoder = Encoder(batches[0].schema, **{"max_message_bytes": MAX_BYTES, **options})
     return list(encoder.encode(batches))
 
 
-def decoded(schema: pa.Schema, messages: list[Pulled]) -> list[dict[str, object]]:
+def decoded(schema: pa.Schema, messages: list[Checked]) -> list[dict[str, object]]:
     """The rows, as Arrow's reader sees them; each message is accepted as a producer's would be."""
     decoder = FrameDecoder(max_message_bytes=MAX_BYTES)
     header = SchemaMessage.of(schema).header

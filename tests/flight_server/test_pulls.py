@@ -26,10 +26,11 @@ from flight_server.errors import (
     SourceUnavailable,
     Unavailable,
 )
+from flight_server.frame_builder import Checked
 from flight_server.partition import PartitionState, Totals
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.pulls import Pulls
-from flight_server.source_contract import Pulled, SourceChanged
+from flight_server.source_contract import SourceChanged
 from tests.support.cores import PATIENCE_SECONDS, decoded, read_messages, read_table, running_core
 
 FRAMES = 6
@@ -56,7 +57,7 @@ class NumbersSource:
     def describe(self, index: int) -> str:
         return f"numbers {index}"
 
-    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Pulled, None]:
+    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
         self.pulled.append(index)
         numbers = range(self.first, self.first + FRAMES * ROWS)
         batches = pa.table({"n": pa.array(numbers, pa.int64())}).to_batches(ROWS)
