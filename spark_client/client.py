@@ -34,8 +34,9 @@ from flight_server.protocol import DatasetRequest, PutCommand
 from spark_client import embedded
 from spark_client.advice import about, check_location, check_mode
 from spark_client.host_files import Copies, HostFiles
+from spark_client.lanes.partition import partition_streams
 from spark_client.puts import PutStream, as_reader, put_async
-from spark_client.streams import AsyncMergedStream, merge, merge_async, partition_streams
+from spark_client.streams import AsyncMergedStream, merge, merge_async
 from spark_client.transport import Reading, Server, Timeouts, Writing
 
 if TYPE_CHECKING:

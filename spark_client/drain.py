@@ -35,14 +35,15 @@ import pyarrow as pa
 
 from flight_server.errors import PartitionFailed
 from flight_server.memory import MemoryPool
-from spark_client.queues import WAIT, Batch, Held, MergeQueue, Meter, Nothing, Order, QueueStatistics, Run
+from spark_client.lanes.contract import Batch, BatchRun
+from spark_client.queues import WAIT, Held, MergeQueue, Meter, Nothing, Order, QueueStatistics
 from spark_client.scratch import Parked, Scratch
 from spark_client.transport import ForkedProcess, Timeouts
 
 DEFAULT_BUDGET_BYTES = 256 << 20
 SLICE_SECONDS = 0.5
 
-Item = Held[Run] | Parked
+Item = Held[BatchRun] | Parked
 
 
 class Stream(Protocol):
@@ -55,7 +56,7 @@ class Stream(Protocol):
     def open(self) -> pa.Schema:
         """Block until the schema is known."""
 
-    def read_run(self) -> Run | None:
+    def read_run(self) -> BatchRun | None:
         """Block until the next batch; it and what came with it, or None at the end of a whole stream."""
 
     def overdue(self, now_seconds: float) -> bool:
@@ -183,7 +184,7 @@ class Drain:
         if not schema.equals(self.schema):
             raise PartitionFailed(f"{stream.name} has another schema than the streams before it")
 
-    def _store(self, index: int, run: Run, meter: Meter) -> bool:
+    def _store(self, index: int, run: BatchRun, meter: Meter) -> bool:
         """Queue the run, in RAM or on disk. False: nobody wants it."""
         own_bytes, shared = meter.weigh(run)
         with self.changed:

@@ -43,26 +43,18 @@ Two consumers
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import pyarrow as pa
 
 from flight_server.errors import FlightShuffleError
 from flight_server.memory import MemoryPool, Reservation
+from spark_client.lanes.contract import BatchRun, Closed
 
-Batch = Any
-"""A ``pyarrow.RecordBatch``; pyarrow publishes no types."""
 Order = Literal["arrival", "stream"]
 T = TypeVar("T")
-
-
-class Closed(FlightShuffleError):
-    """The consumer, or somebody for it, closed the stream before its end."""
-
-    code = "closed"
 
 
 class Nothing(Enum):
@@ -74,19 +66,6 @@ class Nothing(Enum):
 
 WAIT: Final = Nothing.WAIT
 END: Final = Nothing.END
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive batches of one stream that were received together; at least one.
-
-    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own.
-    ``checksums`` are those of their messages, if the lane has seen them.
-    """
-
-    batches: list[Batch]
-    shared_bytes: int = 0
-    checksums: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +283,7 @@ class Meter:
         self._key: tuple[int, ...] = ()
         self._shared: Reservation | None = None
 
-    def weigh(self, run: Run) -> tuple[int, tuple[Reservation, ...]]:
+    def weigh(self, run: BatchRun) -> tuple[int, tuple[Reservation, ...]]:
         """Bytes of the run alone, never less than what it keeps alive, and the dictionaries' reservations."""
         if not self._columns:
             own_bytes = sum([batch.get_total_buffer_size() for batch in run.batches])

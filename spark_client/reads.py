@@ -15,7 +15,8 @@ from typing import Any
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket, bulk_path
-from spark_client.streams import PartitionStream, merge
+from spark_client.lanes.partition import PartitionStream
+from spark_client.streams import merge
 from spark_client.transport import Server
 
 

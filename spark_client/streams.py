@@ -49,25 +49,9 @@ import pyarrow as pa
 
 from flight_server.memory import MemoryPool
 from spark_client.drain import SLICE_SECONDS, Drain, Item, MergeStatistics, Stream
-from spark_client.lanes import LaneChoice
-from spark_client.lanes.partition import PartitionStream, StreamStalled, partition_streams
-from spark_client.queues import WAIT, Batch, Closed, Held, Nothing, Order
+from spark_client.lanes.contract import Batch
+from spark_client.queues import WAIT, Held, Nothing, Order
 from spark_client.transport import Timeouts
-
-__all__ = [
-    "AsyncMergedStream",
-    "Closed",
-    "LaneChoice",
-    "MergeStatistics",
-    "MergedStream",
-    "Order",
-    "PartitionStream",
-    "Stream",
-    "StreamStalled",
-    "merge",
-    "merge_async",
-    "partition_streams",
-]
 
 OPEN_STREAMS = 64
 

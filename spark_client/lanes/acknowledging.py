@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from flight_server.acknowledgements import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest
 from flight_server.errors import FlightShuffleError
-from spark_client.queues import Run
+from spark_client.lanes.contract import BatchRun
 from spark_client.transport import Server
 
 EVERY_BYTES = 32 << 20
@@ -34,7 +34,7 @@ class Acknowledging:
         """Take from a connection's headers whether acknowledgements count."""
         self._generation = generation if ACKNOWLEDGE_HEADER in headers else None
 
-    def received(self, run: Run, frames: int) -> None:
+    def received(self, run: BatchRun, frames: int) -> None:
         """A run has come, and with it the first ``frames`` frames are there."""
         if self._generation is not None:
             self._bytes += run.shared_bytes or sum([batch.nbytes for batch in run.batches])

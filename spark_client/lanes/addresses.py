@@ -8,7 +8,7 @@ from typing import Literal
 
 from flight_server.errors import InvalidRequest
 from flight_server.protocol import REUSE_CONNECTION
-from spark_client.lanes import LaneChoice
+from spark_client.lanes.contract import LaneChoice
 from spark_client.transport import Server
 
 

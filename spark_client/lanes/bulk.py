@@ -37,10 +37,9 @@ from flight_server.protocol import (
     Ticket,
     bulk_path,
 )
-from spark_client.lanes import BrokenStream, Totals
+from spark_client.lanes.contract import BatchRun, BrokenStream, Totals
 from spark_client.lanes.http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
 from spark_client.lanes.runs import RunReader
-from spark_client.queues import Run
 from spark_client.transport import Server, TimedOut, Unreachable
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -61,7 +60,7 @@ def target_of(location: str, ticket: Ticket) -> str:
     return parts.path + (f"?{urlencode(query)}" if query else "")
 
 
-class BulkReading:
+class BulkReader:
     """See :class:`~spark_client.lanes.Reading`.
 
     ``open`` raises :class:`~spark_client.lanes.http.NoBulkLane` when the address does not speak this
@@ -172,7 +171,7 @@ class BulkReading:
     def totals(self) -> Totals | None:
         return self._totals
 
-    def read_run(self) -> Run | None:
+    def read_run(self) -> BatchRun | None:
         if self._done:
             return None
         assert self._body is not None

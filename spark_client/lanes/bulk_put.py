@@ -43,12 +43,11 @@ from pyarrow import flight
 from flight_server.errors import FlightShuffleError, Forbidden, InvalidRequest, Unauthenticated, from_json
 from flight_server.protocol import CHECKSUMS, CHECKSUMS_HEADER, Commit, PutCommand
 from flight_server.put_framing import UPGRADE
-from spark_client.lanes import BrokenStream
+from spark_client.lanes.contract import BrokenStream, Closed
 from spark_client.lanes.duplex import Duplex
 from spark_client.lanes.http import Body, HttpPool, NoBulkLane
 from spark_client.lanes.messages import MessageWriter
 from spark_client.lanes.partition import StreamStalled
-from spark_client.queues import Closed
 from spark_client.transport import ForkedProcess, Server, TimedOut, Unreachable
 
 HOLD_BYTES = 64 << 10
@@ -57,7 +56,7 @@ _NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
 _RESET = struct.pack("ii", 1, 0)
 
 
-class BulkWriting:
+class BulkWriter:
     """See :class:`~spark_client.lanes.Writing`. Making it connects, and sends the schema.
 
     Raises:

@@ -22,8 +22,7 @@ from pyarrow import flight
 from flight_server.errors import ERROR_TRAILER, InvalidRequest
 from flight_server.protocol import Ticket
 from spark_client.calls import immortal_in_children
-from spark_client.lanes import BrokenStream, Totals
-from spark_client.queues import Closed, Run
+from spark_client.lanes.contract import BatchRun, BrokenStream, Closed, Totals
 from spark_client.transport import Call, Server, TimedOut
 
 _FRESH_SECONDS = 5.0
@@ -40,7 +39,7 @@ class _Proofs:
         self.at_seconds.clear()
 
 
-class GrpcReading:
+class GrpcReader:
     """See :class:`~spark_client.lanes.Reading`. ``open`` can be cancelled only while it asks for the schema."""
 
     def __init__(self, server: Server, ticket: Ticket) -> None:
@@ -72,7 +71,7 @@ class GrpcReading:
     def totals(self) -> Totals | None:
         return self._totals
 
-    def read_run(self) -> Run | None:
+    def read_run(self) -> BatchRun | None:
         assert self._reader is not None
         while True:
             try:
@@ -94,7 +93,7 @@ class GrpcReading:
                     f"a frame could not be decoded: {error.message}", **error.detail
                 ) from error
             if chunk.data is not None:
-                return Run([chunk.data])
+                return BatchRun([chunk.data])
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -25,7 +25,7 @@ from spark_client.lanes.messages import MessageWriter
 from spark_client.transport import Server
 
 
-class GrpcWriting:
+class GrpcWriter:
     """See :class:`~spark_client.lanes.Writing`. pyarrow sends each batch at once, and cannot be cancelled."""
 
     def __init__(self, server: Server, command: PutCommand, schema: pa.Schema) -> None:

@@ -49,13 +49,12 @@ from pyarrow import flight
 from flight_server.checksums import running_crc32c
 from flight_server.errors import NotFound, PartitionFailed, Released, StaleTicket, Unavailable
 from flight_server.protocol import FROM_TRAILER, Ticket
-from spark_client.lanes import BrokenStream, LaneChoice, Reading, generation_of
 from spark_client.lanes.acknowledging import Acknowledging
 from spark_client.lanes.addresses import Address, addresses
-from spark_client.lanes.bulk import BulkReading
-from spark_client.lanes.grpc import GrpcReading
+from spark_client.lanes.bulk import BulkReader
+from spark_client.lanes.contract import BatchRun, BrokenStream, Closed, LaneChoice, LaneReader, generation_of
+from spark_client.lanes.grpc import GrpcReader
 from spark_client.lanes.http import HttpPool, NoBulkLane, NoFreeConnection
-from spark_client.queues import Closed, Run
 from spark_client.transport import Server, TimedOut, Unreachable
 
 DOWN_SECONDS = 30.0
@@ -96,7 +95,7 @@ class PartitionStream:
         self._asked_from = self.start
         self._turn = 0
         self._failures = 0
-        self._reading: Reading | None = None
+        self._reading: LaneReader | None = None
         self._schema: pa.Schema | None = None
         self._ready: deque[pa.RecordBatch] = deque()
         self._cancelled = False
@@ -130,7 +129,7 @@ class PartitionStream:
             self._ready.extend(run.batches)
         return self._ready.popleft() if self._ready else None
 
-    def read_run(self) -> Run | None:
+    def read_run(self) -> BatchRun | None:
         """Wait for the next frame; its batch and those that came with it. None: the partition was whole.
 
         Raises:
@@ -204,14 +203,14 @@ class PartitionStream:
 
     # Inside.
 
-    def _sum_up(self, run: Run) -> None:
+    def _sum_up(self, run: BatchRun) -> None:
         if len(run.checksums) != len(run.batches):
             self._crc32c = None
         elif self._crc32c is not None:
             for checksum in run.checksums:
                 self._crc32c = running_crc32c(self._crc32c, checksum)
 
-    def _check(self, reading: Reading) -> None:
+    def _check(self, reading: LaneReader) -> None:
         totals, started = reading.totals, reading.headers.get(FROM_TRAILER)
         assert totals is not None
         if self.next_frame < totals.frames:
@@ -279,7 +278,7 @@ class PartitionStream:
         self._schema = schema
         self._acknowledging.opened(reading.headers, generation)
 
-    def _open(self, reading: Reading, address: Address) -> pa.Schema:
+    def _open(self, reading: LaneReader, address: Address) -> pa.Schema:
         timeouts = self.server.timeouts
         self._wait = (time.monotonic(), timeouts.connect_seconds + timeouts.first_message_seconds)
         try:
@@ -296,14 +295,14 @@ class PartitionStream:
         finally:
             self._wait = None
 
-    def _reading_at(self, address: Address, ticket: Ticket) -> Reading:
+    def _reading_at(self, address: Address, ticket: Ticket) -> LaneReader:
         if address.lane == "grpc":
-            return GrpcReading(self._server(address), ticket)
+            return GrpcReader(self._server(address), ticket)
         pool = self._pool(address)
         choice = self.lane == "auto"
         if choice and pool.is_left_alone:
             raise NoBulkLane(f"{pool.location} did not answer a moment ago")
-        return BulkReading(pool, address.location, self.server, ticket, beyond=not choice)
+        return BulkReader(pool, address.location, self.server, ticket, beyond=not choice)
 
     def _server(self, address: Address) -> Server:
         if address.location == self.server.location:

@@ -39,8 +39,8 @@ import pyarrow as pa
 from flight_server.checksums import crc32c
 from spark_client.batch_sizes import has_dictionary
 from spark_client.lanes.checked import PREFIX_BYTES, CheckedMessages, Damaged, check
+from spark_client.lanes.contract import BatchRun
 from spark_client.lanes.http import Body
-from spark_client.queues import Run
 
 MAX_CHUNK_BYTES = 4 << 20
 MIN_SCHEMAS = 8
@@ -76,7 +76,7 @@ class RunReader:
         if any(has_dictionary(field.type) for field in self.schema):
             self._schema_message = b""
 
-    def read_run(self) -> Run | None:
+    def read_run(self) -> BatchRun | None:
         """Wait for the next message; its batch and those of its chunk. None at Arrow's end of stream.
 
         Raises:
@@ -97,9 +97,9 @@ class RunReader:
             batch = self._messages.read_next_batch()
         except StopIteration:
             return None
-        return Run([batch], checksums=() if self._checked is None else self._checked.taken())
+        return BatchRun([batch], checksums=() if self._checked is None else self._checked.taken())
 
-    def _read_chunk(self, size_bytes: int) -> Run:
+    def _read_chunk(self, size_bytes: int) -> BatchRun:
         """The whole messages of the chunk that begins, up to a damaged one; the rest of it is given back."""
         start = len(self._schema_message)
         buffer = pa.allocate_buffer(start + size_bytes)
@@ -108,7 +108,7 @@ class RunReader:
         self._body.fill(view[start:])
         ends, checksums = self._said(view, start)
         if self._damage is not None and not ends:
-            return Run([])
+            return BatchRun([])
         source = pa.BufferReader(buffer.slice(0, ends[-1]) if ends else buffer)
         batches: list[pa.RecordBatch] = []
         places = [start]
@@ -125,12 +125,12 @@ class RunReader:
         if ends:
             if len(batches) < len(ends):
                 self._damage = Damaged("its length is another one")
-            return Run(batches, buffer.size, checksums[: len(batches)])
+            return BatchRun(batches, buffer.size, checksums[: len(batches)])
         if self._checked is not None:
             checksums = [crc32c(view[at + PREFIX_BYTES : end]) for at, end in pairwise(places)]
         if places[-1] < buffer.size:
             self._body.give_back(view[places[-1] :])
-        return Run(batches, buffer.size, checksums)
+        return BatchRun(batches, buffer.size, checksums)
 
     def _said(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
         """Where the messages end that have the checksum that the server has said, and these; none if it has said

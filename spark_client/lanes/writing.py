@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from flight_server.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from flight_server.protocol import PutCommand
-from spark_client.lanes import Writing
-from spark_client.lanes.bulk_put import BulkWriting
-from spark_client.lanes.grpc_put import GrpcWriting
+from spark_client.lanes.bulk_put import BulkWriter
+from spark_client.lanes.contract import LaneWriter
+from spark_client.lanes.grpc_put import GrpcWriter
 from spark_client.lanes.http import HttpPool, NoBulkLane
 from spark_client.lanes.partition import DOWN_SECONDS
 from spark_client.transport import Server, TimedOut, Unreachable
@@ -34,7 +34,7 @@ from spark_client.transport import Server, TimedOut, Unreachable
 
 def open_writing(
     server: Server, command: PutCommand, schema: pa.Schema, places: Sequence[str] | None = None
-) -> Writing:
+) -> LaneWriter:
     """Begin a put.
 
     Args:
@@ -52,21 +52,21 @@ def open_writing(
     if lane not in ("auto", "grpc", "bulk"):
         raise ValueError(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
     if lane == "grpc":
-        return GrpcWriting(server, command, schema)
+        return GrpcWriter(server, command, schema)
     failure: Unavailable | None = None
     for place in places_of(server) if places is None else places:
         pool = _pool(server, place)
         if lane == "auto" and pool.is_left_alone:
             continue
         try:
-            return BulkWriting(pool, place, server, command, schema)
+            return BulkWriter(pool, place, server, command, schema)
         except (NoBulkLane, Unreachable, TimedOut) as error:
             pool.leave_alone(DOWN_SECONDS)
             if places is None:
                 _known(server).forget()
             failure = error
     if lane == "auto":
-        return GrpcWriting(server, command, schema)
+        return GrpcWriter(server, command, schema)
     if failure is not None:
         raise failure
     raise InvalidRequest(

@@ -18,8 +18,8 @@ from pyarrow import flight
 
 from flight_server.errors import Released
 from flight_server.protocol import Ticket
-from spark_client.lanes import LaneChoice
-from spark_client.streams import PartitionStream
+from spark_client.lanes.contract import LaneChoice
+from spark_client.lanes.partition import PartitionStream
 from spark_client.transport import Server
 from tests.support.bulk import Cut, RawGet, get
 from tests.support.held import message_bytes

@@ -24,7 +24,7 @@ from flight_server.errors import (
 from flight_server.protocol import CreateRequest, Kind, PutCommand, Ticket
 from spark_client import ShuffleClient
 from spark_client.arrow_types import Declared
-from spark_client.lanes import BrokenStream
+from spark_client.lanes.contract import BrokenStream
 from spark_client.lanes.partition import StreamStalled
 from spark_client.lanes.writing import places_of
 from spark_client.puts import PutStream

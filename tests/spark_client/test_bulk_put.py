@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.errors import AlreadyExists, FlightShuffleError, OutOfBudget
-from spark_client.lanes import BrokenStream
+from spark_client.lanes.contract import BrokenStream
 from spark_client.lanes.partition import StreamStalled
 from spark_client.transport import Server, Timeouts, Writing
 from tests.support.put_source import (

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.errors import InvalidRequest
+from spark_client.lanes.contract import Closed
 from spark_client.lanes.duplex import Duplex
-from spark_client.queues import Closed
 from spark_client.transport import ForkedProcess, Server, Writing
 from tests.support.put_source import (
     NOWHERE,

@@ -13,12 +13,11 @@ import pytest
 
 from flight_server.errors import Forbidden, InvalidRequest, PartitionFailed, ProducerFailed, StaleTicket
 from flight_server.protocol import Ticket
-from spark_client.lanes import BrokenStream
 from spark_client.lanes.addresses import Address, addresses
-from spark_client.lanes.bulk import BulkReading, target_of
+from spark_client.lanes.bulk import BulkReader, target_of
+from spark_client.lanes.contract import BrokenStream, Closed
 from spark_client.lanes.http import Connection, HttpPool
 from spark_client.lanes.partition import PartitionStream
-from spark_client.queues import Closed
 from spark_client.streams import merge
 from spark_client.transport import Server, Timeouts, Unreachable
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
@@ -316,7 +315,7 @@ def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read
     with HttpSource(well(BATCHES, SCHEMA)) as source:
         pool = Pool(source.url, server)
         first, second = (
-            BulkReading(pool, source.url, server, Ticket("d", 0, "g1"), beyond=True) for _ in range(2)
+            BulkReader(pool, source.url, server, Ticket("d", 0, "g1"), beyond=True) for _ in range(2)
         )
         first.open()
         while first.read_run() is not None:

@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flight_server.memory import MemoryPool, Reservation
-from spark_client.queues import END, WAIT, Closed, Held, MergeQueue, Order
+from spark_client.lanes.contract import Closed
+from spark_client.queues import END, WAIT, Held, MergeQueue, Order
 
 
 @dataclass(frozen=True)

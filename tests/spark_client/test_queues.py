@@ -7,7 +7,8 @@ import pytest
 
 from flight_server.errors import BadFrame
 from flight_server.memory import MemoryPool, Reservation
-from spark_client.queues import END, WAIT, Closed, Held, MergeQueue, Meter, Order
+from spark_client.lanes.contract import Closed
+from spark_client.queues import END, WAIT, Held, MergeQueue, Meter, Order
 
 Item = Held[str] | str
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.memory import MemoryPool
+from spark_client.lanes.contract import BatchRun
 from spark_client.lanes.http import Body
 from spark_client.lanes.runs import MAX_CHUNK_BYTES, RunReader
-from spark_client.queues import Meter, Run
+from spark_client.queues import Meter
 from tests.support.http_source import END_OF_STREAM, chunk, messages
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -31,7 +32,7 @@ def reader_of(*chunks: bytes, last: bytes = LAST_CHUNK) -> RunReader:
     return RunReader(Body(file, {"transfer-encoding": "chunked"}))  # type: ignore[arg-type]
 
 
-def runs_of(reader: RunReader) -> list[Run]:
+def runs_of(reader: RunReader) -> list[BatchRun]:
     runs = []
     while (run := reader.read_run()) is not None:
         runs.append(run)

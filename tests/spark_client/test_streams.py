@@ -16,7 +16,8 @@ import pytest
 
 from flight_server.errors import BadFrame, OutOfBudget, PartitionFailed
 from flight_server.memory import MemoryPool
-from spark_client.queues import Closed, Order
+from spark_client.lanes.contract import Closed
+from spark_client.queues import Order
 from spark_client.streams import merge
 from spark_client.transport import ForkedProcess
 from tests.support.fake_stream import (

@@ -24,8 +24,8 @@ from flight_server.errors import (
 )
 from flight_server.protocol import PutCommand
 from spark_client.lanes import writing
-from spark_client.lanes.bulk_put import BulkWriting
-from spark_client.lanes.grpc_put import GrpcWriting
+from spark_client.lanes.bulk_put import BulkWriter
+from spark_client.lanes.grpc_put import GrpcWriter
 from spark_client.lanes.http import NoBulkLane
 from spark_client.puts import PutStream
 from spark_client.transport import Server, Timeouts, Unreachable, Writing
@@ -58,8 +58,8 @@ def connect(process: ServerProcess) -> Iterator[Callable[..., Server]]:
 
 
 def lane_of(stream: PutStream) -> str:
-    assert isinstance(stream._writing, BulkWriting | GrpcWriting)
-    return "bulk" if isinstance(stream._writing, BulkWriting) else "grpc"
+    assert isinstance(stream._writing, BulkWriter | GrpcWriter)
+    return "bulk" if isinstance(stream._writing, BulkWriter) else "grpc"
 
 
 def put(server: Server, places: list[str] | None = None) -> str:

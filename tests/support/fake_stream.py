@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_client.queues import Closed, Run
+from spark_client.lanes.contract import BatchRun, Closed
 from spark_client.streams import AsyncMergedStream, MergedStream
 from spark_client.transport import Timeouts
 
@@ -61,7 +61,7 @@ class FakeStream:
     def send_run(self, first: int, rows: int, batches: int) -> None:
         """``batches`` batches of ``rows`` rows that come together."""
         starts = range(first, first + rows * batches, rows)
-        self._messages.put(Run([self._batch(start, rows) for start in starts]))
+        self._messages.put(BatchRun([self._batch(start, rows) for start in starts]))
 
     def finish(self) -> None:
         self._messages.put(None)
@@ -88,12 +88,12 @@ class FakeStream:
             raise message
         return message
 
-    def read_run(self) -> Run | None:
+    def read_run(self) -> BatchRun | None:
         """As many as were sent by ``send_run`` together; else one."""
         message = self.read()
         if message is None:
             return None
-        return message if isinstance(message, Run) else Run([message])
+        return message if isinstance(message, BatchRun) else BatchRun([message])
 
     def overdue(self, now_seconds: float) -> bool:
         return self.late

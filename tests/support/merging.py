@@ -10,7 +10,7 @@ from pyarrow import flight
 
 from flight_server.errors import NotFound
 from flight_server.protocol import PutCommand, Ticket
-from spark_client.streams import PartitionStream
+from spark_client.lanes.partition import PartitionStream
 from spark_client.transport import Server, Timeouts
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])

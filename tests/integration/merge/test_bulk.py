@@ -11,8 +11,9 @@ import pytest
 from flight_server.errors import NotFound, ProducerFailed, StaleTicket, Unauthenticated
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket
-from spark_client.lanes import BrokenStream
-from spark_client.streams import PartitionStream, StreamStalled, merge, partition_streams
+from spark_client.lanes.contract import BrokenStream
+from spark_client.lanes.partition import PartitionStream, StreamStalled, partition_streams
+from spark_client.streams import merge
 from spark_client.transport import Server
 from tests.support.merging import (
     EVERYTHING,

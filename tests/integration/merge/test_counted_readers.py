@@ -10,9 +10,9 @@ from pyarrow import flight
 
 from flight_server.errors import Released
 from flight_server.protocol import PutCommand, Ticket
-from spark_client.lanes import LaneChoice
+from spark_client.lanes.contract import LaneChoice
+from spark_client.lanes.partition import PartitionStream
 from spark_client.puts import PutStream
-from spark_client.streams import PartitionStream
 from spark_client.transport import Server
 from tests.support.merging import EVERYTHING, FRAMES, QUICK, ROWS, SCHEMA, batch_of, put, read_all
 from tests.support.polling import eventually

@@ -25,9 +25,9 @@ from flight_server.protocol import (
     bulk_path,
 )
 from flight_server.put_framing import PUT_PATH
-from spark_client.lanes import BrokenStream
+from spark_client.lanes.contract import BrokenStream
+from spark_client.lanes.partition import PartitionStream
 from spark_client.puts import PutStream
-from spark_client.streams import PartitionStream
 from spark_client.transport import Server, Writing
 from tests.support.merging import QUICK
 from tests.support.proxy import Proxy

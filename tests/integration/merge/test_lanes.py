@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import Ticket
-from spark_client.lanes import BrokenStream
-from spark_client.streams import PartitionStream
+from spark_client.lanes.contract import BrokenStream
+from spark_client.lanes.partition import PartitionStream
 from spark_client.transport import Server
 from tests.support.http_source import Answer, HttpSource, well
 from tests.support.merging import EVERYTHING, FRAMES, SCHEMA, batch_of, put, read_all

@@ -16,8 +16,9 @@ from pyarrow import flight
 from flight_server.errors import NotFound
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket
-from spark_client.lanes import BrokenStream
-from spark_client.streams import PartitionStream, StreamStalled, merge, merge_async, partition_streams
+from spark_client.lanes.contract import BrokenStream
+from spark_client.lanes.partition import PartitionStream, StreamStalled, partition_streams
+from spark_client.streams import merge, merge_async
 from spark_client.transport import ForkedProcess, Server
 from tests.support.merging import (
     EVERYTHING,

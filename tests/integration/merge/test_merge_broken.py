@@ -6,8 +6,9 @@ import pytest
 
 from flight_server.errors import DatasetDropped, NotFound, PartitionFailed, StaleTicket
 from flight_server.protocol import Ticket
-from spark_client.lanes import BrokenStream
-from spark_client.streams import PartitionStream, merge
+from spark_client.lanes.contract import BrokenStream
+from spark_client.lanes.partition import PartitionStream
+from spark_client.streams import merge
 from spark_client.transport import Server
 from tests.support.merging import (
     EVERYTHING,
