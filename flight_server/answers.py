@@ -16,7 +16,7 @@ _ANSWER_COST_BYTES = 100  # of keeping one, however short it is
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
-class Answers:
+class GrpcAnswers:
     """PutResults on their way to a client that may never read them: :meth:`put` never waits, and of those that the
     client has not read only the last ``MAX_UNREAD_ANSWER_BYTES`` are kept.
     """

@@ -307,7 +307,7 @@ class Intake(asyncio.BufferedProtocol):
             if limit_seconds is not None and loop.time() - self._heard >= limit_seconds:
                 self._arrived.set_exception(self._producer.stalled(inside=inside))
 
-    # What puts.receive asks of its Answers
+    # What puts.receive asks of its PutAnswers
 
     def put(self, metadata: bytes) -> None:
         """Send a PutResult, unless the client is far behind with taking them."""

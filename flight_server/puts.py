@@ -7,7 +7,7 @@ its partition fails, or its attempt is discarded.
 Broken off or ended
     gRPC's asyncio API reports both as the end of the requests, and the cancellation that tells them
     apart comes later. So a put that is not ended by a commit is not sealed before one more operation
-    on the call has succeeded (:meth:`Answers.confirm_end`).
+    on the call has succeeded (:meth:`PutAnswers.confirm_end`).
 
 Decoding
     What is large or compressed is decoded in a thread, and counted in the account of arrivals as what
@@ -49,7 +49,7 @@ from .strict_json import dump_json
 from .wire import MessageKind, check_few_fields, locate
 
 
-class Answers(Protocol):
+class PutAnswers(Protocol):
     """The way back to the client, and what it says beside the messages."""
 
     @property
@@ -101,7 +101,9 @@ def parse_descriptor(data: bytes) -> PutCommand:
     raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
 
 
-async def receive(core: Core, messages: AsyncIterator[bytes], producer: Producer, answers: Answers) -> None:
+async def receive(
+    core: Core, messages: AsyncIterator[bytes], producer: Producer, answers: PutAnswers
+) -> None:
     """Take one put from its first message to its end.
 
     Args:
@@ -128,7 +130,7 @@ async def receive(core: Core, messages: AsyncIterator[bytes], producer: Producer
 
 
 class _Put:
-    def __init__(self, core: Core, producer: Producer, answers: Answers) -> None:
+    def __init__(self, core: Core, producer: Producer, answers: PutAnswers) -> None:
         self._core = core
         self._producer = producer
         self._peer = producer.peer

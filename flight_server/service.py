@@ -36,7 +36,7 @@ import structlog
 
 from . import gets, infos, puts, wire
 from .actions import run as run_action
-from .answers import Answers
+from .answers import GrpcAnswers
 from .auth import authorize, check
 from .control import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
 from .core import Core
@@ -241,7 +241,7 @@ class FlightService:
         """One producer; see ``puts``."""
         self._core.catalogue.check_open()
         producer = Producer(self._core, context.peer())
-        async with Answers(context) as answers, aclosing(self._messages(context, producer)) as messages:
+        async with GrpcAnswers(context) as answers, aclosing(self._messages(context, producer)) as messages:
             await puts.receive(self._core, messages, producer, answers)
 
     async def _messages(self, context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:

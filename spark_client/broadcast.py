@@ -49,7 +49,7 @@ from flight_server.protocol import PutCommand
 from spark_client.arrow_types import Declared
 from spark_client.host_files import Copies, HostFile, HostFiles
 from spark_client.puts import PutStream
-from spark_client.reads import Source
+from spark_client.reads import Readable
 from spark_client.shipping import Portable
 from spark_client.shuffles import Shuffles
 from spark_client.spark_types import arrow_schema, check_frame, declared_struct
@@ -76,7 +76,7 @@ class Content:
     """What a broadcast is of: a dataset that never changes."""
 
     name: str
-    source: Source
+    source: Readable
     schema: pa.Schema
     rows: int
     size_bytes: int
@@ -262,7 +262,7 @@ class Broadcast:
             raise Conflict(f"broadcast {self.name!r} was destroyed; make a new one")
 
 
-def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Source, dict[str, Any]]:
+def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readable, dict[str, Any]]:
     """Send the driver's own table; where to read it, and its totals. Nothing stays when that fails."""
     generation = owner.create(dataset, table.schema, 1)
     try:
@@ -272,7 +272,7 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Source
                 stream.write(batch, 0)
             stream.commit()
         totals = owner.seal(dataset, generation, {0: "driver"})
-        return Source.find(owner.server, dataset, generation), totals
+        return Readable.find(owner.server, dataset, generation), totals
     except BaseException:
         owner.discard(dataset)
         raise

@@ -83,7 +83,7 @@ class MergeStatistics:
     threads: int
 
 
-class Drain:
+class StreamThreads:
     """The threads of one merge and the lock around its queue."""
 
     def __init__(
@@ -310,11 +310,11 @@ class Drain:
         return MergeStatistics(queue, pool.used_bytes, pool.peak_bytes, self.scratch.written_bytes, threads)
 
 
-_live: weakref.WeakSet[Drain] = weakref.WeakSet()
+_live: weakref.WeakSet[StreamThreads] = weakref.WeakSet()
 _exit_is_watched = False
 
 
-def _end_at_exit(run: Drain) -> None:
+def _end_at_exit(run: StreamThreads) -> None:
     global _exit_is_watched  # noqa: PLW0603  # once for each process
     _live.add(run)
     if not _exit_is_watched:

@@ -56,7 +56,7 @@ from flight_server.protocol import MAX_PARTITIONS
 from spark_client.arrow_types import Declared
 from spark_client.grouping import PlacedKeys, check_groupable
 from spark_client.placement import partition_ids
-from spark_client.reads import Source
+from spark_client.reads import Readable
 from spark_client.results import reader
 from spark_client.shipping import Portable
 from spark_client.shuffles import Shuffles
@@ -80,7 +80,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Segment:
+class Leg:
     """The stages of one pass, the shape that leaves them, and the exchange that follows; None at the end."""
 
     stages: tuple[Stage, ...]
@@ -95,8 +95,8 @@ class Pipeline:
 
     shuffles: Shuffles
     df: DataFrame
-    done: tuple[Segment, ...]
-    current: Segment
+    done: tuple[Leg, ...]
+    current: Leg
 
     @classmethod
     def start(cls, shuffles: Shuffles, df: DataFrame) -> Pipeline:
@@ -108,13 +108,13 @@ class Pipeline:
         check_frame(df, "the DataFrame")
         struct = declared_struct(df.sparkSession, df.schema, "the DataFrame")
         declared = Declared("the DataFrame", arrow_schema(df.sparkSession, struct, "the DataFrame"))
-        return cls(shuffles, df, (), Segment((), struct, declared))
+        return cls(shuffles, df, (), Leg((), struct, declared))
 
     def __repr__(self) -> str:
         steps = ["DataFrame"]
-        for segment in (*self.done, self.current):
-            steps += [stage.declared.stage for stage in segment.stages]
-            steps += [str(segment.exchange)] if segment.exchange else []
+        for leg in (*self.done, self.current):
+            steps += [stage.declared.stage for stage in leg.stages]
+            steps += [str(leg.exchange)] if leg.exchange else []
         return f"<Pipeline {' → '.join(steps)}>"
 
     def mapInArrow(self, fn: MapFunction, schema: StructType | str) -> Pipeline:  # noqa: N802 - Spark's name
@@ -205,7 +205,7 @@ class Pipeline:
         return replace(
             self,
             done=(*self.done, closed),
-            current=Segment((), self.current.struct, declared),
+            current=Leg((), self.current.struct, declared),
         )
 
     def toDF(self) -> DataFrame:  # noqa: N802 - Spark's name
@@ -222,18 +222,18 @@ class Pipeline:
             task = Portable(partial(run, self.current.stages, how=how))
             return self.df.mapInArrow(task, self.current.struct)
         token = uuid.uuid4().hex
-        source: Source | None = None
+        source: Readable | None = None
         partitions = 0
-        for number, segment in enumerate(self.done):
-            assert segment.exchange is not None
+        for number, leg in enumerate(self.done):
+            assert leg.exchange is not None
             dataset = f"exchange/{token}/{number}"
             before = source
             try:
-                source = self._write(dataset, segment, before, partitions)
+                source = self._write(dataset, leg, before, partitions)
             finally:
                 if before is not None:
                     self.shuffles.discard(before.dataset)
-            partitions = segment.exchange.partitions
+            partitions = leg.exchange.partitions
         assert source is not None
         read = ReadTask(source, self.current.stages, batch_limits(self._spark))
         df = _numbers(self._spark, partitions).mapInArrow(reader(read), self.current.struct)
@@ -246,20 +246,20 @@ class Pipeline:
     def _spark(self) -> SparkSession:
         return self.df.sparkSession
 
-    def _write(self, dataset: str, segment: Segment, source: Source | None, partitions: int) -> Source:
+    def _write(self, dataset: str, leg: Leg, source: Readable | None, partitions: int) -> Readable:
         """Run the job that writes ``segment`` to its exchange, and seal it; where to read that."""
-        assert segment.exchange is not None
-        exchange = segment.exchange
+        assert leg.exchange is not None
+        exchange = leg.exchange
         if source is not None:
             rows = _numbers(self._spark, partitions)
-        elif exchange.keys and not segment.stages:
+        elif exchange.keys and not leg.stages:
             rows = _with_partition_column(self.df, exchange)
         else:
             rows = self.df
         placement: Placement
         if not exchange.keys:
             placement = InTurn(exchange.partitions)
-        elif source is None and not segment.stages:
+        elif source is None and not leg.stages:
             placement = ByColumn()
         else:
             placement = ByKeys(exchange.keys, exchange.partitions)
@@ -272,23 +272,23 @@ class Pipeline:
                 dataset,
                 generation,
                 exchange.partitions,
-                segment.declared,
+                leg.declared,
                 placement,
-                segment.stages,
+                leg.stages,
                 source,
                 limits,
                 exchange.budget_bytes,
             )
 
         written, _ = self.shuffles.write(
-            dataset, exchange.partitions, segment.declared.schema, rows, task, label=str(exchange)
+            dataset, exchange.partitions, leg.declared.schema, rows, task, label=str(exchange)
         )
         return written
 
     def _declare(
         self, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
     ) -> tuple[StructType, Declared]:
-        number = 1 + sum(len(segment.stages) for segment in (*self.done, self.current))
+        number = 1 + sum(len(leg.stages) for leg in (*self.done, self.current))
         if not callable(fn):
             raise InvalidRequest(f"stage {number} ({method}): {fn!r} is not a function")
         name = f"stage {number} ({method} {getattr(fn, '__name__', type(fn).__name__)})"
@@ -296,7 +296,7 @@ class Pipeline:
         return struct, Declared(name, arrow_schema(self._spark, struct, name), by_name)
 
     def _with(self, stage: Stage, struct: StructType) -> Pipeline:
-        current = Segment((*self.current.stages, stage), struct, stage.declared)
+        current = Leg((*self.current.stages, stage), struct, stage.declared)
         return replace(self, current=current)
 
     def _keys(self, keys: tuple[str, ...], where: str) -> tuple[str, ...]:

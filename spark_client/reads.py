@@ -1,6 +1,6 @@
 """Where a dataset's partitions can be read, as a value that travels into tasks.
 
-Guarantee: what :meth:`Source.read` gives is the whole partition of this one generation, or an error; how, is
+Guarantee: what :meth:`Readable.read` gives is the whole partition of this one generation, or an error; how, is
 said in :mod:`spark_client.streams`.
 
 The driver asks the server once for a dataset's endpoints. All partitions of a dataset are in the same places,
@@ -21,7 +21,7 @@ from spark_client.transport import Server
 
 
 @dataclass(frozen=True)
-class Source:
+class Readable:
     """One generation of a dataset. ``places`` are the locations of its endpoints, without their paths."""
 
     server: Server
@@ -30,7 +30,7 @@ class Source:
     places: tuple[str, ...]
 
     @classmethod
-    def find(cls, server: Server, dataset: str, generation: str) -> Source:
+    def find(cls, server: Server, dataset: str, generation: str) -> Readable:
         """Ask the server where ``dataset`` can be read.
 
         Raises:

@@ -28,7 +28,7 @@ from spark_client.interpreter import check_interpreter
 from spark_client.lanes.writing import places_of
 from spark_client.leases import LeaseKeeper
 from spark_client.progress import watch
-from spark_client.reads import Source
+from spark_client.reads import Readable
 from spark_client.results import Results
 from spark_client.shipping import Portable
 from spark_client.tasks import REPORT_DDL, WriteTask
@@ -98,7 +98,7 @@ class Shuffles:
         task: Callable[[str], WriteTask],
         *,
         label: str,
-    ) -> tuple[Source, dict[str, Any]]:
+    ) -> tuple[Readable, dict[str, Any]]:
         """Run the job that writes ``rows`` to a new dataset, and seal it; where to read it, and its totals.
 
         ``task`` makes what each Spark task runs, from the generation; ``label`` is for the progress bar.
@@ -116,7 +116,7 @@ class Shuffles:
             with watch(self.server, dataset, label, rows.sparkSession):
                 reports = rows.mapInArrow(Portable(job.run), REPORT_DDL).collect()
             totals = self.seal(dataset, generation, accepted(reports))
-            return Source.find(self.server, dataset, generation), totals
+            return Readable.find(self.server, dataset, generation), totals
         except BaseException:
             self.discard(dataset)
             raise

@@ -48,7 +48,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from flight_server.memory import MemoryPool
-from spark_client.drain import SLICE_SECONDS, Drain, Item, MergeStatistics, Stream
+from spark_client.drain import SLICE_SECONDS, StreamThreads, Item, MergeStatistics, Stream
 from spark_client.lanes.contract import Batch
 from spark_client.queues import WAIT, Held, Nothing, Order
 from spark_client.transport import Timeouts
@@ -59,7 +59,7 @@ OPEN_STREAMS = 64
 class _Merged:
     """What both shells share."""
 
-    def __init__(self, run: Drain) -> None:
+    def __init__(self, run: StreamThreads) -> None:
         self._run = run
         finalizer = weakref.finalize(self, run.abandon)
         finalizer.atexit = False
@@ -131,7 +131,7 @@ class MergedStream(_Merged):
 class AsyncMergedStream(_Merged):
     """The same for ``async for``. One task iterates; cancelling ``__anext__`` loses nothing."""
 
-    def __init__(self, run: Drain) -> None:
+    def __init__(self, run: StreamThreads) -> None:
         super().__init__(run)
         self._loading: asyncio.Future[list[Batch]] | None = None
 
@@ -255,7 +255,7 @@ def merge(
         ValueError: no streams.
     """
     return MergedStream(
-        Drain(
+        StreamThreads(
             streams,
             pool=pool,
             scratch_dir=scratch_dir,
@@ -277,7 +277,7 @@ def merge_async(
 ) -> AsyncMergedStream:
     """As :func:`merge`, for ``async for``. Needs no running loop yet."""
     return AsyncMergedStream(
-        Drain(
+        StreamThreads(
             streams,
             pool=pool,
             scratch_dir=scratch_dir,

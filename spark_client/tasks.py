@@ -33,7 +33,7 @@ from spark_client.batch_limits import NO_LIMITS, BatchLimits
 from spark_client.coalescer import Coalescer
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
 from spark_client.puts import PutStream
-from spark_client.reads import Source
+from spark_client.reads import Readable
 from spark_client.stages import Pass, Stage
 from spark_client.transport import Server
 
@@ -102,7 +102,7 @@ class ReadTask:
     see :class:`~spark_client.stages.Pass`.
     """
 
-    source: Source
+    source: Readable
     stages: tuple[Stage, ...] = ()
     limits: BatchLimits = NO_LIMITS
     kept: bool = False
@@ -129,7 +129,7 @@ class WriteTask:
     declared: Declared
     placement: Placement
     stages: tuple[Stage, ...] = ()
-    source: Source | None = None
+    source: Readable | None = None
     limits: BatchLimits = NO_LIMITS
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
     places: tuple[str, ...] | None = None

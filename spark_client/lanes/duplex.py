@@ -34,7 +34,7 @@ _RECEIVE_BYTES = 16 << 10
 TLS_BLOCK_BYTES = 64 << 10
 
 
-class Answers:
+class AnswerReader:
     """What the server has said, taken apart. ``results`` are its PutResults."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Duplex:
         self._stall_seconds = stall_seconds
         self._poll = select.poll()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
-        self._answers = Answers()
+        self._answers = AnswerReader()
         self._answers.feed(came)
 
     def send(self, parts: Iterable[Part]) -> None:

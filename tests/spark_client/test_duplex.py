@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flight_server.errors import NotFound
 from spark_client.lanes import duplex
-from spark_client.lanes.duplex import TLS_BLOCK_BYTES, Answers, Duplex
+from spark_client.lanes.duplex import TLS_BLOCK_BYTES, AnswerReader, Duplex
 from spark_client.lanes.http import Connection
 from spark_client.transport import Timeouts
 from tests.support.put_source import said
@@ -29,7 +29,7 @@ def test_answers_are_the_same_wherever_they_are_cut(
 ) -> None:
     said_ = b"".join(said(b"R", result) for result in results) + last
     cuts = sorted(data.draw(st.lists(st.integers(0, len(said_)), max_size=8)))
-    answers = Answers()
+    answers = AnswerReader()
     for start, end in itertools.pairwise([0, *cuts, len(said_)]):
         answers.feed(said_[start:end])
     assert answers.results == results
@@ -39,7 +39,7 @@ def test_answers_are_the_same_wherever_they_are_cut(
 
 
 def test_what_follows_the_last_word_is_not_heard() -> None:
-    answers = Answers()
+    answers = AnswerReader()
     answers.feed(said(b"K") + ERROR + b"and more")
     assert answers.accepted
     assert answers.error is None
@@ -47,13 +47,13 @@ def test_what_follows_the_last_word_is_not_heard() -> None:
 
 def test_answers_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplex, "MAX_ANSWER_BYTES", 1_000)
-    answers = Answers()
+    answers = AnswerReader()
     for _ in range(100):
         answers.feed(said(b"R", b"12345"))
     with pytest.raises(ConnectionAbortedError, match="longer than 1000 bytes"):
         answers.feed(b"R")
     with pytest.raises(ConnectionAbortedError, match="is not an answer"):
-        Answers().feed(b"R\0\0\x10\0")
+        AnswerReader().feed(b"R\0\0\x10\0")
 
 
 @at_its_own_pace
