@@ -47,7 +47,7 @@ def _announce(server: Server) -> None:
     ready = {
         "event": "ready",
         "location": server.location,
-        "http": server.core.http_location,
+        "http": server.node.locations.http,
         "memory_limit_bytes": int(server.settings.memory_limit),
         "data_dir": str(server.catalogue.disk.data_dir),
     }
@@ -55,8 +55,8 @@ def _announce(server: Server) -> None:
         line = json.dumps(ready)
     else:
         line = f"flight-server is ready at {server.location}"
-        if server.core.http_location:
-            line += f" and {server.core.http_location}"
+        if server.node.locations.http:
+            line += f" and {server.node.locations.http}"
     print(line, flush=True)  # noqa: T201  # the one line on standard output that a parent waits for
 
 
@@ -64,7 +64,7 @@ async def _serve(settings: config.Settings) -> None:
     server = Server(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         # Before the start: a parent may end the server cleanly as soon as its process runs.
-        asyncio.get_running_loop().add_signal_handler(number, server.core.drain_requested.set)
+        asyncio.get_running_loop().add_signal_handler(number, server.node.drain_requested.set)
     try:
         await server.start()
     except BaseException:

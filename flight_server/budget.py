@@ -14,7 +14,7 @@ circle (``tests/integration/test_backpressure.py`` does so over permuted schedul
                       being written to, or read from disk; the writes end when their peers take the
                       bytes, when a reader of the bulk lane gives its room back (``outlet``), or by
                       :class:`~flight_server.errors.ReaderTooSlow` when a peer takes nothing while others
-                      wait (``Core.end_stalled_readers``).
+                      wait (``eviction``).
     a producer waits  for ``frames``, holding its message in ``arrivals``, until a deadline. Spilling
                       empties ``frames`` and needs neither of the others; what it cannot empty is what
                       is just being written to a reader, and that is no more than ``sends``, because
@@ -35,8 +35,8 @@ Readers that take nothing
     that have just come (``memory``, "Waiting"). The proven wait for the rest of ``sends``, first come, first
     served.
     Readers that come within ``memory.FRESH_SECONDS`` may fill that eighth, too. If they take nothing, the next
-    reader waits until the first of them have stalled for ``core.READER_STALL_SECONDS``. Then the server ends one
-    of them at each look (``Core.end_stalled_readers``) until the next reader has its room: beside the eighth, if
+    reader waits until the first of them have stalled for ``delivery.READER_STALL_SECONDS``. Then the server ends one
+    of them at each look (``eviction``) until the next reader has its room: beside the eighth, if
     it has waited for ``FRESH_SECONDS`` by then.
     On the bulk lane without TLS a reader that takes nothing holds no room at all, so all there are proven.
 

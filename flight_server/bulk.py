@@ -44,9 +44,9 @@ from . import gets, wire
 from .budget import Pace
 from .checksums import message_crc32c
 from .chunks import Message, Part, chunk, chunks_of
-from .core import Core
 from .dataset import Dataset
 from .errors import InvalidRequest
+from .gets import Reads
 from .outlet import Outlet, messages_of
 from .partition import PartitionState, Totals
 from .protocol import (
@@ -67,7 +67,7 @@ NOTHING = Totals(rows=0, frames=0, bytes=0, crc32c=0)
 
 
 class ArrowStream(web.StreamResponse):
-    """An answer of the bulk lane. ``write`` and ``finish`` are what ``Core.deliver`` awaits.
+    """An answer of the bulk lane. ``write`` and ``finish`` are what ``Delivery.deliver`` awaits.
 
     aiohttp writes the head; the body goes straight to the transport, because aiohttp knows neither
     trailers nor several buffers in one write.
@@ -145,7 +145,7 @@ class BulkRead:
         reader: what the reader calls itself, see ``places``.
     """
 
-    core: Core
+    reads: Reads
     dataset: Dataset
     partition: int | None
     start: int
@@ -193,13 +193,13 @@ class BulkRead:
             FlightShuffleError: before the first byte this becomes a status; after it the connection is cut.
             ConnectionError: the client has left.
         """
-        core, dataset, peer = self.core, self.dataset, self.peer
+        reads, dataset, peer = self.reads, self.dataset, self.peer
         partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
         dataset.want(partitions[0])
         self.check()
         pace = Pace(proven=not request.secure)  # see outlet
         reader = Reader(dataset.name, partitions[0], peer, pace)
-        schema = await gets.schema_of(core, dataset, reader)
+        schema = await reads.schema_of(dataset, reader)
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         headers = {**self.headers(), "Trailer": ", ".join(self._totals([NOTHING]))}
         if checked:
@@ -209,13 +209,13 @@ class BulkRead:
         totals: list[Totals] = []
         try:
             first = Message(wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header))
-            await core.deliver(stream.write, chunks_of([first], checked=checked), reader)
+            await reads.delivery.deliver(stream.write, chunks_of([first], checked=checked), reader)
             for index in partitions:
                 reader = Reader(dataset.name, index, peer, pace, self.reader)
                 await self._send_partition(stream, reader, checked=checked)
                 # Now: a source's partition may be released as soon as it has no reader.
                 totals.append(dataset.partition(index).totals)
-            await core.deliver(stream.finish, self._totals(totals), reader)
+            await reads.delivery.deliver(stream.finish, self._totals(totals), reader)
             for index in partitions:
                 gets.ended(dataset, Reader(dataset.name, index, peer, name=self.reader), self.start)
         finally:
@@ -223,14 +223,14 @@ class BulkRead:
         return stream
 
     async def _send_partition(self, stream: ArrowStream, reader: Reader, *, checked: bool) -> None:
-        core, partition = self.core, self.dataset.partition(reader.partition)
+        reads, partition = self.reads, self.dataset.partition(reader.partition)
 
         async def parked(drained: Awaitable[None]) -> None:
-            await core.deliver(lambda _: drained, None, reader, partition=partition)
+            await reads.delivery.deliver(lambda _: drained, None, reader, partition=partition)
 
         outlet = stream.outlet(parked)
-        run_bytes = min(RUN_BYTES, core.budget.max_message_bytes // 4)
-        runs = gets.read(core, self.dataset, reader, self.start, run_bytes=run_bytes)
+        run_bytes = min(RUN_BYTES, reads.budget.max_message_bytes // 4)
+        runs = reads.read(self.dataset, reader, self.start, run_bytes=run_bytes)
         try:
             async with aclosing(runs):
                 async for run in runs:
@@ -238,7 +238,7 @@ class BulkRead:
                         await outlet.send(run, checked=checked)
                     else:
                         parts = chunks_of(messages_of(run), checked=checked)
-                        await core.deliver(stream.write, parts, reader, room=run[0].room)
+                        await reads.delivery.deliver(stream.write, parts, reader, room=run[0].room)
                         del parts
         finally:
             if outlet is not None:

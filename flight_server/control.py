@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from .budget import reserve
-from .core import Core
+from .admission import Admission
 from .errors import InvalidRequest
 from .strict_json import parsed_bytes
 
@@ -52,15 +51,15 @@ def check_size(size_bytes: int, what: str, limit_bytes: int = MAX_CONTROL_BYTES)
         )
 
 
-def action_limit_bytes(core: Core, action: str) -> int:
+def action_limit_bytes(action: str, max_schema_bytes: int) -> int:
     """How large the body of this action may be."""
     if action == "create":
-        return MAX_CONTROL_BYTES + core.max_schema_bytes * 4 // 3
+        return MAX_CONTROL_BYTES + max_schema_bytes * 4 // 3
     return {"seal": MAX_SEAL_BYTES, "CancelFlightInfo": MAX_FLIGHT_INFO_BYTES}.get(action, MAX_CONTROL_BYTES)
 
 
 @asynccontextmanager
-async def counted(core: Core, action: str, body: bytes, peer: str) -> AsyncIterator[None]:
+async def counted(admission: Admission, action: str, body: bytes, peer: str) -> AsyncIterator[None]:
     """Room for what the block makes of an action's body; none is needed for a small one.
 
     Raises:
@@ -71,7 +70,7 @@ async def counted(core: Core, action: str, body: bytes, peer: str) -> AsyncItera
         yield
         return
     needed_bytes = len(body) * PROTOBUF_COST if action in _PROTOBUF else parsed_bytes(body)
-    limit_bytes = max(MAX_PARSED_BYTES, core.budget.arrivals.limit_bytes or 0)
+    limit_bytes = max(MAX_PARSED_BYTES, admission.max_arrival_bytes)
     if needed_bytes > limit_bytes and action not in _PROTOBUF:
         raise InvalidRequest(
             f"the action {action!r} would take {needed_bytes} bytes when it is parsed, more than the limit of "
@@ -79,13 +78,7 @@ async def counted(core: Core, action: str, body: bytes, peer: str) -> AsyncItera
             limit_bytes=limit_bytes,
         )
     del body
-    room = await reserve(
-        core.budget.arrivals,
-        needed_bytes,
-        core.waits,
-        peer=peer,
-        deadline_seconds=core.settings.budget_deadline_seconds,
-    )
+    room = await admission.arrival(needed_bytes, peer=peer)
     try:
         yield
     finally:

@@ -43,16 +43,19 @@ from operator import itemgetter
 from typing import TypeVar
 
 from .budget import reserve
-from .core import Core
+from .catalogue import Catalogue
 from .dataset import Dataset
 from .disposal import to_its_end
 from .durable_files import DurableFiles, Forgotten
 from .errors import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
 from .frames import DictionaryState, Frame, Message, messages_of
+from .lost_frames import frame_lost
 from .manifest import DictionaryRecord, FrameRecord, Manifest, PackedFrames, PartitionRecord
 from .partition import Partition
 from .protocol import Kind
 from .spill import DiskTrouble, Segment, SegmentSlice, SegmentWriter
+from .spiller import Spiller
+from .waits import Waits
 
 BATCH_BYTES = 16 << 20
 RETRY_SECONDS = 0.25
@@ -60,66 +63,81 @@ RETRY_SECONDS = 0.25
 T = TypeVar("T")
 
 
-async def persist(
-    core: Core,
-    dataset: Dataset,
-    partitions: Iterable[int],
-    finish: Callable[[], None],
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Put the partitions on disk, and with the last one the dataset. See the module's text.
+class Durability:
+    """Seals durable datasets; see the module's text.
 
     Args:
-        finish: says in RAM what is on disk then: the partitions are sealed, the dataset has its name.
-        check: raises if ``finish`` would raise now.
-
-    Raises:
-        OutOfBudget: the disk stayed full until the deadline.
-        Unavailable: the disk did not work until the deadline.
-        CorruptFrame: a frame that was spilled did not come back as it was.
-        DatasetDropped: the dataset was dropped meanwhile.
-        PartitionFailed: a partition has failed meanwhile.
-        Conflict: see ``finish`` and ``check``; nothing is left on disk of a stream.
+        deadline_seconds: how long a seal waits for the disk.
     """
-    files, writer = dataset.files, dataset.writer
-    assert files is not None
-    assert writer is not None
-    wanted = set(partitions)
-    seconds = core.settings.budget_deadline_seconds
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    with core.waits.enter("disk", dataset=dataset.name, deadline_seconds=seconds):
-        async with files.turn:
-            try:
-                while True:
-                    try:
-                        seal = _Seal(core, dataset, files, writer)
-                        if await seal.run(wanted):
-                            await seal.commit(finish, check)
+
+    def __init__(
+        self, catalogue: Catalogue, waits: Waits, spiller: Spiller, *, deadline_seconds: float
+    ) -> None:
+        self.catalogue = catalogue
+        self.waits = waits
+        self._spiller = spiller
+        self._deadline_seconds = deadline_seconds
+
+    async def persist(
+        self,
+        dataset: Dataset,
+        partitions: Iterable[int],
+        finish: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Put the partitions on disk, and with the last one the dataset. See the module's text.
+
+        Args:
+            finish: says in RAM what is on disk then: the partitions are sealed, the dataset has its name.
+            check: raises if ``finish`` would raise now.
+
+        Raises:
+            OutOfBudget: the disk stayed full until the deadline.
+            Unavailable: the disk did not work until the deadline.
+            CorruptFrame: a frame that was spilled did not come back as it was.
+            DatasetDropped: the dataset was dropped meanwhile.
+            PartitionFailed: a partition has failed meanwhile.
+            Conflict: see ``finish`` and ``check``; nothing is left on disk of a stream.
+        """
+        files, writer = dataset.files, dataset.writer
+        assert files is not None
+        assert writer is not None
+        wanted = set(partitions)
+        seconds = self._deadline_seconds
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        with self.waits.enter("disk", dataset=dataset.name, deadline_seconds=seconds):
+            async with files.turn:
+                try:
+                    while True:
+                        try:
+                            seal = _Seal(self, dataset, files, writer)
+                            if await seal.run(wanted):
+                                await seal.commit(finish, check)
+                            else:
+                                finish()
+                        except DiskTrouble as trouble:
+                            self._spiller.failed(trouble)
+                            if loop.time() + RETRY_SECONDS >= deadline:
+                                raise _refusal(dataset, trouble, seconds) from trouble
+                            await asyncio.sleep(RETRY_SECONDS)
                         else:
-                            finish()
-                    except DiskTrouble as trouble:
-                        core.spiller.failed(trouble)
-                        if loop.time() + RETRY_SECONDS >= deadline:
-                            raise _refusal(dataset, trouble, seconds) from trouble
-                        await asyncio.sleep(RETRY_SECONDS)
-                    else:
-                        core.spiller.succeeded()
-                        return
-            except Forgotten:
-                if dataset.dropped or files.leaving in ("dropped", "expired"):
-                    raise DatasetDropped(
-                        f"dataset {dataset.name!r} was dropped while it was being sealed",
-                        dataset=dataset.name,
-                    ) from None
-                finish()  # it was replaced: only readers that have it already will ever see it
-            except BaseException:
-                if dataset.kind is Kind.STREAM:
-                    # Its producer fails, so no manifest may say that these partitions are whole.
-                    files.synced -= wanted
-                    if files.committed:
-                        core.catalogue.forget(dataset)
-                raise
+                            self._spiller.succeeded()
+                            return
+                except Forgotten:
+                    if dataset.dropped or files.leaving in ("dropped", "expired"):
+                        raise DatasetDropped(
+                            f"dataset {dataset.name!r} was dropped while it was being sealed",
+                            dataset=dataset.name,
+                        ) from None
+                    finish()  # it was replaced: only readers that have it already will ever see it
+                except BaseException:
+                    if dataset.kind is Kind.STREAM:
+                        # Its producer fails, so no manifest may say that these partitions are whole.
+                        files.synced -= wanted
+                        if files.committed:
+                            self.catalogue.forget(dataset)
+                    raise
 
 
 def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavailable:
@@ -134,8 +152,11 @@ def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavaila
 class _Seal:
     """One try to put partitions of one dataset on disk."""
 
-    def __init__(self, core: Core, dataset: Dataset, files: DurableFiles, writer: SegmentWriter) -> None:
-        self._core = core
+    def __init__(
+        self, durability: Durability, dataset: Dataset, files: DurableFiles, writer: SegmentWriter
+    ) -> None:
+        self._catalogue = durability.catalogue
+        self._waits = durability.waits
         self._dataset = dataset
         self._files = files
         self._writer = writer
@@ -156,7 +177,7 @@ class _Seal:
 
     async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:
         """Write the manifest and finish, before or after every other change of the name."""
-        dataset, catalogue = self._dataset, self._core.catalogue
+        dataset, catalogue = self._dataset, self._catalogue
         async with catalogue.disk.turn(dataset.name):
             self._check(self._files.synced)
             check()
@@ -205,13 +226,14 @@ class _Seal:
             return slice_
         # The account of reads from disk. Its other holders give it back without any help of ours.
         room = await reserve(
-            self._core.budget.sends, message.size_bytes, self._core.waits, dataset=self._dataset.name
+            self._catalogue.budget.sends, message.size_bytes, self._waits, dataset=self._dataset.name
         )
         try:
             (slice_,) = await self._in_thread(lambda: self._writer.append([message.read_back()]))
         except CorruptFrame as corrupt:
-            raise self._core.frame_lost(
-                self._dataset, partition, partition.epoch, corrupt
+            disposal = self._catalogue.disk.disposal
+            raise frame_lost(
+                disposal, self._dataset, partition, partition.epoch, corrupt
             ).fresh() from corrupt
         finally:
             room.free()
@@ -229,7 +251,7 @@ class _Seal:
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(
-            self._core.catalogue.disk.io_threads, work, *arguments
+            self._catalogue.disk.io_threads, work, *arguments
         )
 
 

@@ -1,6 +1,6 @@
 """Reading a partition, the same for both lanes.
 
-Guarantee: :func:`read` yields every frame of the partition from ``start`` on, exactly once and in
+Guarantee: :meth:`Reads.read` yields every frame of the partition from ``start`` on, exactly once and in
 order, each with the dictionary messages that this reader has not been sent yet, and ends only when
 the partition is sealed and read to its end. Everything else is an error.
 
@@ -24,20 +24,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from .acknowledgements import ACKNOWLEDGE_HEADER
 from .broadcast import EndOfQueue, Gone, Subscription, WouldBlock
-from .core import Core
+from .catalogue import Catalogue
+from .counters import Counters
 from .dataset import Dataset
 from .decoder import SchemaMessage
+from .delivery import Delivery
 from .errors import CorruptFrame, InvalidRequest, Unavailable
 from .frames import NO_DICTIONARIES, Frame, Message, Payload, missing_messages
+from .lost_frames import frame_lost
 from .memory import Reservation
 from .partition import Partition, PartitionState, Totals
 from .protocol import CRC_TRAILER, FRAMES_TRAILER, FROM_TRAILER, GENERATION_HEADER, ROWS_TRAILER
 from .readback import ReadBack, Reader
+from .waits import Waits
 
 
 class Outgoing:
@@ -64,17 +69,15 @@ class Outgoing:
 class Run(list[Outgoing]):
     """See "Runs"."""
 
-    __slots__ = ("_back", "_core", "_dataset", "_epoch", "_partition")
+    __slots__ = ("_back", "_partition", "_told")
 
     def __init__(
-        self, core: Core, dataset: Dataset, back: ReadBack, partition: Partition, epoch: int
+        self, back: ReadBack, partition: Partition, told: Callable[[], AbstractContextManager[None]]
     ) -> None:
         super().__init__()
-        self._core = core
-        self._dataset = dataset
         self._back = back
         self._partition = partition
-        self._epoch = epoch
+        self._told = told
 
     def park(self) -> None:
         """Let go of all bytes and room; each message is to be fetched again before it is sent."""
@@ -90,35 +93,8 @@ class Run(list[Outgoing]):
             FlightShuffleError: the partition has failed or was dropped meanwhile.
         """
         self._partition.check()
-        with _corruption_told(self._core, self._dataset, self._partition, self._epoch):
+        with self._told():
             outgoing.payload, outgoing.room = await self._back.next_to_send(outgoing.message)
-
-
-async def schema_of(core: Core, dataset: Dataset, reader: Reader) -> SchemaMessage:
-    """The dataset's schema, waiting for its first producer if nobody has said it.
-
-    Raises:
-        Unavailable: nobody has sent one within ``schema_seconds``.
-    """
-    if dataset.schema is not None:
-        return dataset.schema
-    seconds = core.settings.schema_seconds
-    try:
-        with core.waits.enter(
-            "producer",
-            dataset=reader.dataset,
-            partition=reader.partition,
-            peer=reader.peer,
-            deadline_seconds=seconds,
-        ):
-            async with asyncio.timeout(seconds):
-                return await dataset.described()
-    except TimeoutError:
-        raise Unavailable(
-            f"dataset {dataset.name!r} has no schema yet: no producer has come within {seconds} s; "
-            "start a producer, or create the dataset with its schema",
-            dataset=dataset.name,
-        ) from None
 
 
 def head_of_read(dataset: Dataset) -> list[tuple[str, str]]:
@@ -135,85 +111,6 @@ def end_of_read(totals: Totals, start: int) -> list[tuple[str, str]]:
         (CRC_TRAILER, f"{totals.crc32c:08x}"),
         (FROM_TRAILER, str(start)),
     ]
-
-
-async def read(
-    core: Core, dataset: Dataset, reader: Reader, start: int, *, run_bytes: int = 0
-) -> AsyncGenerator[Run, None]:
-    """See the module's text. Close the generator to leave; cancelling it is safe at each step.
-
-    Raises:
-        Released: retention has let frame ``start`` go, or a later one before this reader came for it.
-        InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
-        FlightShuffleError: the partition failed or was dropped.
-    """
-    partition = dataset.partition(reader.partition)
-    dataset.want(reader.partition)
-    subscription, epoch = partition.subscribe(start), partition.epoch
-    with core.reading(subscription, reader), _place(core, dataset, reader, subscription):
-        waiting: deque[Message] = deque()
-        back = ReadBack(
-            reader,
-            subscription,
-            waiting,
-            budget=core.budget,
-            threads=core.catalogue.disk.io_threads,
-            waits=core.waits,
-            counted=core.read_back,
-        )
-        cursor = _Cursor(core, dataset, subscription, waiting, back)
-        run = Run(core, dataset, back, partition, epoch)
-        try:
-            while True:
-                with _corruption_told(core, dataset, partition, epoch):
-                    cursor.take(run, run_bytes)
-                    if not run and cursor.waiting:
-                        run.append(await cursor.fetch())
-                back.drop_kept()
-                if run:
-                    back.read_ahead()
-                    yield run
-                    reader.pace.took(sum(outgoing.message.size_bytes for outgoing in run))
-                    back.let_go(run.clear)
-                elif cursor.ended:
-                    check_start(partition, start)
-                    return
-                else:
-                    with core.waits.enter(
-                        "producer" if dataset.puller is None else "source",
-                        dataset=reader.dataset,
-                        partition=reader.partition,
-                        peer=reader.peer,
-                    ):
-                        await subscription.wait()
-        except Gone as gone:
-            raise partition.released(gone) from None
-        finally:
-            back.close()
-            reader.pace.on_stall = None  # a circle would keep the frames of a partition that is released
-
-
-@contextmanager
-def _corruption_told(core: Core, dataset: Dataset, partition: Partition, epoch: int) -> Iterator[None]:
-    """A frame that does not come back from disk fails its partition, and the error says which that is."""
-    try:
-        yield
-    except CorruptFrame as corrupt:
-        raise core.frame_lost(dataset, partition, epoch, corrupt).fresh() from corrupt
-
-
-@contextmanager
-def _place(core: Core, dataset: Dataset, reader: Reader, subscription: Subscription[Frame]) -> Iterator[None]:
-    """The place of a reader that has a name, where that counts."""
-    if reader.name is None or dataset.retention.readers is None:
-        yield
-        return
-    places = dataset.partition(reader.partition).places
-    places.take(reader.name, subscription, time.monotonic())
-    try:
-        yield
-    finally:
-        places.leave(reader.name, subscription, time.monotonic() + core.settings.resume_seconds)
 
 
 def ended(dataset: Dataset, reader: Reader, start: int) -> None:
@@ -241,12 +138,142 @@ def check_start(partition: Partition, start: int) -> None:
         )
 
 
+class Reads:
+    """Reads partitions, for both lanes; see the module's text.
+
+    Args:
+        schema_seconds: how long a reader waits for a schema that no producer has sent.
+        resume_seconds: how long a reader with a name keeps its place when its connection has ended.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        waits: Waits,
+        delivery: Delivery,
+        counters: Counters,
+        *,
+        schema_seconds: float,
+        resume_seconds: float,
+    ) -> None:
+        self.delivery = delivery
+        self.budget = catalogue.budget
+        self._disk = catalogue.disk
+        self._waits = waits
+        self._counters = counters
+        self._schema_seconds = schema_seconds
+        self._resume_seconds = resume_seconds
+
+    async def schema_of(self, dataset: Dataset, reader: Reader) -> SchemaMessage:
+        """The dataset's schema, waiting for its first producer if nobody has said it.
+
+        Raises:
+            Unavailable: nobody has sent one within ``schema_seconds``.
+        """
+        if dataset.schema is not None:
+            return dataset.schema
+        seconds = self._schema_seconds
+        try:
+            with self._waits.enter(
+                "producer",
+                dataset=reader.dataset,
+                partition=reader.partition,
+                peer=reader.peer,
+                deadline_seconds=seconds,
+            ):
+                async with asyncio.timeout(seconds):
+                    return await dataset.described()
+        except TimeoutError:
+            raise Unavailable(
+                f"dataset {dataset.name!r} has no schema yet: no producer has come within {seconds} s; "
+                "start a producer, or create the dataset with its schema",
+                dataset=dataset.name,
+            ) from None
+
+    async def read(
+        self, dataset: Dataset, reader: Reader, start: int, *, run_bytes: int = 0
+    ) -> AsyncGenerator[Run, None]:
+        """See the module's text. Close the generator to leave; cancelling it is safe at each step.
+
+        Raises:
+            Released: retention has let frame ``start`` go, or a later one before this reader came for it.
+            InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
+            FlightShuffleError: the partition failed or was dropped.
+        """
+        partition = dataset.partition(reader.partition)
+        dataset.want(reader.partition)
+        subscription, epoch = partition.subscribe(start), partition.epoch
+        with self.delivery.reading(subscription, reader), self._place(dataset, reader, subscription):
+            waiting: deque[Message] = deque()
+            told = partial(self._corruption_told, dataset, partition, epoch)
+            back = ReadBack(
+                reader,
+                subscription,
+                waiting,
+                budget=self.budget,
+                threads=self._disk.io_threads,
+                waits=self._waits,
+                counted=self._counters.frame_read_back,
+            )
+            cursor = _Cursor(self._counters, dataset, subscription, waiting, back)
+            run = Run(back, partition, told)
+            try:
+                while True:
+                    with told():
+                        cursor.take(run, run_bytes)
+                        if not run and cursor.waiting:
+                            run.append(await cursor.fetch())
+                    back.drop_kept()
+                    if run:
+                        back.read_ahead()
+                        yield run
+                        reader.pace.took(sum(outgoing.message.size_bytes for outgoing in run))
+                        back.let_go(run.clear)
+                    elif cursor.ended:
+                        check_start(partition, start)
+                        return
+                    else:
+                        with self._waits.enter(
+                            "producer" if dataset.puller is None else "source",
+                            dataset=reader.dataset,
+                            partition=reader.partition,
+                            peer=reader.peer,
+                        ):
+                            await subscription.wait()
+            except Gone as gone:
+                raise partition.released(gone) from None
+            finally:
+                back.close()
+                reader.pace.on_stall = None  # a circle would keep the frames of a partition that is released
+
+    @contextmanager
+    def _corruption_told(self, dataset: Dataset, partition: Partition, epoch: int) -> Iterator[None]:
+        """A frame that does not come back from disk fails its partition, and the error says which that is."""
+        try:
+            yield
+        except CorruptFrame as corrupt:
+            raise frame_lost(self._disk.disposal, dataset, partition, epoch, corrupt).fresh() from corrupt
+
+    @contextmanager
+    def _place(self, dataset: Dataset, reader: Reader, subscription: Subscription[Frame]) -> Iterator[None]:
+        """The place of a reader that has a name, where that counts."""
+        if reader.name is None or dataset.retention.readers is None:
+            yield
+            return
+        places = dataset.partition(reader.partition).places
+        places.take(reader.name, subscription, time.monotonic())
+        try:
+            yield
+        finally:
+            places.leave(reader.name, subscription, time.monotonic() + self._resume_seconds)
+
+
 class _Cursor:
     """What one reader has been given so far, and what it takes next."""
 
     def __init__(
         self,
-        core: Core,
+        counters: Counters,
         dataset: Dataset,
         subscription: Subscription[Frame],
         waiting: deque[Message],
@@ -254,7 +281,7 @@ class _Cursor:
     ) -> None:
         self.waiting = waiting  # taken from the subscription, their bytes not yet at hand
         self.ended = False
-        self._core = core
+        self._counters = counters
         self._dataset = dataset
         self._subscription = subscription
         self._back = back
@@ -291,8 +318,7 @@ class _Cursor:
         self.waiting += (*missing_messages(self._sent, frame.dictionaries), frame)
         self._sent = frame.dictionaries
         self._dataset.touch()
-        self._core.counters.frames_out += 1
-        self._core.counters.bytes_out += frame.size_bytes
+        self._counters.frame_out(frame)
         return True
 
     def _outgoing(self, payload: Payload, room: Reservation) -> Outgoing:

@@ -49,7 +49,8 @@ import re
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 from urllib.parse import unquote
@@ -61,12 +62,14 @@ from . import bulk, intake, metrics, reports
 from .addresses import bind
 from .auth import authorize
 from .browsers import Doorkeeper
-from .core import Core
 from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
+from .gets import Reads
 from .http_errors import Runner, refusal
 from .protocol import Ticket, check_attempt, parse_partition
 from .put_framing import PUT_PATH
+from .puts import PutReceiver
+from .running import Running
 from .strict_json import dump_json
 
 BACKLOG = 1024
@@ -91,23 +94,46 @@ _log = structlog.get_logger("flight_server.http")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@dataclass(frozen=True)
+class HttpOptions:
+    """How the HTTP side listens.
+
+    Args:
+        names: that this server is called, beside its addresses.
+        stall_seconds: how long a connection may take to send its first request.
+    """
+
+    names: Sequence[str]
+    token: str | None
+    stall_seconds: float
+    keepalive_seconds: float
+
+
 class HttpServer:
     """The listener and its handlers. ``await start()``, ``await stop()``."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self,
+        reads: Reads,
+        puts: PutReceiver,
+        observed: reports.Observed,
+        running: Running,
+        options: HttpOptions,
+    ) -> None:
+        self._reads = reads
+        self._puts = puts
+        self._observed = observed
+        self._running = running
+        self._options = options
+        self._catalogue = observed.catalogue
         self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
-        self._metrics = metrics.registry(core)
+        self._metrics = metrics.registry(observed)
         self._scratch = memoryview(bytearray(intake.READ_BYTES))
         self._runner: Runner | None = None
         # Connections that have sent a request, and since when each other one is known.
         self._asked: set[object] = set()
         self._silent_since: dict[object, float] = {}
-        settings = core.settings
-        names = [settings.host, settings.advertise_host, *settings.allowed_hosts]
-        self._doorkeeper = Doorkeeper(
-            filter(None, names), core.background, any_name=settings.token is not None
-        )
+        self._doorkeeper = Doorkeeper(options.names, observed.background, any_name=options.token is not None)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen; the port.
@@ -138,7 +164,7 @@ class HttpServer:
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
-        """Close every connection, once ``Core.running`` has ended what ran on them. Twice is fine."""
+        """Close every connection, once ``Running`` has ended what ran on them. Twice is fine."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
@@ -156,14 +182,14 @@ class HttpServer:
         }
         for connection in connections:
             since = self._silent_since.get(connection)
-            if since is not None and now - since >= self._core.settings.stall_seconds:
+            if since is not None and now - since >= self._options.stall_seconds:
                 connection.force_close()
 
     def _listener(self, host: str, port: int) -> socket.socket:
         listener = bind(host, port, option="--http-port")
         try:
             # Connections inherit these; aiohttp turns keepalive itself on.
-            seconds = int(self._core.settings.keepalive_seconds)
+            seconds = int(self._options.keepalive_seconds)
             interval = max(1, seconds // KEEPALIVE_PROBES)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds))
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
@@ -183,11 +209,11 @@ class HttpServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._asked.add(request.protocol)
         try:
-            async with self._core.running.call():
+            async with self._running.call():
                 if request.path not in _HEALTH:
                     await self._doorkeeper.check(request)
                 if request.path not in _OPEN_TO_ALL:
-                    authorize(self._core.settings.token, request.headers.get("authorization"))
+                    authorize(self._options.token, request.headers.get("authorization"))
                 return await handler(request)
         except FlightShuffleError as error:
             return _answer(request, error)
@@ -221,17 +247,17 @@ class HttpServer:
         if found is None:
             raise InvalidRequest("the path has no dataset's name")
         name = check_dataset_name(unquote(found["dataset"]))
-        catalogue, peer = self._core.catalogue, _peer(request)
+        catalogue, peer = self._catalogue, _peer(request)
         if found["partition"] is None:
             query = _query(request, "generation")
             dataset = catalogue.find(name, query.get("generation"))
-            wanted = bulk.BulkRead(self._core, dataset, None, 0, peer)
+            wanted = bulk.BulkRead(self._reads, dataset, None, 0, peer)
         else:
             query = _query(request, "generation", "from", "reader")
             index, start = parse_partition(found["partition"]), _frame_number(query.get("from", "0"))
             dataset, _ = catalogue.resolve(Ticket(name, index, query.get("generation"), start))
             reader = check_attempt(query["reader"], "reader") if "reader" in query else None
-            wanted = bulk.BulkRead(self._core, dataset, index, start, peer, reader)
+            wanted = bulk.BulkRead(self._reads, dataset, index, start, peer, reader)
         dataset.touch()
         if request.method == "HEAD":
             wanted.check()
@@ -240,23 +266,23 @@ class HttpServer:
         return await wanted.answer(request)
 
     async def _put(self, request: web.Request) -> web.StreamResponse:
-        self._core.catalogue.check_open()
-        return await intake.Intake(self._core, request, self._scratch, _peer(request)).receive()
+        self._catalogue.check_open()
+        return await intake.Intake(self._puts, request, self._scratch, _peer(request)).receive()
 
     # What there is
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = _query(request, "prefix", "first", "limit")
         prefix = query.pop("prefix", "")
-        return _json(await reports.datasets(self._core, prefix, reports.Page.of_query(query, "datasets")))
+        return _json(await reports.datasets(self._observed, prefix, reports.Page.of_query(query, "datasets")))
 
     async def _statistics(self, request: web.Request) -> web.StreamResponse:
         page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "statistics")
-        return _json(await reports.statistics(self._core, page))
+        return _json(await reports.statistics(self._observed, page))
 
     async def _why(self, request: web.Request) -> web.StreamResponse:
         page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "why")
-        return _json(reports.why(self._core, page))
+        return _json(reports.why(self._observed, page))
 
     async def _scrape(self, _: web.Request) -> web.StreamResponse:
         return web.Response(
@@ -267,7 +293,7 @@ class HttpServer:
         return _json({"alive": True})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
-        draining = self._core.catalogue.draining
+        draining = self._catalogue.draining
         return _json({"ready": not draining, "draining": draining}, status=503 if draining else 200)
 
     async def _dashboard(self, _: web.Request) -> web.StreamResponse:

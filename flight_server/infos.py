@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import struct
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from . import wire
-from .core import Core
 from .dataset import Dataset
 from .partition import PartitionState
 from .protocol import REUSE_CONNECTION, Ticket, bulk_path
@@ -30,21 +30,31 @@ from .strict_json import dump_json
 EMPTY_SCHEMA = pa.schema([])
 
 
-def locations(core: Core) -> list[str]:
-    """Where any partition can be read by gRPC: where the client asks now, and by address."""
-    return [REUSE_CONNECTION] if core.location is None else [REUSE_CONNECTION, core.location]
+@dataclass
+class Locations:
+    """Where this server's lanes are, in the words that clients are told; known when the listeners are open."""
 
+    grpc: str | None = None
+    http: str | None = None
 
-def bulk_location(core: Core, dataset: Dataset, index: int) -> str | None:
-    """Where a partition can be read by HTTP, if the server has that lane."""
-    if core.http_location is None:
-        return None
-    return core.http_location + bulk_path(dataset.name, index, dataset.generation)
+    @property
+    def known(self) -> list[str]:
+        """Of both lanes."""
+        return [location for location in (self.grpc, self.http) if location is not None]
 
+    @property
+    def reads(self) -> list[str]:
+        """Where any partition can be read by gRPC: where the client asks now, and by address."""
+        return [REUSE_CONNECTION] if self.grpc is None else [REUSE_CONNECTION, self.grpc]
 
-def put_locations(core: Core) -> list[str]:
-    """Where puts are taken on the bulk lane, for any dataset; empty if the server has no such lane."""
-    return [] if core.http_location is None else [core.http_location + PUT_PATH]
+    @property
+    def puts(self) -> list[str]:
+        """Where puts are taken on the bulk lane, for any dataset; empty if the server has no such lane."""
+        return [] if self.http is None else [self.http + PUT_PATH]
+
+    def bulk_read(self, dataset: Dataset, index: int) -> str | None:
+        """Where a partition can be read by HTTP, if the server has that lane."""
+        return None if self.http is None else self.http + bulk_path(dataset.name, index, dataset.generation)
 
 
 def expiration(dataset: Dataset) -> float | None:
@@ -59,7 +69,7 @@ def timestamp_scalar(seconds: float) -> Any:
     return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack("<q", int(seconds * 1e6)))])[0]
 
 
-async def flight_info(core: Core, dataset: Dataset) -> bytes:
+async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
     """The FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed.
 
     Raises:
@@ -90,10 +100,10 @@ async def flight_info(core: Core, dataset: Dataset) -> bytes:
         parts.append(wire.field(1, wire.encapsulate(dataset.schema.header)))
     ends_at = expiration(dataset)
     common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
-    common += b"".join(_location(uri) for uri in locations(core))
+    common += b"".join(_location(uri) for uri in locations.reads)
     async for index in in_slices(range(dataset.partition_count)):
         ticket = wire.field(1, Ticket(dataset.name, index, dataset.generation).encode())
-        bulk = bulk_location(core, dataset, index)
+        bulk = locations.bulk_read(dataset, index)
         parts.append(wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b"")))
     return b"".join(parts)
 
@@ -102,9 +112,9 @@ def _location(uri: str) -> bytes:
     return wire.field(2, wire.field(1, uri.encode()))
 
 
-async def poll_info(core: Core, dataset: Dataset) -> bytes:
+async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
     """The PollInfo message; complete, without a descriptor to ask again with, once sealed."""
-    parts = [wire.field(1, await flight_info(core, dataset))]
+    parts = [wire.field(1, await flight_info(locations, dataset))]
     if dataset.filling:
         parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
     parts.append(wire.double_field(3, await progress(dataset)))

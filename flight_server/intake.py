@@ -42,12 +42,10 @@ from io import BytesIO
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from . import puts
-from .core import Core
 from .errors import BadFrame, FlightShuffleError, InvalidRequest
-from .producers import Producer
 from .protocol import CHECKSUMS, CHECKSUMS_HEADER
 from .put_framing import ACCEPTED, CHECKED_LENGTH, LENGTH, REFUSED, RESULT, UPGRADE, answer
+from .puts import PutReceiver
 
 READ_BYTES = 64 << 10
 LARGE_BYTES = 32 << 10
@@ -212,17 +210,17 @@ class Intake(asyncio.BufferedProtocol):
         ConnectionError: the client has left.
     """
 
-    def __init__(self, core: Core, request: web.Request, scratch: memoryview, peer: str) -> None:
+    def __init__(self, puts: PutReceiver, request: web.Request, scratch: memoryview, peer: str) -> None:
         _check(request)
         if request.transport is None:
             raise ConnectionResetError("the client has left")
-        self._core = core
-        self._producer = Producer(core, peer)
+        self._puts = puts
+        self._producer = puts.producer(peer)
         self._http = request.protocol
         self._transport = request.transport
         self._scratch = scratch
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
-        self._incoming: Incoming | None = Incoming(scratch, core.max_message_bytes, checked=checked)
+        self._incoming: Incoming | None = Incoming(scratch, puts.max_message_bytes, checked=checked)
         self._arrived: asyncio.Future[None] | None = None
         self._heard = 0.0  # when a byte came last, or the wait for one began
         self._gone = asyncio.Event()
@@ -241,7 +239,7 @@ class Intake(asyncio.BufferedProtocol):
             FlightShuffleError: it was refused, or failed; nothing of it is left, and ``refuse`` is to say so.
         """
         async with aclosing(self._messages()) as messages:
-            await puts.receive(self._core, messages, self._producer, self)
+            await self._puts.receive(messages, self._producer, self)
         self._transport.write(answer(ACCEPTED))
         self._transport.close()
         return _TakenOver(self)

@@ -14,9 +14,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .core import Core
 from .memory import MemoryPool
 from .protocol import Kind
+from .reports import Observed
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 PREFIX = "flight_shuffle_"
@@ -38,10 +38,10 @@ _COUNTERS = {
 }
 
 
-def registry(core: Core) -> CollectorRegistry:
+def registry(server: Observed) -> CollectorRegistry:
     """A registry of this server's own: two servers in one process do not mix."""
     made = CollectorRegistry()
-    made.register(_ServerCollector(core))
+    made.register(_ServerCollector(server))
     return made
 
 
@@ -51,32 +51,32 @@ def render(from_: CollectorRegistry) -> bytes:
 
 
 class _ServerCollector(Collector):
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, server: Observed) -> None:
+        self._server = server
         self._started_seconds = time.time()
 
     def collect(self) -> Iterator[Metric]:
-        core = self._core
+        server = self._server
         yield _gauge("start_time_seconds", "when this server started, since the epoch", self._started_seconds)
-        yield _gauge("draining", "1 while the server takes nothing new", float(core.catalogue.draining))
+        yield _gauge("draining", "1 while the server takes nothing new", float(server.catalogue.draining))
         yield from self._pools()
         for name, text in _COUNTERS.items():
-            yield _counter(name, text, getattr(core.counters, name))
-        yield _counter("spilled_frames", "record batches moved to disk", core.spiller.spilled_frames)
-        yield _counter("spilled_bytes", "bytes moved to disk", core.spiller.spilled_bytes)
-        trouble = float(core.spiller.trouble is not None)
+            yield _counter(name, text, getattr(server.counters, name))
+        yield _counter("spilled_frames", "record batches moved to disk", server.spiller.spilled_frames)
+        yield _counter("spilled_bytes", "bytes moved to disk", server.spiller.spilled_bytes)
+        trouble = float(server.spiller.trouble is not None)
         yield _gauge("disk_trouble", "1 while the disk refuses to take frames", trouble)
         failures = CounterMetricFamily(
             PREFIX + "task_failures", "failures of the server's own tasks", labels=["task"]
         )
-        for task, number in core.background.failures.items():
+        for task, number in server.background.failures.items():
             failures.add_metric([task], number)
         yield failures
         yield from self._datasets()
         yield from self._waits()
 
     def _pools(self) -> Iterator[Metric]:
-        memory, disk = self._core.budget.memory, self._core.budget.disk
+        memory, disk = self._server.catalogue.budget.memory, self._server.catalogue.budget.disk
         pools = [("all", memory), *((account.name, account) for account in memory.accounts())]
         yield _by_account("memory_used_bytes", "bytes held in RAM", pools, lambda pool: pool.used_bytes)
         yield _by_account("memory_limit_bytes", "their limit", pools, lambda pool: pool.limit_bytes or 0)
@@ -89,20 +89,20 @@ class _ServerCollector(Collector):
 
     def _datasets(self) -> Iterator[Metric]:
         kinds: Counter[str] = Counter({kind.value: 0 for kind in Kind})
-        for dataset in self._core.catalogue:
+        for dataset in self._server.catalogue:
             kinds[dataset.kind.value] += 1
-        lag_bytes = max((each.lag_bytes for each in self._core.readers), default=0)
+        lag_bytes = max((each.lag_bytes for each in self._server.delivery.readers), default=0)
         family = GaugeMetricFamily(PREFIX + "datasets", "datasets that a name leads to", labels=["kind"])
         for kind, number in kinds.items():
             family.add_metric([kind], number)
         yield family
-        yield _gauge("subscriptions", "readers that are attached", len(self._core.readers))
+        yield _gauge("subscriptions", "readers that are attached", len(self._server.delivery.readers))
         yield _gauge("subscription_lag_max_bytes", "what the slowest reader has not taken yet", lag_bytes)
 
     def _waits(self) -> Iterator[Metric]:
         numbers: Counter[str] = Counter()
         longest: dict[str, float] = {}
-        for wait in self._core.waits.listed():
+        for wait in self._server.waits.listed():
             what = str(wait["waiting_for"])
             numbers[what] += 1
             longest.setdefault(what, float(wait["seconds"]))

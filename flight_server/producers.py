@@ -17,18 +17,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .core import Core
+from .admission import Admission
 from .errors import ProducerStalled
 from .protocol import PutCommand
 
 
 class Producer:
-    """The client of one put. ``puts.receive`` sets ``command`` when it knows it."""
+    """The client of one put. The receiver sets ``command`` when it knows it.
 
-    def __init__(self, core: Core, peer: str) -> None:
+    Args:
+        idle_seconds: how long it may be silent between messages; None for ever.
+        stall_seconds: how long no byte may come inside a message.
+    """
+
+    def __init__(
+        self, admission: Admission, peer: str, *, idle_seconds: float | None, stall_seconds: float
+    ) -> None:
         self.peer = peer
         self.command: PutCommand | None = None
-        self._core = core
+        self.idle_seconds = idle_seconds
+        self.stall_seconds = stall_seconds
+        self._admission = admission
 
     def __str__(self) -> str:
         command = self.command
@@ -40,24 +49,14 @@ class Producer:
             part = f"partition {command.partition or 0}"
         return f"dataset {command.dataset!r} {part} (from {self.peer})"
 
-    @property
-    def idle_seconds(self) -> float | None:
-        """How long it may be silent between messages; None for ever."""
-        return self._core.settings.put_idle_seconds or None
-
-    @property
-    def stall_seconds(self) -> float:
-        """How long no byte may come inside a message."""
-        return self._core.settings.stall_seconds
-
     async def room(self) -> None:
         """Return when the server may read the next message."""
-        await self._core.room_for_arrivals(self.peer)
+        await self._admission.room_for_arrivals(self.peer)
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
         """List the wait for its next message."""
-        with self._core.waits.enter(
+        with self._admission.waits.enter(
             "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **self._facts()
         ):
             yield

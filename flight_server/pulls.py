@@ -43,7 +43,9 @@ from typing import Any
 
 import structlog
 
-from .core import Core
+from .admission import Admission
+from .background import Background
+from .counters import Counters
 from .dataset import Dataset
 from .errors import (
     FlightShuffleError,
@@ -53,6 +55,7 @@ from .errors import (
     Unavailable,
 )
 from .frame_builder import FrameBuilder
+from .metadata import Metadata
 from .partition import Partition, PartitionState
 from .protocol import CreateRequest
 from .repetition import Repetition
@@ -73,6 +76,21 @@ class _Running:
     epoch: int
 
 
+@dataclass(frozen=True)
+class Pulling:
+    """What all pulls of a server share.
+
+    Args:
+        failure_seconds: how long a failed pull is remembered.
+    """
+
+    admission: Admission
+    background: Background
+    counters: Counters
+    metadata: Metadata
+    failure_seconds: float
+
+
 class Pulls:
     """The pulls of one dataset.
 
@@ -83,13 +101,13 @@ class Pulls:
 
     def __init__(
         self,
-        core: Core,
+        pulling: Pulling,
         source: Source,
         request: CreateRequest,
         renew: Callable[[Dataset], Awaitable[None]],
     ) -> None:
         self.request = request
-        self._core = core
+        self._pulling = pulling
         self._source = source
         self._renew = renew
         self._running: dict[int, _Running] = {}
@@ -107,8 +125,8 @@ class Pulls:
             if running is not None:
                 running.task.cancel()
             self._started += 1
-            self._core.counters.pulls += 1
-            task = self._core.background.start(
+            self._pulling.counters.pulls += 1
+            task = self._pulling.background.start(
                 self._pull(dataset, partition, partition.epoch, running),
                 f"pull of {dataset.name!r} partition {index}",
             )
@@ -126,7 +144,7 @@ class Pulls:
 
     def _remembered(self, index: int) -> bool:
         failed_at = self._failed_at.get(index)
-        seconds = self._core.settings.source_failure_seconds
+        seconds = self._pulling.failure_seconds
         return failed_at is not None and asyncio.get_running_loop().time() < failed_at + seconds
 
     async def _pull(
@@ -149,7 +167,7 @@ class Pulls:
         except Exception as error:  # noqa: BLE001  # readers wait for the pull, and get any error as its cause
             if _fillable(partition, epoch):
                 self._failed_at[index] = asyncio.get_running_loop().time()
-                self._core.counters.pulls_failed += 1
+                self._pulling.counters.pulls_failed += 1
                 partition.fail(self._cause(partition, error))
             # From here on the next reader may start the next pull, also while the source is renewed.
             self._leave(index)
@@ -164,28 +182,28 @@ class Pulls:
             del self._running[index]
 
     async def _publish_all(self, dataset: Dataset, partition: Partition, epoch: int) -> None:
-        core, index = self._core, partition.index
+        pulling, index = self._pulling, partition.index
         who: dict[str, Any] = {
             "dataset": dataset.name,
             "partition": index,
             "peer": self._source.describe(index),
         }
         repeated = self._repetitions[index].begin()
-        builder = FrameBuilder(core.budget.metadata, dataset.name, index)
+        builder = FrameBuilder(pulling.metadata, dataset.name, index)
         async with aclosing(self._source.pull(index, lambda: partition.so_far)) as arriving:
             while True:
-                await core.room_for_arrivals(who["peer"])
-                with core.waits.enter("source", **who):
+                await pulling.admission.room_for_arrivals(who["peer"])
+                with pulling.admission.waits.enter("source", **who):
                     pulled = await anext(arriving, None)
                 if pulled is None:
                     break
                 repeated.check(pulled.accepted.crc32c)
-                room = await core.admit(pulled.kept_bytes, **who)
+                room = await pulling.admission.admit(pulled.kept_bytes, **who)
                 _check(partition, epoch)
                 frame = builder.add(pulled, room)
                 if frame is not None:
                     partition.publish(frame)
-                    core.counters.frame_in(frame)
+                    pulling.counters.frame_in(frame)
                     dataset.touch()
                 del pulled, room, frame  # they may be spilled while the next one is awaited
         repeated.end()

@@ -1,6 +1,6 @@
 """Writing: what a DoPut's messages become.
 
-Guarantee: nothing is stored before it was checked (``decoder``), counted and admitted (``core.admit``);
+Guarantee: nothing is stored before it was checked (``decoder``), counted and admitted (``admission``);
 and a producer that breaks off, is refused or commits other totals than arrived leaves nothing behind:
 its partition fails, or its attempt is discarded.
 
@@ -33,12 +33,13 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import flight
 
-from .budget import reserve
+from .admission import Admission
 from .checksums import message_crc32c, running_crc32c, sent_crc32c
 from .control import check_size
-from .core import Core
+from .counters import Counters
 from .dataset_names import check_dataset_name
 from .decoder import Accepted, FrameDecoder, Inspected, SchemaMessage
+from .durability import Durability
 from .errors import BadFrame, Conflict, DamagedMessage, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frame_builder import Checked, FrameBuilder
 from .memory import Reservation
@@ -101,52 +102,92 @@ def parse_descriptor(data: bytes) -> PutCommand:
     raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
 
 
-async def receive(
-    core: Core, messages: AsyncIterator[bytes], producer: Producer, answers: PutAnswers
-) -> None:
-    """Take one put from its first message to its end.
+class PutReceiver:
+    """Takes puts, from both lanes; see the module's text.
 
     Args:
-        messages: FlightData as it came; its end may be the client's, or that of a broken call.
-        producer: the client; it is told of the put's command.
-        answers: tells which of the two it was, and takes the answers.
-
-    Raises:
-        FlightShuffleError: the put was refused or failed; nothing of it is left.
+        full_validation: check every offset and text of a batch, not only its shape.
+        idle_seconds, stall_seconds: see :class:`~flight_server.producers.Producer`.
     """
-    put = _Put(core, producer, answers)
-    try:
-        async for message in messages:
-            await put.take(message)
-            del message  # while the next one is awaited, only its frame may hold it
-        await put.end()
-    except FlightShuffleError as error:
-        put.abort(error)
-        raise
-    except BaseException:
-        # The client broke off (cancellation) or this is a bug; readers learn what it means for them.
-        put.abort(None)
-        raise
+
+    def __init__(
+        self,
+        admission: Admission,
+        durability: Durability,
+        counters: Counters,
+        *,
+        max_message_bytes: int,
+        max_schema_bytes: int,
+        full_validation: bool,
+        idle_seconds: float | None,
+        stall_seconds: float,
+    ) -> None:
+        self.admission = admission
+        self.durability = durability
+        self.counters = counters
+        self.max_message_bytes = max_message_bytes
+        self._max_schema_bytes = max_schema_bytes
+        self._full_validation = full_validation
+        self._idle_seconds = idle_seconds
+        self._stall_seconds = stall_seconds
+
+    def producer(self, peer: str) -> Producer:
+        """A client that begins a put now."""
+        return Producer(
+            self.admission, peer, idle_seconds=self._idle_seconds, stall_seconds=self._stall_seconds
+        )
+
+    def decoder(self) -> FrameDecoder:
+        """For the messages of one put."""
+        return FrameDecoder(
+            max_message_bytes=self.max_message_bytes,
+            full_validation=self._full_validation,
+            max_schema_bytes=self._max_schema_bytes,
+        )
+
+    async def receive(self, messages: AsyncIterator[bytes], producer: Producer, answers: PutAnswers) -> None:
+        """Take one put from its first message to its end.
+
+        Args:
+            messages: FlightData as it came; its end may be the client's, or that of a broken call.
+            producer: the client; it is told of the put's command.
+            answers: tells which of the two it was, and takes the answers.
+
+        Raises:
+            FlightShuffleError: the put was refused or failed; nothing of it is left.
+        """
+        put = _Put(self, producer, answers)
+        try:
+            async for message in messages:
+                await put.take(message)
+                del message  # while the next one is awaited, only its frame may hold it
+            await put.end()
+        except FlightShuffleError as error:
+            put.abort(error)
+            raise
+        except BaseException:
+            # The client broke off (cancellation) or this is a bug; readers learn what it means for them.
+            put.abort(None)
+            raise
 
 
 class _Put:
-    def __init__(self, core: Core, producer: Producer, answers: PutAnswers) -> None:
-        self._core = core
+    def __init__(self, receiver: PutReceiver, producer: Producer, answers: PutAnswers) -> None:
+        self._receiver = receiver
+        self._admission = receiver.admission
+        self._durability = receiver.durability
+        self._catalogue = receiver.durability.catalogue
         self._producer = producer
         self._peer = producer.peer
         self._answers = answers
-        self._decoder = FrameDecoder(
-            max_message_bytes=core.max_message_bytes,
-            full_validation=core.settings.full_validation,
-            max_schema_bytes=core.max_schema_bytes,
-        )
+        self._decoder = receiver.decoder()
         self._command: PutCommand | None = None
         self._sink: Sink | None = None
         self._builder: FrameBuilder | None = None  # from the schema on, as the sink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
         self._schema_room: Reservation | None = None
-        core.counters.puts += 1
+        receiver.counters.puts += 1
 
     async def take(self, message: bytes) -> None:
         if self._command is None:
@@ -170,9 +211,10 @@ class _Put:
         before = self._running_crc32c
         self._running_crc32c = running_crc32c(before, accepted.sent_crc32c)
         if accepted.schema is not None:
-            schema = self._core.catalogue.schemas.hold(accepted.schema, self._command.dataset)
+            dataset = self._command.dataset
+            schema = self._catalogue.schemas.hold(accepted.schema, dataset)
             self._sink = self._open(self._command, schema)
-            self._builder = FrameBuilder(self._core.budget.metadata, self._command.dataset)
+            self._builder = FrameBuilder(self._catalogue.budget.metadata, dataset)
             return
         if accepted.kind is MessageKind.NONE:
             await self._metadata_only(accepted.metadata, before)
@@ -181,7 +223,7 @@ class _Put:
         if self._commit_seen:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
         checked = Checked(message, accepted)
-        reservation = await self._core.admit(
+        reservation = await self._admission.admit(
             checked.kept_bytes,
             dataset=self._command.dataset,
             partition=self._command.partition,
@@ -200,17 +242,14 @@ class _Put:
                 if inspected.costly
                 else measure(inspected.parts)
             )
-            self._schema_room = self._core.catalogue.schemas.room(size.object_bytes, self._command.dataset)
+            self._schema_room = self._catalogue.schemas.room(size.object_bytes, self._command.dataset)
         if not inspected.costly:
             return self._decoder.decode(inspected, self._answers.checksum)
-        room = await reserve(
-            self._core.budget.arrivals,
+        room = await self._admission.arrival(
             max(size_bytes, inspected.decoded_bytes),
-            self._core.waits,
             dataset=self._command.dataset,
             partition=self._command.partition,
             peer=self._peer,
-            deadline_seconds=self._core.settings.budget_deadline_seconds,
         )
         return await asyncio.to_thread(_decode, self._decoder, inspected, self._answers.checksum, room)
 
@@ -245,13 +284,13 @@ class _Put:
         return str(self._producer)
 
     def _open(self, command: PutCommand, schema: SchemaMessage) -> Sink:
-        self._core.catalogue.check_open()
+        self._catalogue.check_open()
         if command.mode != "overwrite":
-            known = self._core.catalogue.get(command.dataset)
+            known = self._catalogue.get(command.dataset)
             if known is not None and known.kind is Kind.SHUFFLE:
                 if command.generation is not None:
-                    self._core.catalogue.find(command.dataset, command.generation)
-                return AttemptSink(self._core, command, known, schema)
+                    self._catalogue.find(command.dataset, command.generation)
+                return AttemptSink(self._durability, command, known, schema)
             if known is not None and known.kind is not Kind.STREAM:
                 raise Conflict(
                     f"dataset {known.name!r} is of kind {known.kind.value!r}, which nobody puts into; "
@@ -259,8 +298,8 @@ class _Put:
                     dataset=known.name,
                 )
             if known is None and command.producer not in (None, 0):
-                self._core.catalogue.find(command.dataset)
-        return StreamSink(self._core, command, schema)
+                self._catalogue.find(command.dataset)
+        return StreamSink(self._durability, command, schema)
 
     def _check_first(self, message: bytes) -> None:
         """Compare the first message, which says whose it is, before any of it is believed."""
@@ -316,7 +355,7 @@ class _Put:
             return
         metadata = checked.accepted.metadata
         sink.publish(sink.place(metadata), frame)
-        self._core.counters.frame_in(frame)
+        self._receiver.counters.frame_in(frame)
         sink.dataset.touch()
         if metadata and self._command is not None and self._command.attempt is None:
             self._answers.put(metadata)

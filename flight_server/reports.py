@@ -27,20 +27,37 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .background import Background
 from .broadcast import Subscription
-from .core import Core
+from .catalogue import Catalogue
+from .counters import Counters
 from .dataset import Dataset
 from .dataset_names import check_dataset_name
+from .delivery import Delivery
 from .frames import Frame
 from .memory import MemoryPool
 from .slices import in_slices
+from .spiller import Spiller
 from .strict_json import Fields, parse_json
+from .waits import Waits
 
 MAX_PAGE = 1000
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
 _MAX_FIRST = 1 << 31
 _NUMBER = re.compile("[0-9]{1,15}")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What reports and metrics read: the parts of one server that count."""
+
+    catalogue: Catalogue
+    waits: Waits
+    spiller: Spiller
+    background: Background
+    counters: Counters
+    delivery: Delivery
 
 
 @dataclass(frozen=True)
@@ -90,25 +107,25 @@ class Page:
         return slice(self.first, self.first + self.limit)
 
 
-async def statistics(core: Core, page: Page) -> dict[str, Any]:
+async def statistics(server: Observed, page: Page) -> dict[str, Any]:
     """Everything that is counted.
 
     Raises:
         NotFound: there is no such dataset.
     """
-    readers = Counter(reader.dataset for reader in core.readers.values())
-    answer = _of_server(core)
+    readers = Counter(reader.dataset for reader in server.delivery.readers.values())
+    answer = _of_server(server)
     if page.dataset is not None:
-        dataset = core.catalogue.find(page.dataset)
+        dataset = server.catalogue.find(page.dataset)
         summary = await _summary(dataset, readers[dataset.name])
         return {
             **answer,
             **page.head(dataset.partition_count),
-            "datasets": {dataset.name: {**summary, **await _details(core, dataset, page)}},
+            "datasets": {dataset.name: {**summary, **await _details(server, dataset, page)}},
         }
-    listed = core.catalogue.listed("")
+    listed = server.catalogue.listed("")
     answer |= page.head(len(listed))
-    answer["slowest_readers"] = _slowest(core)
+    answer["slowest_readers"] = _slowest(server)
     answer["datasets"] = {
         dataset.name: await _summary(dataset, readers[dataset.name])
         async for dataset in in_slices(listed[page.part])
@@ -116,9 +133,9 @@ async def statistics(core: Core, page: Page) -> dict[str, Any]:
     return answer
 
 
-async def datasets(core: Core, prefix: str, page: Page) -> dict[str, Any]:
+async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
     """What there is under a prefix of names."""
-    listed = core.catalogue.listed(prefix)
+    listed = server.catalogue.listed(prefix)
     rows = []
     async for dataset in in_slices(listed[page.part]):
         totals = await _totals(dataset)
@@ -137,10 +154,10 @@ async def datasets(core: Core, prefix: str, page: Page) -> dict[str, Any]:
     return {**page.head(len(listed)), "datasets": rows}
 
 
-def why(core: Core, page: Page) -> dict[str, Any]:
+def why(server: Observed, page: Page) -> dict[str, Any]:
     """Each wait that lasts, and what the disk refuses."""
-    waits, count = core.waits.listed(page.dataset, page.part), core.waits.count(page.dataset)
-    return {**page.head(count), "waits": waits, "disk_trouble": core.spiller.trouble}
+    waits, count = server.waits.listed(page.dataset, page.part), server.waits.count(page.dataset)
+    return {**page.head(count), "waits": waits, "disk_trouble": server.spiller.trouble}
 
 
 @dataclass
@@ -196,7 +213,7 @@ async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
     }
 
 
-async def _details(core: Core, dataset: Dataset, page: Page) -> dict[str, Any]:
+async def _details(server: Observed, dataset: Dataset, page: Page) -> dict[str, Any]:
     wanted = range(page.first, page.first + page.limit)
     made = {each.index: each async for each in in_slices(dataset.partitions()) if each.index in wanted}
     partitions = {}
@@ -211,7 +228,7 @@ async def _details(core: Core, dataset: Dataset, page: Page) -> dict[str, Any]:
             "resident_bytes": partition.resident_bytes,
             "frames_left": partition.frames_left,
             "readers": len(subscriptions),
-            "subscriptions": [_reader(core, each) for each in subscriptions[: page.limit]],
+            "subscriptions": [_reader(server, each) for each in subscriptions[: page.limit]],
         }
     return {
         "attempts": [
@@ -228,8 +245,8 @@ async def _details(core: Core, dataset: Dataset, page: Page) -> dict[str, Any]:
     }
 
 
-def _reader(core: Core, subscription: Subscription[Frame]) -> dict[str, Any]:
-    reader = core.readers.get(subscription)
+def _reader(server: Observed, subscription: Subscription[Frame]) -> dict[str, Any]:
+    reader = server.delivery.readers.get(subscription)
     return {
         "peer": None if reader is None else reader.peer,
         "position": subscription.position,
@@ -237,30 +254,32 @@ def _reader(core: Core, subscription: Subscription[Frame]) -> dict[str, Any]:
     }
 
 
-def _slowest(core: Core) -> list[dict[str, Any]]:
-    slowest = heapq.nlargest(SLOWEST_READERS, core.readers, key=lambda each: each.lag_bytes)
+def _slowest(server: Observed) -> list[dict[str, Any]]:
+    slowest = heapq.nlargest(SLOWEST_READERS, server.delivery.readers, key=lambda each: each.lag_bytes)
     return [
         {
-            "dataset": core.readers[each].dataset,
-            "partition": core.readers[each].partition,
-            **_reader(core, each),
+            "dataset": server.delivery.readers[each].dataset,
+            "partition": server.delivery.readers[each].partition,
+            **_reader(server, each),
         }
         for each in slowest
     ]
 
 
-def _of_server(core: Core) -> dict[str, Any]:
+def _of_server(server: Observed) -> dict[str, Any]:
     return {
-        "memory": _pool(core.budget.memory),
-        "disk": {**_pool(core.budget.disk), "trouble": core.spiller.trouble},
-        "spilled_frames": core.spiller.spilled_frames,
-        "spilled_bytes": core.spiller.spilled_bytes,
-        "draining": core.catalogue.draining,
-        "waits": len(core.waits),
-        **asdict(core.counters),
-        "task_failures": dict(core.background.failures),
-        "quarantine": [each.to_json() for each in core.catalogue.disk.disposal.quarantine[:MAX_NAMED_FILES]],
-        "foreign_files": core.catalogue.disk.foreign[:MAX_NAMED_FILES],
+        "memory": _pool(server.catalogue.budget.memory),
+        "disk": {**_pool(server.catalogue.budget.disk), "trouble": server.spiller.trouble},
+        "spilled_frames": server.spiller.spilled_frames,
+        "spilled_bytes": server.spiller.spilled_bytes,
+        "draining": server.catalogue.draining,
+        "waits": len(server.waits),
+        **asdict(server.counters),
+        "task_failures": dict(server.background.failures),
+        "quarantine": [
+            each.to_json() for each in server.catalogue.disk.disposal.quarantine[:MAX_NAMED_FILES]
+        ],
+        "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
     }
 
 

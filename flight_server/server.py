@@ -50,14 +50,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from . import allocator, config, host_directory, reflection
 from .addresses import AddressRefused, bind, bracketed
-from .budget import Budget
-from .catalogue import Catalogue
-from .core import Core
 from .data_dir import DataDir, raise_open_files_limit
-from .disk import Disk
-from .http import HttpServer
+from .memory import MemoryPool
+from .node import Node
 from .recovery import recover
-from .service import LAST_WORDS_SECONDS, SERVICE, FlightService
+from .service import LAST_WORDS_SECONDS, SERVICE
 
 ACCEPT_PATIENCE_SECONDS = 24 * 3600
 CALLS_OF_A_CONNECTION = 10_000
@@ -79,32 +76,24 @@ class Server:
 
     def __init__(self, settings: config.Settings) -> None:
         self.settings = settings
+        self.node = Node(settings)
+        self.catalogue = self.node.catalogue
         self._data_dir: DataDir | None = None
-        budget = Budget(
-            int(settings.memory_limit), None if settings.disk_limit is None else int(settings.disk_limit)
-        )
-        self.catalogue = Catalogue(
-            budget,
-            Disk(budget.disk, segment_bytes=int(settings.segment_size)),
-            lease_seconds=settings.lease_seconds,
-            max_datasets=settings.max_datasets,
-        )
-        self.core = Core(settings, budget, self.catalogue)
         self._health = health.aio.HealthServicer()
         self._grpc: grpc.aio.Server | None = None
-        self._http = HttpServer(self.core)
+        self._http = self.node.http_server()
         self._grace_seconds = 0.0
         # What stops the parts that exist, the last one started first.
         self._parts = AsyncExitStack()
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
         self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
-        self._parts.push_async_callback(self.core.background.stop)
+        self._parts.push_async_callback(self.node.background.stop)
 
     @property
     def location(self) -> str:
         """Where clients reach the gRPC lane."""
-        assert self.core.location is not None
-        return self.core.location
+        assert self.node.locations.grpc is not None
+        return self.node.locations.grpc
 
     async def start(self) -> None:
         """Listen. After this, clients are served.
@@ -130,16 +119,16 @@ class Server:
             raise
         self._grpc = grpc.aio.server(options=self._options())
         self._parts.push_async_callback(self._stop_lanes)
-        self._grpc.add_generic_rpc_handlers((FlightService(self.core).handlers(),))
+        self._grpc.add_generic_rpc_handlers((self.node.flight_service().handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.offer(self._grpc, SERVICE)
         port = self._listen()
         scheme = "grpc+tls" if settings.tls_cert is not None else "grpc"
-        self.core.location = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
+        self.node.locations.grpc = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
         if settings.http_port >= 0:
             port = await self._http.start(settings.host, settings.http_port, self._tls())
             scheme = "https" if settings.tls_cert is not None else "http"
-            self.core.http_location = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
+            self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
         await self._grpc.start()
         self._keep_duties()
         for name in ("", SERVICE):
@@ -149,11 +138,11 @@ class Server:
         """Serve until SIGTERM, SIGINT, the action ``drain``, or the end of the parent; then stop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.core.drain_requested.set)
+            loop.add_signal_handler(number, self.node.drain_requested.set)
         if self.settings.exit_with_parent:
-            self.core.background.keep(self._watch_parent, "parent")
+            self.node.background.keep(self._watch_parent, "parent")
         try:
-            await self.core.drain_requested.wait()
+            await self.node.drain_requested.wait()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -164,7 +153,7 @@ class Server:
         self.catalogue.draining = True
         if self._grpc is not None:
             await self._health.enter_graceful_shutdown()
-        await self.core.running.end(grace_seconds)
+        await self.node.running.end(grace_seconds)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()
 
@@ -182,7 +171,9 @@ class Server:
         recovered = recover(self.catalogue)
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
-            self.core.budget.disk.limit_bytes = recovered.disk_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
+            self.catalogue.budget.disk.limit_bytes = recovered.disk_bytes + int(
+                free_bytes * DEFAULT_DISK_SHARE
+            )
         if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
 
@@ -225,7 +216,7 @@ class Server:
         return [
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", self.core.max_message_bytes + _HARD_MESSAGE_SLACK_BYTES),
+            ("grpc.max_receive_message_length", self.node.max_message_bytes + _HARD_MESSAGE_SLACK_BYTES),
             # A connection that does not say that it speaks HTTP/2; 2 minutes by default.
             ("grpc.server_handshake_timeout_ms", int(self.settings.stall_seconds * 1000)),
             # No compressed messages (bit 0 is "identity"): a small one could become max_message many times over.
@@ -258,12 +249,12 @@ class Server:
         return socket.gethostname() if everywhere else self.settings.host
 
     def _keep_duties(self) -> None:
-        keep, core = self.core.background.keep, self.core
-        keep(core.spiller.run, "spiller")
-        heap = _Heap(core, int(self.settings.memory_limit))
+        keep, node = self.node.background.keep, self.node
+        keep(node.spiller.run, "spiller")
+        heap = _Heap(node.catalogue.budget.memory, int(self.settings.memory_limit))
         for name, duty in (
             ("heap", heap.give_back),
-            ("stalled_readers", _at_once(core.end_stalled_readers)),
+            ("stalled_readers", _at_once(node.eviction.look)),
             ("leases", _at_once(self._expire)),
             ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
@@ -290,7 +281,7 @@ class Server:
             await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
             while await reader.read(4096):
                 pass
-        self.core.drain_requested.set()
+        self.node.drain_requested.set()
 
 
 class _Heap:
@@ -300,8 +291,8 @@ class _Heap:
     ``KEEP_FREED_SECONDS``, and so may hold again. Far below the limit a quarter more does not matter.
     """
 
-    def __init__(self, core: Core, limit_bytes: int) -> None:
-        self._memory = core.budget.memory
+    def __init__(self, memory: MemoryPool, limit_bytes: int) -> None:
+        self._memory = memory
         self._limit_bytes = limit_bytes
         self._settled_bytes = allocator.resident_bytes()
         self._lately_bytes: deque[int] = deque(maxlen=int(KEEP_FREED_SECONDS / HOUSEKEEPING_SECONDS))

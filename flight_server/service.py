@@ -34,12 +34,11 @@ from typing import Any
 import grpc
 import structlog
 
-from . import gets, infos, puts, wire
-from .actions import run as run_action
+from . import gets, infos, wire
+from .actions import Actions
 from .answers import GrpcAnswers
 from .auth import authorize, check
 from .control import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
-from .core import Core
 from .dataset import Dataset
 from .errors import (
     ERROR_TRAILER,
@@ -49,9 +48,14 @@ from .errors import (
     Unauthenticated,
     Unsupported,
 )
+from .gets import Reads
+from .infos import Locations
 from .producers import Producer
 from .protocol import ACTIONS, Ticket
+from .puts import PutReceiver, parse_descriptor
 from .readback import Reader
+from .running import Running
+from .turns import Turns
 
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
@@ -71,8 +75,27 @@ Handler = Callable[..., Awaitable[Any]]
 class FlightService:
     """The handlers of one server. ``handlers()`` is what grpc.aio registers."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self,
+        reads: Reads,
+        puts: PutReceiver,
+        actions: Actions,
+        locations: Locations,
+        running: Running,
+        *,
+        token: str | None,
+        max_schema_bytes: int,
+    ) -> None:
+        self._reads = reads
+        self._puts = puts
+        self._actions = actions
+        self._locations = locations
+        self._running = running
+        self._catalogue = puts.durability.catalogue
+        self._waits = puts.admission.waits
+        self._turns = Turns()
+        self._token = token
+        self._max_schema_bytes = max_schema_bytes
 
     def handlers(self) -> Any:
         """The generic handler for grpc.aio."""
@@ -108,7 +131,7 @@ class FlightService:
 
         async def guarded(request: Any, context: Context) -> Any:
             try:
-                async with self._core.running.call():
+                async with self._running.call():
                     if authorized:
                         self._authorize(context)
                     if isinstance(request, bytes):
@@ -137,7 +160,7 @@ class FlightService:
 
     def _authorize(self, context: Context) -> None:
         header, legacy = _metadata(context, "authorization"), _metadata(context, "auth-token-bin")
-        authorize(self._core.settings.token, header, None if legacy is None else legacy.encode("latin-1"))
+        authorize(self._token, header, None if legacy is None else legacy.encode("latin-1"))
 
     async def handshake(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Exchange credentials for the token: as the header ``authorization`` for those that gave it themselves;
@@ -150,7 +173,7 @@ class FlightService:
             raise Unauthenticated(f"the handshake has not ended within {HANDSHAKE_SECONDS:g} s") from None
 
     async def _shake_hands(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        token = self._core.settings.token
+        token = self._token
         if token is not None:
             by_message = _metadata(context, "authorization") is None
             if by_message:
@@ -176,16 +199,16 @@ class FlightService:
             raise InvalidRequest(
                 "the criteria is a prefix of dataset names, so it must be UTF-8 text"
             ) from None
-        for dataset in self._core.catalogue.listed(prefix):
+        for dataset in self._catalogue.listed(prefix):
             try:
-                info = await infos.flight_info(self._core, dataset)
+                info = await infos.flight_info(self._locations, dataset)
             except FlightShuffleError:
                 continue
             await context.write(info)
 
     async def get_flight_info(self, request: bytes, context: Context) -> bytes:
         """The FlightInfo of one dataset."""
-        return await infos.flight_info(self._core, self._described(request))
+        return await infos.flight_info(self._locations, self._described(request))
 
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
         """The PollInfo of one dataset, as soon as something in it has changed, at most POLL_SECONDS later."""
@@ -194,37 +217,37 @@ class FlightService:
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
         if dataset.filling and dataset.failure is None:
             with (
-                self._core.waits.enter(
+                self._waits.enter(
                     "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
                 ),
                 suppress(TimeoutError),
             ):
                 async with asyncio.timeout(patience):
                     await dataset.changes.next()
-        return await infos.poll_info(self._core, dataset)
+        return await infos.poll_info(self._locations, dataset)
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
         """The SchemaResult of one dataset."""
         dataset = self._described(request)
-        schema = await gets.schema_of(self._core, dataset, Reader(dataset.name, 0, context.peer()))
+        schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
         return wire.field(1, wire.encapsulate(schema.header))
 
     def _described(self, request: bytes) -> Dataset:
-        return self._core.catalogue.find(puts.parse_descriptor(request).dataset)
+        return self._catalogue.find(parse_descriptor(request).dataset)
 
     # Data
 
     async def do_get(self, request: bytes, context: Context) -> None:
         """One partition: the schema at once, then each frame as it was stored; totals in the trailers."""
-        self._core.catalogue.check_open()
+        self._catalogue.check_open()
         ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))
-        dataset, index = self._core.catalogue.resolve(ticket)
+        dataset, index = self._catalogue.resolve(ticket)
         dataset.touch()
         reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
         await context.send_initial_metadata(tuple(gets.head_of_read(dataset)))
-        schema = await gets.schema_of(self._core, dataset, reader)
+        schema = await self._reads.schema_of(dataset, reader)
         await context.write(wire.flight_data(schema.header))
-        async with aclosing(gets.read(self._core, dataset, reader, ticket.from_)) as runs:
+        async with aclosing(self._reads.read(dataset, reader, ticket.from_)) as runs:
             async for run in runs:
                 await self._send(run, reader, context)
         totals = dataset.partition(index).totals
@@ -234,15 +257,15 @@ class FlightService:
     async def _send(self, run: gets.Run, reader: Reader, context: Context) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.
         for outgoing in run:
-            await self._core.turns.take(outgoing.message.size_bytes)
-            await self._core.deliver(context.write, outgoing.data, reader, room=outgoing.room)
+            await self._turns.take(outgoing.message.size_bytes)
+            await self._reads.delivery.deliver(context.write, outgoing.data, reader, room=outgoing.room)
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """One producer; see ``puts``."""
-        self._core.catalogue.check_open()
-        producer = Producer(self._core, context.peer())
+        self._catalogue.check_open()
+        producer = self._puts.producer(context.peer())
         async with GrpcAnswers(context) as answers, aclosing(self._messages(context, producer)) as messages:
-            await puts.receive(self._core, messages, producer, answers)
+            await self._puts.receive(messages, producer, answers)
 
     async def _messages(self, context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
         """The client's messages, read only while there is room for what has already arrived.
@@ -275,11 +298,11 @@ class FlightService:
             action = wire.bytes_field(request, 1, "Action").decode()
         except UnicodeDecodeError:
             raise InvalidRequest("the action's name is not UTF-8 text") from None
-        check_size(len(request), f"the action {action!r}", action_limit_bytes(self._core, action))
+        check_size(len(request), f"the action {action!r}", action_limit_bytes(action, self._max_schema_bytes))
         body = wire.bytes_field(request, 2, "Action")
         del request
-        async with counted(self._core, action, body, context.peer()):
-            answer = await run_action(self._core, action, body)
+        async with counted(self._puts.admission, action, body, context.peer()):
+            answer = await self._actions.run(action, body)
         await context.write(wire.field(1, answer))
 
     async def list_actions(self, request: bytes, context: Context) -> None:

@@ -16,10 +16,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from .attempts import Attempt
-from .core import Core
 from .dataset import Dataset
 from .decoder import SchemaMessage
-from .durability import persist
+from .durability import Durability
 from .errors import Conflict, FlightShuffleError, InvalidRequest, ProducerFailed
 from .frames import Frame
 from .partition import Partition
@@ -52,8 +51,8 @@ class Sink(Protocol):
 class StreamSink:
     """The one producer of one partition."""
 
-    def __init__(self, core: Core, command: PutCommand, schema: SchemaMessage) -> None:
-        self._core = core
+    def __init__(self, durability: Durability, command: PutCommand, schema: SchemaMessage) -> None:
+        self._durability = durability
         self._overwrites = command.mode == "overwrite"
         self._replaces = command.generation if self._overwrites else None
         self._must_commit = command.attempt is not None
@@ -68,7 +67,7 @@ class StreamSink:
         self.dataset.describe(schema)
 
     def _find(self, command: PutCommand, schema: SchemaMessage, index: int) -> Dataset:
-        catalogue = self._core.catalogue
+        catalogue = self._durability.catalogue
         request = CreateRequest(command.dataset)
         if command.mode == "overwrite":
             catalogue.check_open()
@@ -143,7 +142,7 @@ class StreamSink:
     async def _seal(self) -> None:
         if self.dataset.durable:
             index = self._partition.index
-            await persist(self._core, self.dataset, [index], self._finish, self._check_name)
+            await self._durability.persist(self.dataset, [index], self._finish, self._check_name)
         else:
             self._finish()
 
@@ -151,7 +150,7 @@ class StreamSink:
         self._check_name()
         self.dataset.end_stream(self._partition)
         if self._overwrites:
-            self._core.catalogue.install(self.dataset)
+            self._durability.catalogue.install(self.dataset)
 
     def _check_name(self) -> None:
         """An overwrite can take the name now.
@@ -159,7 +158,7 @@ class StreamSink:
         Raises:
             Conflict: another generation than the one that it replaces has it.
         """
-        current = self._core.catalogue.get(self.dataset.name)
+        current = self._durability.catalogue.get(self.dataset.name)
         if not self._overwrites or current is self.dataset:
             return
         now = "gone" if current is None else f"at generation {current.generation}"
@@ -188,7 +187,9 @@ class StreamSink:
 class AttemptSink:
     """One attempt of one shuffle producer."""
 
-    def __init__(self, core: Core, command: PutCommand, dataset: Dataset, schema: SchemaMessage) -> None:
+    def __init__(
+        self, durability: Durability, command: PutCommand, dataset: Dataset, schema: SchemaMessage
+    ) -> None:
         if command.producer is None or command.attempt is None:
             raise InvalidRequest(
                 f"dataset {dataset.name!r} is a shuffle: put with "
@@ -201,7 +202,7 @@ class AttemptSink:
                 "partition is each batch's app_metadata, not a part of the descriptor",
                 dataset=dataset.name,
             )
-        self._core = core
+        self._durability = durability
         self.dataset = dataset
         dataset.check_schema(schema)
         self._attempt: Attempt = dataset.begin_attempt(command.producer, command.attempt)
@@ -238,7 +239,7 @@ class AttemptSink:
         complete = self.dataset.commit(self._attempt, totals)
         self._committed = True
         if complete:
-            await seal(self._core, self.dataset, None)
+            await seal(self._durability, self.dataset, None)
         return answer
 
     async def end(self) -> None:
@@ -254,7 +255,7 @@ class AttemptSink:
             self.dataset.attempts.discard(self._attempt)
 
 
-async def seal(core: Core, dataset: Dataset, attempts: dict[int, str] | None) -> None:
+async def seal(durability: Durability, dataset: Dataset, attempts: dict[int, str] | None) -> None:
     """Seal a shuffle with its accepted attempts; if it is durable, when it is on disk.
 
     Raises:
@@ -263,7 +264,7 @@ async def seal(core: Core, dataset: Dataset, attempts: dict[int, str] | None) ->
     """
     dataset.accept(attempts)
     if dataset.durable and not dataset.sealed:
-        await persist(core, dataset, range(dataset.partition_count), dataset.close)
+        await durability.persist(dataset, range(dataset.partition_count), dataset.close)
     else:
         dataset.close()
     dataset.touch()

@@ -19,17 +19,20 @@ Who may read what
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import structlog
 
-from .core import Core
+from .catalogue import Catalogue
 from .dataset import Dataset
 from .decoder import SchemaMessage
 from .errors import AlreadyExists, FlightShuffleError, Forbidden, InvalidRequest
+from .flight_locations import FlightLocation
 from .protocol import CreateRequest
-from .pulls import Pulls
+from .pulls import Pulling, Pulls
 from .relay import FlightSpec, RelaySource
 from .source_contract import Source
 from .source_files import FileSource, FileSpec, OpenFile
@@ -40,96 +43,118 @@ from .source_s3 import S3Files
 _log = structlog.get_logger("flight_server.sources")
 
 
-async def create(core: Core, request: CreateRequest, wanted: SchemaMessage | None) -> tuple[Dataset, bool]:
-    """The dataset, and whether it was made now. Creating the same twice is fine.
+@dataclass(frozen=True)
+class Allowed:
+    """What sources may read, and how large their messages may be.
 
-    Raises:
-        InvalidRequest: the source is not one; see ``source_files`` and ``relay`` for more.
-        AlreadyExists: the name is taken by a dataset created otherwise.
-        Draining: the server is going down.
+    Args:
+        roots: directories with files.
+        s3: whether objects in S3.
+        flight: other servers.
     """
-    if request.durable:
-        raise InvalidRequest("create: a source is not 'durable': it is pulled again when it is needed")
-    known = _known(core, request)
-    if known is None:
-        source = await _open(core, request, wanted)
-        if request.partitions not in (1, source.partition_count):
-            raise InvalidRequest(
-                f"create: the source has {source.partition_count} partitions, not {request.partitions}; leave "
-                "'partitions' out"
-            )
-        known = _known(core, request)  # somebody may have been faster
+
+    roots: Sequence[Path]
+    s3: bool
+    flight: Sequence[FlightLocation]
+    max_message_bytes: int
+    full_validation: bool
+    keepalive_seconds: float
+
+
+class Sources:
+    """Creates datasets of kind ``source``; see the module's text."""
+
+    def __init__(self, catalogue: Catalogue, pulling: Pulling, allowed: Allowed) -> None:
+        self._catalogue = catalogue
+        self._pulling = pulling
+        self._allowed = allowed
+
+    async def create(self, request: CreateRequest, wanted: SchemaMessage | None) -> tuple[Dataset, bool]:
+        """The dataset, and whether it was made now. Creating the same twice is fine.
+
+        Raises:
+            InvalidRequest: the source is not one; see ``source_files`` and ``relay`` for more.
+            AlreadyExists: the name is taken by a dataset created otherwise.
+            Draining: the server is going down.
+        """
+        if request.durable:
+            raise InvalidRequest("create: a source is not 'durable': it is pulled again when it is needed")
+        known = self._known(request)
         if known is None:
-            return _install(core, request, wanted, source), True
-    return known, False
+            source = await self._open(request, wanted)
+            if request.partitions not in (1, source.partition_count):
+                raise InvalidRequest(
+                    f"create: the source has {source.partition_count} partitions, not {request.partitions}; leave "
+                    "'partitions' out"
+                )
+            known = self._known(request)  # somebody may have been faster
+            if known is None:
+                return self._install(request, wanted, source), True
+        return known, False
 
-
-def _known(core: Core, request: CreateRequest) -> Dataset | None:
-    """The dataset if there is one, and is what the request asks for."""
-    core.catalogue.check_open()
-    known = core.catalogue.get(request.dataset)
-    if known is None or known.failure is not None:
-        return None
-    made = known.puller.request if isinstance(known.puller, Pulls) else None
-    if made is None or (made.source, made.schema) != (request.source, request.schema):
-        raise AlreadyExists(
-            f"dataset {known.name!r} exists and was created otherwise; drop it first, or choose another name",
-            dataset=known.name,
-        )
-    return core.catalogue.create(replace(request, partitions=known.partition_count), None)[0]
-
-
-def _install(core: Core, request: CreateRequest, wanted: SchemaMessage | None, source: Source) -> Dataset:
-    dataset = core.catalogue.prepare(replace(request, partitions=source.partition_count), source.schema)
-    dataset.puller = Pulls(core, source, request, partial(_renew, core, request, wanted))
-    core.catalogue.install(dataset)
-    return dataset
-
-
-async def _renew(core: Core, request: CreateRequest, wanted: SchemaMessage | None, old: Dataset) -> None:
-    """Put a new generation in the place of one whose source has changed, if it still has the place.
-
-    What does not work now is tried again when the next pull finds the same.
-    """
-    facts = {"dataset": old.name, "generation": old.generation}
-    try:
-        source = await _open(core, request, wanted)
-    except FlightShuffleError as error:
-        _log.warning("source_not_renewed", reason=error.message, **facts)
-        return
-    if core.catalogue.get(old.name) is old and not core.catalogue.draining:
-        new = _install(core, request, wanted, source)
-        _log.info("source_renewed", new_generation=new.generation, **facts)
-
-
-async def _open(core: Core, request: CreateRequest, wanted: SchemaMessage | None) -> Source:
-    assert request.source is not None
-    settings = core.settings
-    if "flight" in request.source:
-        spec = FlightSpec.parse(request.source)
-        if not any(allowed.covers(spec.location) for allowed in settings.source_flight):
-            raise Forbidden(
-                f"source: this server does not pull from {spec.location}: it would have to be started with "
-                f"--source-flight {spec.location}"
+    def _known(self, request: CreateRequest) -> Dataset | None:
+        """The dataset if there is one, and is what the request asks for."""
+        self._catalogue.check_open()
+        known = self._catalogue.get(request.dataset)
+        if known is None or known.failure is not None:
+            return None
+        made = known.puller.request if isinstance(known.puller, Pulls) else None
+        if made is None or (made.source, made.schema) != (request.source, request.schema):
+            raise AlreadyExists(
+                f"dataset {known.name!r} exists and was created otherwise; drop it first, or choose another name",
+                dataset=known.name,
             )
-        relay = await RelaySource.open(
-            spec,
-            max_message_bytes=core.max_message_bytes,
-            full_validation=settings.full_validation,
-            keepalive_seconds=settings.keepalive_seconds,
-            background=core.background,
+        return self._catalogue.create(replace(request, partitions=known.partition_count), None)[0]
+
+    def _install(self, request: CreateRequest, wanted: SchemaMessage | None, source: Source) -> Dataset:
+        dataset = self._catalogue.prepare(replace(request, partitions=source.partition_count), source.schema)
+        dataset.puller = Pulls(self._pulling, source, request, partial(self._renew, request, wanted))
+        self._catalogue.install(dataset)
+        return dataset
+
+    async def _renew(self, request: CreateRequest, wanted: SchemaMessage | None, old: Dataset) -> None:
+        """Put a new generation in the place of one whose source has changed, if it still has the place.
+
+        What does not work now is tried again when the next pull finds the same.
+        """
+        facts = {"dataset": old.name, "generation": old.generation}
+        try:
+            source = await self._open(request, wanted)
+        except FlightShuffleError as error:
+            _log.warning("source_not_renewed", reason=error.message, **facts)
+            return
+        if self._catalogue.get(old.name) is old and not self._catalogue.draining:
+            new = self._install(request, wanted, source)
+            _log.info("source_renewed", new_generation=new.generation, **facts)
+
+    async def _open(self, request: CreateRequest, wanted: SchemaMessage | None) -> Source:
+        assert request.source is not None
+        allowed = self._allowed
+        if "flight" in request.source:
+            spec = FlightSpec.parse(request.source)
+            if not any(each.covers(spec.location) for each in allowed.flight):
+                raise Forbidden(
+                    f"source: this server does not pull from {spec.location}: it would have to be started with "
+                    f"--source-flight {spec.location}"
+                )
+            relay = await RelaySource.open(
+                spec,
+                max_message_bytes=allowed.max_message_bytes,
+                full_validation=allowed.full_validation,
+                keepalive_seconds=allowed.keepalive_seconds,
+                background=self._pulling.background,
+            )
+            if wanted is not None:
+                relay.schema.check_same(wanted, request.dataset)
+            return relay
+        return await FileSource.open(
+            FileSpec.parse(request.source),
+            _Anywhere(Roots(allowed.roots), S3Files() if allowed.s3 else None),
+            None if wanted is None else wanted.schema,
+            self._pulling.background,
+            max_message_bytes=allowed.max_message_bytes,
+            full_validation=allowed.full_validation,
         )
-        if wanted is not None:
-            relay.schema.check_same(wanted, request.dataset)
-        return relay
-    return await FileSource.open(
-        FileSpec.parse(request.source),
-        _Anywhere(Roots(settings.source_roots), S3Files() if settings.source_s3 else None),
-        None if wanted is None else wanted.schema,
-        core.background,
-        max_message_bytes=core.max_message_bytes,
-        full_validation=settings.full_validation,
-    )
 
 
 class _Anywhere:

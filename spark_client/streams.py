@@ -48,7 +48,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from flight_server.memory import MemoryPool
-from spark_client.drain import SLICE_SECONDS, StreamThreads, Item, MergeStatistics, Stream
+from spark_client.drain import SLICE_SECONDS, Item, MergeStatistics, Stream, StreamThreads
 from spark_client.lanes.contract import Batch
 from spark_client.queues import WAIT, Held, Nothing, Order
 from spark_client.transport import Timeouts

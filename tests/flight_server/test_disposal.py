@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from flight_server.durability import persist
 from flight_server.durable_files import DurableFiles
 from flight_server.quarantine import DAMAGE_NAME, Quarantined
-from tests.support.sealing import create, durable_core, manifests, publish, seal
+from tests.support.sealing import create, durable_node, manifests, publish, seal
 
 
 async def test_files_are_forgotten_and_damage_noted_also_when_it_is_closed(tmp_path: Path) -> None:
-    async with durable_core(tmp_path) as core:
-        dataset = create(core)
-        publish(core, dataset, 0, [b"x"])
-        await persist(core, dataset, [0], lambda: seal(dataset, 0))
-        files, disposal = dataset.files, core.catalogue.disk.disposal
+    async with durable_node(tmp_path) as node:
+        dataset = create(node)
+        publish(node, dataset, 0, [b"x"])
+        await node.durability.persist(dataset, [0], lambda: seal(dataset, 0))
+        files, disposal = dataset.files, node.catalogue.disk.disposal
         assert files is not None
         disposal.close()
         disposal.damaged(
@@ -27,7 +26,7 @@ async def test_files_are_forgotten_and_damage_noted_also_when_it_is_closed(tmp_p
         )
         assert (files.directory / DAMAGE_NAME).is_file()
         files.leaving = "dropped"
-        core.catalogue.forget(dataset)
+        node.catalogue.forget(dataset)
         await disposal.settled()
         assert manifests(tmp_path) == []
         assert disposal.quarantine == []
@@ -45,14 +44,14 @@ async def test_a_seal_that_is_cut_off_when_it_is_closed_leaves_no_manifest(
         closed.wait()
 
     monkeypatch.setattr(DurableFiles, "commit", committing)
-    async with durable_core(tmp_path) as core:
-        dataset = create(core)
-        publish(core, dataset, 0, [b"x"])
-        sealing = asyncio.ensure_future(persist(core, dataset, [0], lambda: seal(dataset, 0)))
+    async with durable_node(tmp_path) as node:
+        dataset = create(node)
+        publish(node, dataset, 0, [b"x"])
+        sealing = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: seal(dataset, 0)))
         await written.wait()
         assert manifests(tmp_path)
         sealing.cancel()
-        core.catalogue.disk.disposal.close()
+        node.catalogue.disk.disposal.close()
         closed.set()
         await asyncio.wait([sealing])
         assert sealing.cancelled()

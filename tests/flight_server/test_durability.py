@@ -16,11 +16,10 @@ import pytest_asyncio
 from flight_server.budget import Budget
 from flight_server.catalogue import Catalogue
 from flight_server.checksums import crc32c
-from flight_server.core import Core
 from flight_server.disk import Disk
-from flight_server.durability import persist
 from flight_server.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
 from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Payload
+from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.recovery import recover
 from flight_server.spill import Segment
@@ -32,7 +31,7 @@ from tests.support.sealing import (
     Held,
     bytes_of,
     create,
-    durable_core,
+    durable_node,
     files,
     frame,
     manifests,
@@ -43,9 +42,9 @@ from tests.support.sealing import (
 
 
 @pytest_asyncio.fixture
-async def core(tmp_path: Path) -> AsyncIterator[Core]:
-    async with durable_core(tmp_path) as core:
-        yield core
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with durable_node(tmp_path) as node:
+        yield node
 
 
 class Recorder:
@@ -84,12 +83,12 @@ class Recorder:
 
 
 async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_its_name(
-    core: Core, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = create(core)
-    publish(core, dataset, 0, [b"one", b"two"])
+    dataset = create(node)
+    publish(node, dataset, 0, [b"one", b"two"])
     recorder = Recorder(monkeypatch)
-    await persist(core, dataset, [0], lambda: None)
+    await node.durability.persist(dataset, [0], lambda: None)
     assert recorder.calls == [
         ("write", "flight"),
         ("rename", "d"),
@@ -106,8 +105,8 @@ async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_it
     ]
     seal(dataset, 0)
     recorder.calls.clear()
-    core.catalogue.drop("d")
-    await core.catalogue.disk.disposal.settled()
+    node.catalogue.drop("d")
+    await node.catalogue.disk.disposal.settled()
     assert recorder.calls == [
         ("unlink", "manifest"),
         ("fsync", "d"),
@@ -118,29 +117,29 @@ async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_it
 
 
 async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_it_for_nothing(
-    core: Core,
+    node: Node,
 ) -> None:
-    dataset = create(core)
-    publish(core, dataset, 0, [b"spilled", b"in ram"])
+    dataset = create(node)
+    publish(node, dataset, 0, [b"spilled", b"in ram"])
     spilled, in_ram = dataset.partition(0).frames()
     assert dataset.writer is not None
     spilled.move_to(dataset.writer.append([b"spilled"])[0])
     slice_before = spilled.slice
-    await persist(core, dataset, [0], lambda: None)
+    await node.durability.persist(dataset, [0], lambda: None)
     assert spilled.slice is slice_before
-    assert core.budget.disk.used_bytes == len(b"spilled" + b"in ram")
+    assert node.budget.disk.used_bytes == len(b"spilled" + b"in ram")
     in_ram.leave_ram()
     assert in_ram.read_back() == b"in ram"
 
 
 async def test_a_dataset_is_on_disk_with_its_last_partition_and_not_before(
-    core: Core, tmp_path: Path
+    node: Node, tmp_path: Path
 ) -> None:
-    dataset = create(core, partitions=2)
+    dataset = create(node, partitions=2)
     for index in (1, 0):
-        publish(core, dataset, index, [b"frame of %d" % index])
+        publish(node, dataset, index, [b"frame of %d" % index])
         assert manifests(tmp_path) == []
-        await persist(core, dataset, [index], lambda: None)
+        await node.durability.persist(dataset, [index], lambda: None)
         seal(dataset, index)
     assert len(manifests(tmp_path)) == 1
     found = restarted(tmp_path).find("d")
@@ -149,26 +148,29 @@ async def test_a_dataset_is_on_disk_with_its_last_partition_and_not_before(
     assert [bytes_of(found, index) for index in (0, 1)] == [[b"frame of 0"], [b"frame of 1"]]
 
 
-async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(core: Core, tmp_path: Path) -> None:
-    dataset = create(core, partitions=2)
+async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(node: Node, tmp_path: Path) -> None:
+    dataset = create(node, partitions=2)
     for index in (0, 1):
-        publish(core, dataset, index, [b"x"])
-    await asyncio.gather(persist(core, dataset, [0], lambda: None), persist(core, dataset, [1], lambda: None))
+        publish(node, dataset, index, [b"x"])
+    await asyncio.gather(
+        node.durability.persist(dataset, [0], lambda: None),
+        node.durability.persist(dataset, [1], lambda: None),
+    )
     assert len(manifests(tmp_path)) == 1
 
 
-async def test_dictionaries_are_found_again_in_their_order_and_shared(core: Core, tmp_path: Path) -> None:
-    dataset = create(core)
+async def test_dictionaries_are_found_again_in_their_order_and_shared(node: Node, tmp_path: Path) -> None:
+    dataset = create(node)
     partition = dataset.begin_stream(0)
     messages = [
-        DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), sequence, crc32c(data))
+        DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), sequence, crc32c(data))
         for sequence, data in enumerate([b"base", b"delta", b"other"])
     ]
     first = NO_DICTIONARIES.replaced(7, messages[0], delta=False)
     second = first.replaced(7, messages[1], delta=True).replaced(9, messages[2], delta=False)
     for state in (first, second, second):
-        partition.publish(frame(core, b"batch", state))
-    await persist(core, dataset, [0], lambda: None)
+        partition.publish(frame(node, b"batch", state))
+    await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
     found = [each.dictionaries for each in restarted(tmp_path).find("d").partition(0).frames()]
     assert found[1] is found[2]
@@ -180,14 +182,14 @@ async def test_dictionaries_are_found_again_in_their_order_and_shared(core: Core
 
 
 async def test_frames_that_retention_let_go_before_the_seal_keep_their_numbers(
-    core: Core, tmp_path: Path
+    node: Node, tmp_path: Path
 ) -> None:
-    dataset = create(core, retention=Retention(readers=1))
-    publish(core, dataset, 0, [b"gone", b"left"])
+    dataset = create(node, retention=Retention(readers=1))
+    publish(node, dataset, 0, [b"gone", b"left"])
     with dataset.partition(0).subscribe() as subscription:
         dataset.partition(0).places.take("reader", subscription, now=0)
         dataset.partition(0).acknowledge("reader", 1, now=0)
-    await persist(core, dataset, [0], lambda: None)
+    await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
     partition = restarted(tmp_path).find("d").partition(0)
     assert partition.totals == dataset.partition(0).totals
@@ -196,10 +198,10 @@ async def test_frames_that_retention_let_go_before_the_seal_keep_their_numbers(
 
 
 async def test_a_seal_broken_off_while_the_manifest_is_written_takes_it_back(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = create(core)
-    publish(core, dataset, 0, [b"x"])
+    dataset = create(node)
+    publish(node, dataset, 0, [b"x"])
     at_rename, go_on = threading.Event(), threading.Event()
     rename = os.rename
 
@@ -210,7 +212,7 @@ async def test_a_seal_broken_off_while_the_manifest_is_written_takes_it_back(
         rename(*arguments)
 
     monkeypatch.setattr(os, "rename", slow_rename)
-    task = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
+    task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
     await asyncio.to_thread(at_rename.wait, 30)
     task.cancel()
     await asyncio.sleep(0)
@@ -222,15 +224,15 @@ async def test_a_seal_broken_off_while_the_manifest_is_written_takes_it_back(
 
 
 async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = create(core)
-    publish(core, dataset, 0, [b"x"])
+    dataset = create(node)
+    publish(node, dataset, 0, [b"x"])
     held = Held(Segment, "sync", monkeypatch)
-    task = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
+    task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
     await held.reached()
-    core.catalogue.drop("d")
-    await core.catalogue.disk.disposal.settled()
+    node.catalogue.drop("d")
+    await node.catalogue.disk.disposal.settled()
     held.go_on()
     with pytest.raises(DatasetDropped):
         await task
@@ -239,48 +241,48 @@ async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, OutOfBudget), (errno.EIO, Unavailable)])
 async def test_a_disk_that_does_not_sync_is_a_retryable_error_at_the_deadline(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Unavailable]
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Unavailable]
 ) -> None:
     def fail(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    dataset = create(core)
-    publish(core, dataset, 0, [b"x"])
+    dataset = create(node)
+    publish(node, dataset, 0, [b"x"])
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(kind, match=os.strerror(number)):
-        await persist(core, dataset, [0], lambda: None)
-    assert core.spiller.trouble is not None
+        await node.durability.persist(dataset, [0], lambda: None)
+    assert node.spiller.trouble is not None
     monkeypatch.undo()
-    core.catalogue.drop("d")
-    await core.catalogue.disk.disposal.settled()
+    node.catalogue.drop("d")
+    await node.catalogue.disk.disposal.settled()
     # The thread that was refused may still hold the exception, and with it the segment.
-    eventually(lambda: core.budget.disk.used_bytes, 0)
+    eventually(lambda: node.budget.disk.used_bytes, 0)
     assert files(tmp_path) == []
 
 
 async def test_an_overwrite_replaces_the_manifest_of_the_generation_before(
-    core: Core, tmp_path: Path
+    node: Node, tmp_path: Path
 ) -> None:
-    old = create(core)
-    publish(core, old, 0, [b"old"])
-    await persist(core, old, [0], lambda: None)
+    old = create(node)
+    publish(node, old, 0, [b"old"])
+    await node.durability.persist(old, [0], lambda: None)
     seal(old, 0)
-    new = core.catalogue.prepare(old.request(), SCHEMA)
-    publish(core, new, 0, [b"new"])
-    await persist(core, new, [0], lambda: None)
+    new = node.catalogue.prepare(old.request(), SCHEMA)
+    publish(node, new, 0, [b"new"])
+    await node.durability.persist(new, [0], lambda: None)
     assert len(manifests(tmp_path)) == 2
     assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"new"], "after a crash here the later one counts"
 
 
-async def test_a_reader_of_a_replaced_dataset_finishes(core: Core, tmp_path: Path) -> None:
-    old = create(core)
-    publish(core, old, 0, [b"old"])
-    await persist(core, old, [0], lambda: None)
+async def test_a_reader_of_a_replaced_dataset_finishes(node: Node, tmp_path: Path) -> None:
+    old = create(node)
+    publish(node, old, 0, [b"old"])
+    await node.durability.persist(old, [0], lambda: None)
     seal(old, 0)
     (kept,) = old.partition(0).frames()
     kept.leave_ram()
-    core.catalogue.install(core.catalogue.prepare(old.request(), SCHEMA))
-    await core.catalogue.disk.disposal.settled()
+    node.catalogue.install(node.catalogue.prepare(old.request(), SCHEMA))
+    await node.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []
     assert kept.read_back() == b"old"
 
@@ -294,11 +296,11 @@ def test_durable_needs_a_directory_that_lasts(tmp_path: Path) -> None:
 
 
 async def test_retention_in_seconds_goes_on_where_it_was(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = create(core, retention=Retention(seconds=100))
-    publish(core, dataset, 0, [b"x"])
-    await persist(core, dataset, [0], lambda: None)
+    dataset = create(node, retention=Retention(seconds=100))
+    publish(node, dataset, 0, [b"x"])
+    await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
     now = 1_000_000.0
     catalogue = restarted(tmp_path, clock=lambda: now)
@@ -307,13 +309,13 @@ async def test_retention_in_seconds_goes_on_where_it_was(
     assert catalogue.find("d").outlived
 
 
-async def test_dictionaries_stay_on_disk_when_they_are_found_again(core: Core, tmp_path: Path) -> None:
-    dataset = create(core)
+async def test_dictionaries_stay_on_disk_when_they_are_found_again(node: Node, tmp_path: Path) -> None:
+    dataset = create(node)
     partition = dataset.begin_stream(0)
     data = b"x" * (6 << 20)
-    message = DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), 0, crc32c(data))
-    partition.publish(frame(core, b"batch", NO_DICTIONARIES.replaced(0, message, delta=False)))
-    await persist(core, dataset, [0], lambda: None)
+    message = DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), 0, crc32c(data))
+    partition.publish(frame(node, b"batch", NO_DICTIONARIES.replaced(0, message, delta=False)))
+    await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
     budget = Budget(8 << 20, None)  # where it would not fit into RAM
     catalogue = Catalogue(budget, Disk(budget.disk, tmp_path))

@@ -11,9 +11,8 @@ import pytest_asyncio
 
 from flight_server import durability, sinks
 from flight_server.broadcast import EndOfQueue
-from flight_server.core import Core
-from flight_server.durability import persist
 from flight_server.errors import CorruptFrame
+from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind
 from flight_server.spill import SegmentWriter
 from tests.support.sealing import (
@@ -21,7 +20,7 @@ from tests.support.sealing import (
     Held,
     bytes_of,
     create,
-    durable_core,
+    durable_node,
     frame,
     manifests,
     publish,
@@ -31,25 +30,25 @@ from tests.support.sealing import (
 
 
 @pytest_asyncio.fixture
-async def core(tmp_path: Path) -> AsyncIterator[Core]:
-    async with durable_core(tmp_path) as core:
-        yield core
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with durable_node(tmp_path) as node:
+        yield node
 
 
 async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_they_are(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = [b"%d" % number for number in range(8)]
-    dataset = create(core)
-    publish(core, dataset, 0, messages)
+    dataset = create(node)
+    publish(node, dataset, 0, messages)
     frames = list(dataset.partition(0).frames())
     assert dataset.writer is not None
-    apart = SegmentWriter(dataset.writer.directory, core.budget.disk, 1 << 20)
+    apart = SegmentWriter(dataset.writer.directory, node.budget.disk, 1 << 20)
     apart._count = 100  # a writer of its own, because the seal's is held
     spilled = dict(zip(frames[:6], apart.append(messages[:6]), strict=True))
     held = Held(SegmentWriter, "append", monkeypatch)
     monkeypatch.setattr(durability, "BATCH_BYTES", 2)  # two frames at a time
-    sealing = asyncio.ensure_future(persist(core, dataset, [0], lambda: None))
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
     await held.reached()
     for each in (0, 2, 3, 5):  # of the batch on its way one, all of the next one, and half of the third
         frames[each].move_to(spilled[frames[each]])
@@ -61,14 +60,14 @@ async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_th
 
 
 async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empty_one(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = create(core, partitions=2)
+    dataset = create(node, partitions=2)
     for index in (0, 1):
-        publish(core, dataset, index, [b"x"])
-    await persist(core, dataset, [0], lambda: None)
+        publish(node, dataset, index, [b"x"])
+    await node.durability.persist(dataset, [0], lambda: None)
     held = Held(SegmentWriter, "append", monkeypatch)
-    sealing = asyncio.ensure_future(persist(core, dataset, [1], lambda: None))
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [1], lambda: None))
     await held.reached()
     dataset.partition(0).corrupt(CorruptFrame("another checksum"), 0)
     held.go_on()
@@ -78,38 +77,38 @@ async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empt
 
 
 async def test_a_bug_in_one_partition_s_seal_leaves_the_other_partitions_as_they_are(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = create(core, partitions=2)
+    dataset = create(node, partitions=2)
     for index in (0, 1):
-        publish(core, dataset, index, [b"frame of %d" % index])
+        publish(node, dataset, index, [b"frame of %d" % index])
     with monkeypatch.context() as patch:
         patch.setattr(SegmentWriter, "append", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            await persist(core, dataset, [1], lambda: None)
+            await node.durability.persist(dataset, [1], lambda: None)
     for index in (0, 1):
-        await persist(core, dataset, [index], lambda: None)
+        await node.durability.persist(dataset, [index], lambda: None)
         seal(dataset, index)
     assert bytes_of(restarted(tmp_path).find("d"), 1) == [b"frame of 1"]
 
 
 async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_readers_and_not_on_disk(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = create(core, kind=Kind.SHUFFLE)
+    dataset = create(node, kind=Kind.SHUFFLE)
     attempt = dataset.begin_attempt(0, "a")
-    attempt.publish(0, frame(core, b"x"))
+    attempt.publish(0, frame(node, b"x"))
     dataset.commit(attempt, Commit(1, 1))
     held = Held(SegmentWriter, "append", monkeypatch)
-    sealing = asyncio.ensure_future(sinks.seal(core, dataset, None))
-    new = core.catalogue.prepare(CreateRequest("d", durable=True), SCHEMA)
+    sealing = asyncio.ensure_future(sinks.seal(node.durability, dataset, None))
+    new = node.catalogue.prepare(CreateRequest("d", durable=True), SCHEMA)
     reader = dataset.partition(0).subscribe()
     await held.reached()
-    core.catalogue.install(new)
+    node.catalogue.install(new)
     held.go_on()
     await sealing
     assert reader.next_nowait().rows == 1
     with pytest.raises(EndOfQueue):
         reader.next_nowait()
-    await core.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []

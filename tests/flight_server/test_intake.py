@@ -19,14 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server import intake
-from flight_server.core import Core
 from flight_server.errors import BadFrame, Draining
-from flight_server.http import HttpServer
 from flight_server.intake import LARGE_BYTES, READ_BYTES, Incoming
+from flight_server.node import Node
 from flight_server.partition import PartitionState
 from flight_server.put_framing import ANSWER_HEAD, END_OF_PUT, PUT_PATH
 from tests.support.certificates import self_signed
-from tests.support.cores import read_messages, running_core
+from tests.support.nodes import read_messages, running_node
 from tests.support.polling import DEADLINE_SECONDS
 from tests.support.raw_flight import path, put_messages
 from tests.support.raw_put import framed
@@ -150,10 +149,10 @@ class Wire:
 
 
 class Lane:
-    """A core with its HTTP side."""
+    """A node with its HTTP side."""
 
-    def __init__(self, core: Core, port: int, trust: ssl.SSLContext | None) -> None:
-        self.core, self._port, self._trust = core, port, trust
+    def __init__(self, node: Node, port: int, trust: ssl.SSLContext | None) -> None:
+        self.node, self._port, self._trust = node, port, trust
 
     @asynccontextmanager
     async def put(self, head: str = "Upgrade: flight-put\r\nConnection: Upgrade\r\n") -> AsyncIterator[Wire]:
@@ -170,11 +169,11 @@ class Lane:
 
     async def until(self, what: str) -> None:
         """Return when one stream waits, and for this."""
-        await until(lambda: [wait["waiting_for"] for wait in self.core.waits.listed()] == [what])
+        await until(lambda: [wait["waiting_for"] for wait in self.node.waits.listed()] == [what])
 
     async def until_idle(self) -> None:
         """Return when no call runs."""
-        await until(lambda: not len(self.core.running))
+        await until(lambda: not len(self.node.running))
 
 
 @asynccontextmanager
@@ -185,11 +184,11 @@ async def lane_of(directory: Path, *, tls: bool = False, **settings: Any) -> Asy
         trust = ssl.create_default_context(cafile=str(cert))
         serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         serving.load_cert_chain(cert, key)
-    async with running_core(directory, **settings) as core:
-        server = HttpServer(core)
+    async with running_node(directory, **settings) as node:
+        server = node.http_server()
         port = await server.start("127.0.0.1", 0, serving)
         try:
-            yield Lane(core, port, trust)
+            yield Lane(node, port, trust)
         finally:
             await server.stop()
 
@@ -201,23 +200,23 @@ async def test_what_is_put_is_kept_byte_for_byte(tmp_path: Path, tls: bool) -> N
         await wire.send(b"".join(map(framed, messages)) + END_OF_PUT)
         assert await wire.answer() == (b"K", b"")
         assert await wire.reader.read() == b""
-        assert await read_messages(lane.core, lane.core.catalogue.find("d")) == messages[1:]
+        assert await read_messages(lane.node, lane.node.catalogue.find("d")) == messages[1:]
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 async def test_nothing_is_read_while_the_budget_is_full(tmp_path: Path, tls: bool) -> None:
     messages = put_messages(path("d"), [LARGE] * 20)
     async with lane_of(tmp_path, tls=tls) as lane, lane.put() as wire:
-        arrivals = lane.core.budget.arrivals
+        arrivals = lane.node.budget.arrivals
         held = arrivals.reserve(arrivals.limit_bytes or 0)
         sending = asyncio.ensure_future(wire.send(b"".join(map(framed, messages)) + END_OF_PUT))
         # It may have begun to wait for the first message before the account was full.
         await lane.until("budget")
-        assert lane.core.counters.frames_in == 0
+        assert lane.node.counters.frames_in == 0
         held.free()
         assert await wire.answer() == (b"K", b"")
         await sending
-        assert lane.core.counters.frames_in == 20
+        assert lane.node.counters.frames_in == 20
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
@@ -225,10 +224,10 @@ async def test_a_put_that_is_ended_by_a_drain_is_told_so(tmp_path: Path, tls: bo
     async with lane_of(tmp_path, tls=tls) as lane, lane.put() as wire:
         await wire.send(b"".join(map(framed, put_messages(path("d"), [SMALL]))))
         await lane.until("writer")
-        await lane.core.running.end(0.0)
+        await lane.node.running.end(0.0)
         kind, data = await wire.answer()
         assert (kind, json.loads(data)["error"]) == (b"E", Draining.code)
-        assert lane.core.catalogue.find("d").partition(0).state is PartitionState.FAILED
+        assert lane.node.catalogue.find("d").partition(0).state is PartitionState.FAILED
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
@@ -238,7 +237,7 @@ async def test_a_lost_connection_ends_the_put(tmp_path: Path, tls: bool) -> None
             await wire.send(b"".join(map(framed, put_messages(path("d"), [SMALL]))))
             await lane.until("writer")
         await lane.until_idle()
-        assert lane.core.catalogue.find("d").partition(0).state is PartitionState.FAILED
+        assert lane.node.catalogue.find("d").partition(0).state is PartitionState.FAILED
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
@@ -247,7 +246,7 @@ async def test_a_reset_is_seen_while_nothing_is_read(
 ) -> None:
     monkeypatch.setattr(intake, "LOOK_SECONDS", 0.01)
     async with lane_of(tmp_path, tls=tls) as lane:
-        arrivals = lane.core.budget.arrivals
+        arrivals = lane.node.budget.arrivals
         held = arrivals.reserve(arrivals.limit_bytes or 0)
         async with lane.put() as wire:
             # More than is read ahead over TLS, so that neither loop reads any more.
@@ -261,7 +260,7 @@ async def test_a_reset_is_seen_while_nothing_is_read(
             with suppress(ConnectionError):
                 await sending
             await lane.until_idle()
-        assert len(lane.core.waits) == 0
+        assert len(lane.node.waits) == 0
         held.free()
 
 
@@ -271,7 +270,7 @@ async def test_a_bug_is_answered_with_an_id_and_nothing_else(
     async def broken(*_: object) -> None:
         raise RuntimeError("a secret")
 
-    monkeypatch.setattr("flight_server.puts.receive", broken)
+    monkeypatch.setattr("flight_server.puts.PutReceiver.receive", broken)
     async with lane_of(tmp_path) as lane, lane.put() as wire:
         kind, data = await wire.answer()
         assert (kind, json.loads(data)["error"]) == (b"E", "internal")

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import flight
 
-from flight_server.core import Counters
+from flight_server.counters import Counters
 from tests.support.bulk import RawGet, get
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually

@@ -15,12 +15,11 @@ import pytest
 import pytest_asyncio
 
 from flight_server.checksums import crc32c
-from flight_server.core import Core
 from flight_server.dataset import Dataset
-from flight_server.durability import persist
 from flight_server.durable_files import MANIFEST_NAME
 from flight_server.errors import Conflict, DataQuarantined, NotFound, Unavailable
 from flight_server.frames import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
+from flight_server.node import Node
 from flight_server.protocol import PutCommand
 from flight_server.quarantine import DAMAGE_NAME, Quarantined
 from flight_server.sinks import StreamSink
@@ -29,7 +28,7 @@ from tests.support.sealing import (
     Held,
     bytes_of,
     create,
-    durable_core,
+    durable_node,
     frame,
     manifests,
     restarted,
@@ -37,23 +36,23 @@ from tests.support.sealing import (
 
 
 @pytest_asyncio.fixture
-async def core(tmp_path: Path) -> AsyncIterator[Core]:
-    async with durable_core(tmp_path) as core:
-        yield core
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with durable_node(tmp_path) as node:
+        yield node
 
 
-async def written(core: Core, message: bytes) -> Dataset:
+async def written(node: Node, message: bytes) -> Dataset:
     """Dataset ``d``, created durable and sealed with this one frame."""
-    dataset = create(core)
-    sink = StreamSink(core, PutCommand("d"), SCHEMA)
-    sink.publish(0, frame(core, message))
+    dataset = create(node)
+    sink = StreamSink(node.durability, PutCommand("d"), SCHEMA)
+    sink.publish(0, frame(node, message))
     await sink.end()
     return dataset
 
 
-def overwrite(core: Core, message: bytes, generation: str | None = None) -> StreamSink:
-    sink = StreamSink(core, PutCommand("d", mode="overwrite", generation=generation), SCHEMA)
-    sink.publish(0, frame(core, message))
+def overwrite(node: Node, message: bytes, generation: str | None = None) -> StreamSink:
+    sink = StreamSink(node.durability, PutCommand("d", mode="overwrite", generation=generation), SCHEMA)
+    sink.publish(0, frame(node, message))
     return sink
 
 
@@ -76,142 +75,142 @@ def _frames(dataset: Dataset) -> list[Frame]:
     return [each for index in range(dataset.partition_count) for each in dataset.partition(index).frames()]
 
 
-async def same_after_a_crash(core: Core, tmp_path: Path, expected: bytes) -> None:
+async def same_after_a_crash(node: Node, tmp_path: Path, expected: bytes) -> None:
     """The generation that has the name has it after a crash, now and when all files are deleted."""
-    assert [each.read_back() for each in core.catalogue.find("d").partition(0).frames()] == [expected]
-    await core.catalogue.disk.disposal.settled()
+    assert [each.read_back() for each in node.catalogue.find("d").partition(0).frames()] == [expected]
+    await node.catalogue.disk.disposal.settled()
     assert len(manifests(tmp_path)) == 1
     found = restarted(tmp_path).find("d")
-    assert found.generation == core.catalogue.find("d").generation
+    assert found.generation == node.catalogue.find("d").generation
     assert bytes_of(found, 0) == [expected]
 
 
 async def test_of_two_overwrites_the_one_that_is_sealed_last_is_the_one_that_comes_back(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await written(core, b"old")
-    first, second = overwrite(core, b"first"), overwrite(core, b"second")
+    await written(node, b"old")
+    first, second = overwrite(node, b"first"), overwrite(node, b"second")
     held, first_end = await held_end(first, monkeypatch)
     second_end = asyncio.ensure_future(second.end())
     await asyncio.sleep(0.05)
     assert not second_end.done(), "it would be installed before and written after the other"
     held.go_on()
     await asyncio.gather(first_end, second_end)
-    await same_after_a_crash(core, tmp_path, b"second")
+    await same_after_a_crash(node, tmp_path, b"second")
 
 
 async def test_an_overwrite_of_a_generation_that_is_gone_by_then_is_refused_and_leaves_nothing(
-    core: Core, tmp_path: Path
+    node: Node, tmp_path: Path
 ) -> None:
-    old = await written(core, b"old")
-    winner, loser = overwrite(core, b"winner", old.generation), overwrite(core, b"loser", old.generation)
+    old = await written(node, b"old")
+    winner, loser = overwrite(node, b"winner", old.generation), overwrite(node, b"loser", old.generation)
     await winner.end()
     with pytest.raises(
         Conflict, match=f"{old.generation} was to be .* at generation {winner.dataset.generation}"
     ):
         await loser.end()
-    await same_after_a_crash(core, tmp_path, b"winner")
+    await same_after_a_crash(node, tmp_path, b"winner")
 
 
 async def test_a_drop_waits_for_the_overwrite_that_is_just_being_installed_and_drops_what_was_asked_for(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = await written(core, b"old")
-    held, end = await held_end(overwrite(core, b"new"), monkeypatch)
-    drop = asyncio.ensure_future(core.catalogue.remove("d", old.generation))
+    old = await written(node, b"old")
+    held, end = await held_end(overwrite(node, b"new"), monkeypatch)
+    drop = asyncio.ensure_future(node.catalogue.remove("d", old.generation))
     await asyncio.sleep(0.05)
     assert not drop.done()
     held.go_on()
     await end
     with pytest.raises(NotFound, match="earlier generation"):
         await drop
-    await same_after_a_crash(core, tmp_path, b"new")
+    await same_after_a_crash(node, tmp_path, b"new")
 
 
 async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_does_not(
-    core: Core, tmp_path: Path
+    node: Node, tmp_path: Path
 ) -> None:
-    old = await written(core, b"old")
-    of_any, of_old = overwrite(core, b"new"), overwrite(core, b"too late", old.generation)
-    await core.catalogue.remove("d")
+    old = await written(node, b"old")
+    of_any, of_old = overwrite(node, b"new"), overwrite(node, b"too late", old.generation)
+    await node.catalogue.remove("d")
     assert manifests(tmp_path) == []
     with pytest.raises(Conflict, match="is gone now"):
         await of_old.end()
     await of_any.end()
-    await same_after_a_crash(core, tmp_path, b"new")
+    await same_after_a_crash(node, tmp_path, b"new")
 
 
 async def test_a_lease_that_ends_during_an_overwrite_takes_nothing_of_the_new_generation(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = await written(core, b"old")
-    held, end = await held_end(overwrite(core, b"new"), monkeypatch)
+    old = await written(node, b"old")
+    held, end = await held_end(overwrite(node, b"new"), monkeypatch)
     old.lease_seconds = 0
-    assert core.catalogue.expire() == []
+    assert node.catalogue.expire() == []
     held.go_on()
     await end
-    core.catalogue.expire()
-    await same_after_a_crash(core, tmp_path, b"new")
+    node.catalogue.expire()
+    await same_after_a_crash(node, tmp_path, b"new")
 
 
 @pytest.mark.parametrize("ending", ["lease", "retention"])
 async def test_what_has_expired_is_found_until_it_cannot_come_back(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    dataset = await written(core, b"x")
+    dataset = await written(node, b"x")
     if ending == "lease":
         dataset.lease_seconds = 0
     else:
         monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", failing(errno.EROFS))
-        core.catalogue.expire()
-        await core.catalogue.disk.disposal.settled()
-        assert core.catalogue.expire() == []
-        assert core.catalogue.find("d") is dataset
+        node.catalogue.expire()
+        await node.catalogue.disk.disposal.settled()
+        assert node.catalogue.expire() == []
+        assert node.catalogue.find("d") is dataset
     dataset.lease_seconds = None  # renewed, but it is on its way out
-    core.catalogue.disk.disposal.forget_again()
-    await core.catalogue.disk.disposal.settled()
+    node.catalogue.disk.disposal.forget_again()
+    await node.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []
-    assert core.catalogue.expire() == [dataset]
-    assert core.catalogue.get("d") is None
+    assert node.catalogue.expire() == [dataset]
+    assert node.catalogue.get("d") is None
     assert dataset.dropped is (ending == "lease")
 
 
 @pytest.mark.parametrize("ending", ["lease", "retention"])
 async def test_what_has_expired_is_kept_aside_if_it_is_damaged(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    dataset = await written(core, b"x")
+    dataset = await written(node, b"x")
     files = dataset.files
     assert files is not None
     said = Quarantined.now("d", dataset.generation, files.directory, "a bit has flipped")
-    core.catalogue.disk.disposal.damaged(files, said)
+    node.catalogue.disk.disposal.damaged(files, said)
     if ending == "lease":
         dataset.lease_seconds = 0
     else:
         monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
-    core.catalogue.expire()
-    await core.catalogue.disk.disposal.settled()
-    assert core.catalogue.expire() == [dataset]
+    node.catalogue.expire()
+    await node.catalogue.disk.disposal.settled()
+    assert node.catalogue.expire() == [dataset]
     with pytest.raises(DataQuarantined, match="a bit has flipped"):
-        core.catalogue.find("d")
-    (aside,) = core.catalogue.disk.disposal.quarantine
+        node.catalogue.find("d")
+    (aside,) = node.catalogue.disk.disposal.quarantine
     assert (Path(aside.path) / MANIFEST_NAME).is_file()
     assert not files.directory.exists()
 
 
 @pytest.mark.parametrize("note", [b"torn", b"[" * 100_000], ids=["torn", "nested"])
 async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
-    core: Core, tmp_path: Path, note: bytes
+    node: Node, tmp_path: Path, note: bytes
 ) -> None:
-    old = await written(core, b"old")
+    old = await written(node, b"old")
     assert old.files is not None
     directory, generation, copy = old.files.directory, old.generation, tmp_path / "copy"
     shutil.copytree(directory, copy)
     del old
-    await overwrite(core, b"new").end()
-    await core.catalogue.disk.disposal.settled()
+    await overwrite(node, b"new").end()
+    await node.catalogue.disk.disposal.settled()
     assert not directory.exists()
     copy.rename(directory)  # as after a crash before it was deleted
     (directory / DAMAGE_NAME).write_bytes(note)
@@ -224,11 +223,11 @@ async def test_a_generation_whose_note_of_damage_cannot_be_read_is_kept_aside(
 
 
 async def test_a_manifest_that_the_disk_neither_finishes_nor_removes_is_removed_later(
-    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(core)
-    sink = StreamSink(core, PutCommand("d"), SCHEMA)
-    sink.publish(0, frame(core, b"x"))
+    create(node)
+    sink = StreamSink(node.durability, PutCommand("d"), SCHEMA)
+    sink.publish(0, frame(node, b"x"))
     fsync = os.fsync
 
     def fsync_before_the_rename(fd: int) -> None:
@@ -242,14 +241,14 @@ async def test_a_manifest_that_the_disk_neither_finishes_nor_removes_is_removed_
         with pytest.raises(Unavailable, match="could not be put on disk") as refused:
             await sink.end()
         sink.abort(refused.value)
-        await core.catalogue.disk.disposal.settled()
+        await node.catalogue.disk.disposal.settled()
     assert len(manifests(tmp_path)) == 1
     assert restarted(tmp_path).find("d").rows == 1, "what a manifest names is there"
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", failing(errno.EIO))
         with pytest.raises(Unavailable, match="not dropped yet"):
-            await core.catalogue.remove("d")
-    await core.catalogue.remove("d")
+            await node.catalogue.remove("d")
+    await node.catalogue.remove("d")
     assert manifests(tmp_path) == []
     assert restarted(tmp_path).get("d") is None
 
@@ -257,13 +256,13 @@ async def test_a_manifest_that_the_disk_neither_finishes_nor_removes_is_removed_
 async def test_a_commit_that_is_tried_again_has_the_dictionaries_of_all_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with durable_core(tmp_path, patience_seconds=60) as core:
-        dataset = create(core, partitions=2)
+    async with durable_node(tmp_path, patience_seconds=60) as node:
+        dataset = create(node, partitions=2)
         for index, data in enumerate((b"one dictionary", b"another one")):
-            message = DictionaryMessage(Payload(data, core.budget.frames.reserve(len(data))), 0, crc32c(data))
+            message = DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), 0, crc32c(data))
             state = NO_DICTIONARIES.replaced(0, message, delta=False)
-            dataset.begin_stream(index).publish(frame(core, b"batch", state))
-        await persist(core, dataset, [0], lambda: None)
+            dataset.begin_stream(index).publish(frame(node, b"batch", state))
+        await node.durability.persist(dataset, [0], lambda: None)
         rename, failed = os.rename, False
 
         def fails_once(before: Any, after: Any) -> None:
@@ -274,7 +273,7 @@ async def test_a_commit_that_is_tried_again_has_the_dictionaries_of_all_partitio
             rename(before, after)
 
         monkeypatch.setattr(os, "rename", fails_once)
-        await persist(core, dataset, [1], lambda: None)
+        await node.durability.persist(dataset, [1], lambda: None)
         assert failed
         found = [each.dictionaries for each in _frames(restarted(tmp_path).find("d"))]
         assert [state.by_id[0][0].read_back() for state in found] == [b"one dictionary", b"another one"]

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
-from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.decoder import SchemaMessage
 from flight_server.encoder import Encoder
@@ -27,11 +26,12 @@ from flight_server.errors import (
     Unavailable,
 )
 from flight_server.frame_builder import Checked
+from flight_server.node import Node
 from flight_server.partition import PartitionState, Totals
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.pulls import Pulls
 from flight_server.source_contract import SourceChanged
-from tests.support.cores import PATIENCE_SECONDS, decoded, read_messages, read_table, running_core
+from tests.support.nodes import PATIENCE_SECONDS, decoded, read_messages, read_table, running_node
 
 FRAMES = 6
 ROWS = 1000
@@ -72,22 +72,22 @@ class NumbersSource:
 
 
 class Served:
-    """A core with a dataset of a NumbersSource; ``renewed`` counts the new generations asked for."""
+    """A node with a dataset of a NumbersSource; ``renewed`` counts the new generations asked for."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, node: Node) -> None:
+        self.node = node
         self.source = NumbersSource()
         self.renewed = 0
         request = CreateRequest("numbers", Kind.SOURCE, partitions=2, source={})
-        self.dataset = core.catalogue.prepare(request, self.source.schema)
-        self.dataset.puller = Pulls(core, self.source, request, self._renew)
-        core.catalogue.install(self.dataset)
+        self.dataset = node.catalogue.prepare(request, self.source.schema)
+        self.dataset.puller = Pulls(node.pulling, self.source, request, self._renew)
+        node.catalogue.install(self.dataset)
 
     async def _renew(self, dataset: Dataset) -> None:
         self.renewed += 1
 
     async def numbers(self, index: int = 0, start: int = 0) -> list[int]:
-        table = await read_table(self.core, self.dataset, index, start)
+        table = await read_table(self.node, self.dataset, index, start)
         return list(table["n"].to_pylist())
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -101,8 +101,8 @@ EXPECTED = list(range(FRAMES * ROWS))
 
 @pytest_asyncio.fixture
 async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
-    async with running_core(tmp_path, **getattr(request, "param", {})) as core:
-        made = Served(core)
+    async with running_node(tmp_path, **getattr(request, "param", {})) as node:
+        made = Served(node)
         yield made
     del made.dataset  # its reservation lives as long as it does
 
@@ -111,17 +111,17 @@ at_once = pytest.mark.parametrize("served", [{"source_failure_seconds": 0}], ind
 remembered = pytest.mark.parametrize("served", [{"source_failure_seconds": 3600}], indirect=True)
 
 
-def used_by_frames(core: Core) -> int:
+def used_by_frames(node: Node) -> int:
     """What is held in RAM beside what is kept of the datasets themselves."""
-    return core.budget.memory.used_bytes - core.budget.metadata.pool.used_bytes
+    return node.budget.memory.used_bytes - node.budget.metadata.pool.used_bytes
 
 
 async def test_fifty_readers_that_come_first_together_share_one_pull(served: Served) -> None:
     readers = await asyncio.gather(*(served.numbers() for _ in range(50)))
     assert readers == [EXPECTED] * 50
     assert served.source.pulled == [0]
-    assert served.core.counters.pulls == 1
-    assert served.core.counters.encodes == FRAMES
+    assert served.node.counters.pulls == 1
+    assert served.node.counters.encodes == FRAMES
 
 
 async def test_only_the_partitions_that_are_read_are_pulled(served: Served) -> None:
@@ -134,10 +134,10 @@ async def test_only_the_partitions_that_are_read_are_pulled(served: Served) -> N
 
 async def test_a_reader_gets_frames_while_the_pull_goes_on(served: Served) -> None:
     served.source.allowed = asyncio.Semaphore(2)
-    first = await read_messages(served.core, served.dataset, at_most=2)
+    first = await read_messages(served.node, served.dataset, at_most=2)
     assert decoded(served.dataset, first)["n"].to_pylist() == EXPECTED[: 2 * ROWS]
     assert served.dataset.partition(0).state is PartitionState.OPEN
-    (wait,) = served.core.waits.listed("numbers")
+    (wait,) = served.node.waits.listed("numbers")
     assert (wait["waiting_for"], wait["partition"], wait["peer"]) == ("source", 0, "numbers 0")
 
 
@@ -158,8 +158,8 @@ async def test_cancelling_all_readers_neither_stops_the_pull_nor_starts_another(
 async def test_a_reader_that_waits_for_a_pull_is_listed_as_waiting_for_the_source(served: Served) -> None:
     served.source.allowed = asyncio.Semaphore(0)
     reader = asyncio.ensure_future(served.numbers())
-    await served.until(lambda: len(served.core.waits) == 2)
-    assert {(wait["waiting_for"], wait["peer"]) for wait in served.core.waits.listed()} == {
+    await served.until(lambda: len(served.node.waits) == 2)
+    assert {(wait["waiting_for"], wait["peer"]) for wait in served.node.waits.listed()} == {
         ("source", "test"),
         ("source", "numbers 0"),
     }
@@ -193,19 +193,19 @@ async def test_after_a_failure_the_next_reader_pulls_again_under_the_same_genera
     generation = served.dataset.generation
     assert await served.numbers() == EXPECTED
     assert served.source.pulled == [0, 0]
-    assert served.core.catalogue.find("numbers").generation == generation
-    assert served.core.counters.pulls_failed == 1
+    assert served.node.catalogue.find("numbers").generation == generation
+    assert served.node.counters.pulls_failed == 1
 
 
 @at_once
 async def test_a_reader_that_resumes_after_a_failure_goes_on_in_the_same_rows(served: Served) -> None:
     served.source.allowed = asyncio.Semaphore(3)
-    had = await read_messages(served.core, served.dataset, at_most=3)
+    had = await read_messages(served.node, served.dataset, at_most=3)
     served.source.failing[3] = SourceUnavailable("gone for a moment")
     served.source.allowed.release()
     await served.until(lambda: served.dataset.partition(0).state is PartitionState.FAILED)
     served.source.allowed = asyncio.Semaphore(1 << 20)
-    rest = await read_messages(served.core, served.dataset, start=3)
+    rest = await read_messages(served.node, served.dataset, start=3)
     assert decoded(served.dataset, had + rest)["n"].to_pylist() == EXPECTED
 
 
@@ -216,7 +216,7 @@ async def test_a_reader_that_resumes_never_gets_rows_of_another_state_of_the_sou
         await served.numbers()
     served.source.first = 1
     with pytest.raises(SourceUnavailable, match=r"not what it was.*new generation"):
-        await read_messages(served.core, served.dataset, start=3, at_most=1)
+        await read_messages(served.node, served.dataset, start=3, at_most=1)
     await served.until(lambda: served.renewed == 1)
 
 
@@ -281,10 +281,10 @@ async def test_dropping_the_dataset_ends_its_pulls_and_their_readers(served: Ser
     served.source.allowed = asyncio.Semaphore(1)
     reader = asyncio.ensure_future(served.numbers())
     await served.until(lambda: served.dataset.partition(0).so_far.frames == 1)
-    served.core.catalogue.drop("numbers")
+    served.node.catalogue.drop("numbers")
     await asyncio.wait([reader])
     assert isinstance(reader.exception(), DatasetDropped)
-    await served.until(lambda: not len(served.core.background))
+    await served.until(lambda: not len(served.node.background))
 
 
 async def test_what_a_failed_pull_had_given_is_free_when_its_last_reader_has_its_error(
@@ -300,7 +300,7 @@ async def test_what_a_failed_pull_had_given_is_free_when_its_last_reader_has_its
         await asyncio.wait([reader])
         assert isinstance(reader.exception(), SourceUnavailable)
         del reader  # its error's traceback holds what it was sent
-        await served.until(lambda: used_by_frames(served.core) == 0)
+        await served.until(lambda: used_by_frames(served.node) == 0)
     finally:
         gc.enable()
 
@@ -309,7 +309,7 @@ async def test_the_end_of_the_server_ends_pulls_and_tells_their_readers(served: 
     served.source.allowed = asyncio.Semaphore(1)
     reader = asyncio.ensure_future(served.numbers())
     await served.until(lambda: served.dataset.partition(0).so_far.frames == 1)
-    await served.core.background.stop()
+    await served.node.background.stop()
     with pytest.raises(Unavailable, match="server stopped"):
         await reader
 
@@ -321,7 +321,7 @@ async def test_what_was_let_go_keeps_its_totals_and_is_pulled_again(served: Serv
     await asyncio.gather(served.numbers(0), served.numbers(1))
     totals = served.dataset.partition(0).totals
     assert served.dataset.let_go(spilled=False)
-    assert used_by_frames(served.core) == 0
+    assert used_by_frames(served.node) == 0
     assert served.dataset.sealed
     assert served.dataset.rows == 2 * FRAMES * ROWS
     assert served.dataset.partition(0).totals == totals
@@ -344,11 +344,14 @@ async def test_under_pressure_idle_sources_are_let_go_before_anything_is_written
     served: Served,
 ) -> None:
     assert await served.numbers() == EXPECTED
-    frames = served.core.budget.frames
+    frames = served.node.budget.frames
     assert frames.limit_bytes is not None
     room = frames.limit_bytes - frames.used_bytes
-    kept = [await served.core.admit(size, dataset="x", partition=0, peer="test") for size in (room, 1000)]
-    assert served.core.spiller.spilled_frames == 0
+    kept = [
+        await served.node.admission.admit(size, dataset="x", partition=0, peer="test")
+        for size in (room, 1000)
+    ]
+    assert served.node.spiller.spilled_frames == 0
     assert served.dataset.partition(0).frames_left == 0
     del kept
     assert await served.numbers() == EXPECTED
@@ -360,7 +363,7 @@ async def test_under_pressure_idle_sources_are_let_go_before_anything_is_written
     indirect=True,
 )
 async def test_a_full_server_holds_the_pull_back_until_the_deadline_and_says_so(served: Served) -> None:
-    frames = served.core.budget.frames
+    frames = served.node.budget.frames
     assert frames.limit_bytes is not None
     kept = frames.try_reserve(frames.limit_bytes - frames.used_bytes)
     assert kept is not None

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server import decoder, puts
-from flight_server.core import Core
+from flight_server import decoder
 from flight_server.errors import (
     BadFrame,
     Conflict,
@@ -24,10 +23,10 @@ from flight_server.errors import (
     ProducerFailed,
 )
 from flight_server.metadata import FRAME_BYTES
+from flight_server.node import Node
 from flight_server.partition import PartitionState
-from flight_server.producers import Producer
 from flight_server.protocol import CreateRequest, Kind
-from tests.support.cores import read_messages, read_table, running_core
+from tests.support.nodes import read_messages, read_table, running_node
 from tests.support.raw_flight import command, commit, flight_data, ipc_messages, path, put_messages
 
 BATCH = pa.record_batch({"n": [1, 2, 3]})
@@ -65,27 +64,27 @@ class Client:
             await asyncio.sleep(0)
 
 
-async def receive(core: Core, messages: Sequence[bytes], **options: Any) -> Client:
+async def receive(node: Node, messages: Sequence[bytes], **options: Any) -> Client:
     client = Client(messages, **options)
     async with asyncio.timeout(30):
-        await puts.receive(core, client.requests(), Producer(core, "test"), client)
+        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
     return client
 
 
-def nothing_left(core: Core) -> bool:
-    kept_bytes = core.budget.metadata.pool.used_bytes  # of the datasets themselves
-    return core.budget.memory.used_bytes == kept_bytes and len(core.waits) == 0
+def nothing_left(node: Node) -> bool:
+    kept_bytes = node.budget.metadata.pool.used_bytes  # of the datasets themselves
+    return node.budget.memory.used_bytes == kept_bytes and len(node.waits) == 0
 
 
 async def test_a_put_that_only_seems_to_end_is_not_sealed(tmp_path: Path) -> None:
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         with pytest.raises(asyncio.CancelledError):
-            await receive(core, put_messages(path("d"), [BATCH]), broken=True)
-        partition = core.catalogue.find("d").partition(0)
+            await receive(node, put_messages(path("d"), [BATCH]), broken=True)
+        partition = node.catalogue.find("d").partition(0)
         assert partition.state is PartitionState.FAILED
         with pytest.raises(ProducerFailed, match="its producer broke off"):
-            await read_messages(core, core.catalogue.find("d"))
-        assert nothing_left(core)
+            await read_messages(node, node.catalogue.find("d"))
+        assert nothing_left(node)
 
 
 STREAM = put_messages(path("d"), [BATCH, BATCH])
@@ -102,12 +101,12 @@ LARGE = put_messages(path("d"), [pa.record_batch({"n": np.zeros(1 << 20)})] * 2,
     ids=["stream", "attempt", "overwrite", "dictionaries", "decoded in a thread"],
 )
 async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, messages: list[bytes]) -> None:
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         finished = False
         for steps in range(200):
-            await receive(core, put_messages(path("old"), [BATCH]))
-            core.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
-            task = asyncio.ensure_future(receive(core, messages))
+            await receive(node, put_messages(path("old"), [BATCH]))
+            node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
+            task = asyncio.ensure_future(receive(node, messages))
             for step in range(steps):
                 # Late steps wait for the thread, which a fast loop would otherwise always outrun; ever longer,
                 # because how long it takes is the machine's choice.
@@ -116,145 +115,145 @@ async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, mess
             task.cancel()
             await asyncio.wait([task])
             whole = not task.cancelled()
-            attempts = [attempt.state.value for attempt in core.catalogue.find("s").attempts]
+            attempts = [attempt.state.value for attempt in node.catalogue.find("s").attempts]
             assert attempts in ([], ["committed"])
-            assert len(await read_messages(core, core.catalogue.find("old"))) == 1
-            if "d" in [dataset.name for dataset in core.catalogue]:
-                state = core.catalogue.find("d").partition(0).state
+            assert len(await read_messages(node, node.catalogue.find("old"))) == 1
+            if "d" in [dataset.name for dataset in node.catalogue]:
+                state = node.catalogue.find("d").partition(0).state
                 assert state is (PartitionState.SEALED if whole else PartitionState.FAILED)
-            for dataset in core.catalogue:
-                core.catalogue.drop(dataset.name)
+            for dataset in node.catalogue:
+                node.catalogue.drop(dataset.name)
             if finished:
                 break
         assert finished, "the put was cancelled before its end every time"
         for _ in range(1000):  # a thread may still be decoding
-            if nothing_left(core):
+            if nothing_left(node):
                 break
             await asyncio.sleep(0.01)
-        assert nothing_left(core)
+        assert nothing_left(node)
 
 
 async def test_a_put_that_waits_for_room_can_be_cancelled(tmp_path: Path) -> None:
-    async with running_core(tmp_path, memory_limit=8 << 20) as core:
-        taken = core.budget.frames.reserve(core.budget.frames.limit_bytes or 0)
-        task = asyncio.ensure_future(receive(core, STREAM))
+    async with running_node(tmp_path, memory_limit=8 << 20) as node:
+        taken = node.budget.frames.reserve(node.budget.frames.limit_bytes or 0)
+        task = asyncio.ensure_future(receive(node, STREAM))
         for _ in range(100):
             await asyncio.sleep(0)
-        (wait,) = core.waits.listed("d")
+        (wait,) = node.waits.listed("d")
         assert (wait["waiting_for"], wait["peer"]) == ("budget", "test")
         task.cancel()
         await asyncio.wait([task])
         taken.free()
-        assert nothing_left(core)
+        assert nothing_left(node)
 
 
 async def test_a_put_that_gets_no_room_in_time_is_refused_and_can_be_tried_again(tmp_path: Path) -> None:
-    async with running_core(tmp_path, memory_limit=8 << 20, budget_deadline_seconds=0.05) as core:
-        taken = core.budget.frames.reserve(core.budget.frames.limit_bytes or 0)
+    async with running_node(tmp_path, memory_limit=8 << 20, budget_deadline_seconds=0.05) as node:
+        taken = node.budget.frames.reserve(node.budget.frames.limit_bytes or 0)
         with pytest.raises(OutOfBudget, match="try again later") as refused:
-            await receive(core, STREAM)
+            await receive(node, STREAM)
         assert refused.value.retryable
         taken.free()
-        await receive(core, STREAM)
-        assert (await read_table(core, core.catalogue.find("d"))).num_rows == 6
+        await receive(node, STREAM)
+        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 6
 
 
 async def test_what_is_decompressed_is_counted_while_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         decode = decoder.FrameDecoder.decode
 
         def watched(
             self: decoder.FrameDecoder, inspected: decoder.Inspected, said: int | None
         ) -> decoder.Accepted:
-            seen.append(core.budget.arrivals.used_bytes)
+            seen.append(node.budget.arrivals.used_bytes)
             return decode(self, inspected, said)
 
         monkeypatch.setattr(decoder.FrameDecoder, "decode", watched)
-        await receive(core, LARGE)
+        await receive(node, LARGE)
         assert seen[1:] == [8 << 20, 8 << 20]
-        assert core.budget.arrivals.used_bytes == 0
-        assert (await read_table(core, core.catalogue.find("d"))).num_rows == 2 << 20
+        assert node.budget.arrivals.used_bytes == 0
+        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 2 << 20
 
 
 async def test_dictionaries_that_no_batch_follows_are_counted_too(tmp_path: Path) -> None:
     batch = pa.record_batch({"w": pa.array([str(n) * 100 for n in range(1000)]).dictionary_encode()})
     schema, dictionary, _ = ipc_messages(batch.schema, [batch])
     replacement = flight_data(dictionary.header, dictionary.body)
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         held: list[int] = []
 
         class Watching(Client):
             async def confirm_end(self) -> None:
-                held.append(core.budget.frames.used_bytes - core.budget.metadata.pool.used_bytes)
+                held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
 
         client = Watching([flight_data(schema.header, descriptor=path("d")), *[replacement] * 5])
-        await puts.receive(core, client.requests(), Producer(core, "test"), client)
+        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
         # The decoder has not decoded one of them, so it still holds all five.
         assert held == [5 * (len(replacement) + FRAME_BYTES)]
-        assert nothing_left(core)
+        assert nothing_left(node)
 
 
 async def test_what_the_decoder_keeps_of_compressed_dictionaries_is_counted(tmp_path: Path) -> None:
     batch = pa.record_batch({"w": pa.array(["x" * 100_000, "y" * 100_000]).dictionary_encode()})
     messages = put_messages(path("d"), [batch], options=ZSTD)
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         held: list[int] = []
 
         class Watching(Client):
             async def confirm_end(self) -> None:
-                held.append(core.budget.frames.used_bytes - core.budget.metadata.pool.used_bytes)
+                held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
 
         client = Watching(messages)
-        await puts.receive(core, client.requests(), Producer(core, "test"), client)
+        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
         stored = len(messages[1]) + len(messages[2])
         assert held[0] > stored + 200_000
         assert (
-            core.budget.frames.used_bytes == stored + 2 * FRAME_BYTES + core.budget.metadata.pool.used_bytes
+            node.budget.frames.used_bytes == stored + 2 * FRAME_BYTES + node.budget.metadata.pool.used_bytes
         )
 
 
 async def test_a_draining_server_takes_no_new_put(tmp_path: Path) -> None:
-    async with running_core(tmp_path) as core:
-        core.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
-        core.catalogue.draining = True
+    async with running_node(tmp_path) as node:
+        node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
+        node.catalogue.draining = True
         for messages in (STREAM, ATTEMPT, OVERWRITE):
             with pytest.raises(Draining):
-                await receive(core, messages)
+                await receive(node, messages)
 
 
 async def test_one_bad_frame_fails_the_partition_with_the_reason_for_its_readers(tmp_path: Path) -> None:
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         with pytest.raises(BadFrame, match="dataset 'd' partition 0") as refused:
-            await receive(core, [*STREAM, b"\xff"])
+            await receive(node, [*STREAM, b"\xff"])
         with pytest.raises(ProducerFailed) as failed:
-            await read_messages(core, core.catalogue.find("d"))
+            await read_messages(node, node.catalogue.find("d"))
         assert refused.value.message in failed.value.message
-        assert nothing_left(core)
+        assert nothing_left(node)
 
 
 async def test_a_put_to_another_partition_than_the_failed_one_has_leaves_it_alone(tmp_path: Path) -> None:
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         with pytest.raises(BadFrame):
-            await receive(core, [*STREAM, b"\xff"])
-        before = core.catalogue.find("d")
+            await receive(node, [*STREAM, b"\xff"])
+        before = node.catalogue.find("d")
         with pytest.raises(FlightShuffleError, match="partitions 0 to 0, not 1"):
-            await receive(core, put_messages(path("d", "1"), [BATCH]))
-        assert core.catalogue.find("d") is before
+            await receive(node, put_messages(path("d", "1"), [BATCH]))
+        assert node.catalogue.find("d") is before
 
 
 async def test_a_commit_of_a_stream_must_agree_and_comes_once(tmp_path: Path) -> None:
     start = put_messages(command({"dataset": "d", "producer": 0, "attempt": "a"}), [BATCH])
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         with pytest.raises(InvalidRequest, match="4 rows in 1 frames, but 3 rows in 1 frames arrived"):
-            await receive(core, [*start, commit(4, 1)])
-        assert core.catalogue.find("d").partition(0).state is PartitionState.FAILED
-        client = await receive(core, [*start, commit(3, 1)])
+            await receive(node, [*start, commit(4, 1)])
+        assert node.catalogue.find("d").partition(0).state is PartitionState.FAILED
+        client = await receive(node, [*start, commit(3, 1)])
         (answer,) = client.answers
         assert json.loads(answer)["committed"] is True
-        core.catalogue.drop("d")
+        node.catalogue.drop("d")
         with pytest.raises(Conflict, match="a second commit"):
-            await receive(core, [*start, commit(3, 1), commit(3, 1)])
-        assert (await read_table(core, core.catalogue.find("d"))).num_rows == 3
+            await receive(node, [*start, commit(3, 1), commit(3, 1)])
+        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 3

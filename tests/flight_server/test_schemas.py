@@ -12,7 +12,7 @@ from flight_server.decoder import SchemaMessage
 from flight_server.errors import InvalidRequest, OutOfBudget
 from flight_server.protocol import CreateRequest
 from flight_server.schemas import Schemas
-from tests.support.cores import running_core
+from tests.support.nodes import running_node
 
 MIB = 1 << 20
 
@@ -58,12 +58,12 @@ def test_schemas_are_refused_when_their_account_is_full_and_a_recovered_one_neve
 async def test_a_schema_that_is_refused_leaves_no_dataset_and_that_of_a_dropped_one_is_not_counted(
     tmp_path: Path,
 ) -> None:
-    async with running_core(tmp_path) as core:
+    async with running_node(tmp_path) as node:
         with pytest.raises(InvalidRequest, match="--max-schema"):
-            core.catalogue.create(CreateRequest("large"), schema_of(core.max_schema_bytes))
-        assert core.catalogue.get("large") is None
-        before = core.budget.memory.used_bytes
-        core.catalogue.create(CreateRequest("d"), schema_of(100_000))
-        assert core.budget.memory.used_bytes >= before + 100_000
-        core.catalogue.drop("d")
-        assert core.budget.memory.used_bytes == before
+            node.catalogue.create(CreateRequest("large"), schema_of(node.max_schema_bytes))
+        assert node.catalogue.get("large") is None
+        before = node.budget.memory.used_bytes
+        node.catalogue.create(CreateRequest("d"), schema_of(100_000))
+        assert node.budget.memory.used_bytes >= before + 100_000
+        node.catalogue.drop("d")
+        assert node.budget.memory.used_bytes == before

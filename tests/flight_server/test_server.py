@@ -50,13 +50,13 @@ async def test_a_duty_that_fails_ends_neither_itself_nor_another_duty(
     def fails() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(server.core, "end_stalled_readers", fails)
+    monkeypatch.setattr(server.node.eviction, "look", fails)
     monkeypatch.setattr(server.catalogue.disk.disposal, "forget_again", fails)
     async with server:
         for number in range(2):
             server.catalogue.create(CreateRequest(f"d{number}", lease_seconds=0.1), None)
             while len(server.catalogue):  # noqa: ASYNC110  # expiry announces nothing
                 await asyncio.sleep(0.01)
-        failures = dict(server.core.background.failures)
+        failures = dict(server.node.background.failures)
         monkeypatch.undo()
     assert failures.keys() == {"stalled_readers", "forgotten_files"}

@@ -16,9 +16,9 @@ import pytest_asyncio
 from flight_server.errors import InvalidRequest, PartitionFailed
 from flight_server.source_formats import MAX_CSV_COLUMNS, MAX_HEADER_BYTES
 from flight_server.wire import CONTINUATION, END_OF_STREAM, encapsulate
-from tests.support.cores import read_messages, read_table, running_core
 from tests.support.file_sources import TABLE, WRITERS, Served
 from tests.support.folded import folded_schema
+from tests.support.nodes import read_messages, read_table, running_node
 
 every_format = pytest.mark.parametrize("written", list(WRITERS))
 every_arrow_format = pytest.mark.parametrize("written", ["parquet", "ipc", "ipc stream"])
@@ -28,8 +28,8 @@ every_arrow_format = pytest.mark.parametrize("written", ["parquet", "ipc", "ipc 
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     root = tmp_path / "root"
     root.mkdir()
-    async with running_core(tmp_path, source_roots=[root], source_failure_seconds=0) as core:
-        yield Served(core, root)
+    async with running_node(tmp_path, source_roots=[root], source_failure_seconds=0) as node:
+        yield Served(node, root)
 
 
 @every_format
@@ -41,7 +41,7 @@ async def test_each_file_is_a_partition_with_its_rows_in_order(served: Served, w
     assert dataset.partition_count == 3
     assert dataset.schema is not None
     assert dataset.schema.schema.equals(TABLE.schema)
-    assert served.core.counters.pulls == 0
+    assert served.node.counters.pulls == 0
     for table, got in zip(tables, await served.read(dataset), strict=True):
         # CSV does not tell a missing text from an empty one.
         assert got.drop(["text"]).equals(table.drop(["text"]))
@@ -79,7 +79,7 @@ async def test_columns_are_chosen_in_the_order_that_was_asked_for(served: Served
         dataset = await served.create(written, written, columns=["x", "n"])
         (got,) = await served.read(dataset)
         assert got.equals(TABLE.select(["x", "n"])), written
-        served.core.catalogue.drop("d")
+        served.node.catalogue.drop("d")
     with pytest.raises(InvalidRequest, match="no column 'y'"):
         await served.create("csv", "csv", columns=["y"])
 
@@ -120,7 +120,7 @@ async def test_files_are_read_as_the_schema_that_was_given(served: Served) -> No
     (got,) = await served.read(dataset)
     assert got.schema.equals(schema)
     assert got["n"].to_pylist() == [1]
-    served.core.catalogue.drop("d")
+    served.node.catalogue.drop("d")
     with pytest.raises(InvalidRequest, match="no file has column 'm'"):
         await served.create("csv", schema=pa.schema([("m", pa.int8())]))
 
@@ -154,9 +154,9 @@ async def test_dictionaries_reach_every_reader_and_are_encoded_once(served: Serv
     (got,) = await served.read(dataset)
     assert got["d"].to_pylist() == chunked["d"].to_pylist()
     frames = dataset.partition(0).totals.frames
-    late = await read_table(served.core, dataset, 0, frames - 1)
+    late = await read_table(served.node, dataset, 0, frames - 1)
     assert late["d"].to_pylist() == chunked["d"].to_pylist()[-late.num_rows :]
-    assert served.core.counters.encodes == frames
+    assert served.node.counters.encodes == frames
 
 
 # Sizes
@@ -186,7 +186,7 @@ async def test_batch_rows_limits_the_rows_of_a_frame(served: Served) -> None:
 
 
 async def test_rows_of_very_different_size_are_cut_until_each_message_fits(served: Served) -> None:
-    limit_bytes = served.core.max_message_bytes
+    limit_bytes = served.node.max_message_bytes
     texts = ["x" * (limit_bytes - 10_000), *["y"] * 1000, "z" * 5_000_000, "w"]
     served.write("parquet", pa.table({"text": texts}), "a")
     dataset = await served.create("parquet")
@@ -195,7 +195,7 @@ async def test_rows_of_very_different_size_are_cut_until_each_message_fits(serve
 
 
 async def test_a_row_larger_than_a_message_is_an_error_that_says_what_to_do(served: Served) -> None:
-    served.write("parquet", pa.table({"text": ["x" * (served.core.max_message_bytes + 1)]}), "a")
+    served.write("parquet", pa.table({"text": ["x" * (served.node.max_message_bytes + 1)]}), "a")
     with pytest.raises(PartitionFailed, match=r"/a: a row has .* raise --max-message"):
         await served.read(await served.create("parquet"))
 
@@ -211,12 +211,12 @@ async def test_two_pulls_of_a_file_give_the_same_bytes(served: Served, written: 
     }
     served.write(written, pa.table(columns), "a")
     dataset = await served.create(written)
-    first = await read_messages(served.core, dataset)
+    first = await read_messages(served.node, dataset)
     assert dataset.let_go(spilled=True)
     junk = [pa.array(np.full(rows, -1)) for _ in range(20)]  # what the allocator hands out next is not zero
     del junk
-    assert await read_messages(served.core, dataset) == first
-    assert served.core.counters.pulls == 2
+    assert await read_messages(served.node, dataset) == first
+    assert served.node.counters.pulls == 2
 
 
 @every_format

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
-from flight_server import sources
 from flight_server.errors import (
     AlreadyExists,
     Forbidden,
@@ -22,8 +21,8 @@ from flight_server.errors import (
     SourceUnavailable,
 )
 from flight_server.protocol import CreateRequest, Kind
-from tests.support.cores import read_messages, read_table, running_core
 from tests.support.file_sources import TABLE, WRITERS, Served
+from tests.support.nodes import read_messages, read_table, running_node
 
 every_format = pytest.mark.parametrize("written", list(WRITERS))
 
@@ -32,8 +31,8 @@ every_format = pytest.mark.parametrize("written", list(WRITERS))
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     root = tmp_path / "root"
     root.mkdir()
-    async with running_core(tmp_path, source_roots=[root], source_failure_seconds=0) as core:
-        yield Served(core, root)
+    async with running_node(tmp_path, source_roots=[root], source_failure_seconds=0) as node:
+        yield Served(node, root)
 
 
 # Damage and change
@@ -56,8 +55,8 @@ async def test_damage_in_the_middle_of_a_file_fails_its_partition_only(served: S
         file.write(b"\xff" * 4096)
     dataset = await served.create(written)
     with pytest.raises(PartitionFailed, match="/a is damaged"):
-        await read_table(served.core, dataset, 0)
-    assert (await read_table(served.core, dataset, 1)).num_rows == 5
+        await read_table(served.node, dataset, 0)
+    assert (await read_table(served.node, dataset, 1)).num_rows == 5
 
 
 async def test_an_ipc_stream_that_was_cut_between_two_batches_is_refused(served: Served) -> None:
@@ -77,22 +76,22 @@ async def test_a_file_that_was_written_again_is_a_new_generation_never_a_mixture
     served.write(written, TABLE.select(["n"]).slice(3), "a")
     os.utime(path, ns=(1, 1))
     with pytest.raises(SourceUnavailable, match=r"written again.*new generation"):
-        await read_table(served.core, old)
-    await served.core.background.idle()
-    new = served.core.catalogue.find("d")
+        await read_table(served.node, old)
+    await served.node.background.idle()
+    new = served.node.catalogue.find("d")
     assert new.generation != old.generation
-    assert (await read_table(served.core, new)).to_pylist() == [{"n": 4}, {"n": 5}]
+    assert (await read_table(served.node, new)).to_pylist() == [{"n": 4}, {"n": 5}]
 
 
 async def test_a_file_that_grows_while_it_is_pulled_fails_the_pull(served: Served) -> None:
     path = served.root / "a.csv"
     path.write_text("n\n" + "1\n" * 5_000_000)
     dataset = await served.create("csv")
-    await read_messages(served.core, dataset, at_most=1)
+    await read_messages(served.node, dataset, at_most=1)
     with path.open("a") as file:
         file.write("2\n")
     with pytest.raises(SourceUnavailable, match="written again"):
-        await read_table(served.core, dataset)
+        await read_table(served.node, dataset)
 
 
 async def test_a_file_that_is_gone_is_an_error_and_the_rest_a_new_generation(served: Served) -> None:
@@ -100,11 +99,11 @@ async def test_a_file_that_is_gone_is_an_error_and_the_rest_a_new_generation(ser
     served.write("parquet", TABLE, "b")
     old = await served.create("parquet")
     gone.unlink()
-    assert (await read_table(served.core, old, 1)).equals(TABLE)
+    assert (await read_table(served.node, old, 1)).equals(TABLE)
     with pytest.raises(SourceUnavailable, match="a is gone"):
-        await read_table(served.core, old, 0)
-    await served.core.background.idle()
-    assert served.core.catalogue.find("d").partition_count == 1
+        await read_table(served.node, old, 0)
+    await served.node.background.idle()
+    assert served.node.catalogue.find("d").partition_count == 1
 
 
 async def test_when_the_last_file_is_gone_the_dataset_stays_and_says_so_at_each_read(served: Served) -> None:
@@ -113,14 +112,14 @@ async def test_when_the_last_file_is_gone_the_dataset_stays_and_says_so_at_each_
     path.unlink()
     for _ in range(2):
         with pytest.raises(SourceUnavailable, match="a is gone"):
-            await read_table(served.core, dataset)
-        await served.core.background.idle()
-    assert served.core.catalogue.find("d") is dataset
+            await read_table(served.node, dataset)
+        await served.node.background.idle()
+    assert served.node.catalogue.find("d") is dataset
     served.write("parquet", TABLE, "a")
     with pytest.raises(SourceUnavailable):  # back, but not the file that it was
-        await read_table(served.core, dataset)
-    await served.core.background.idle()
-    assert (await read_table(served.core, served.core.catalogue.find("d"))).equals(TABLE)
+        await read_table(served.node, dataset)
+    await served.node.background.idle()
+    assert (await read_table(served.node, served.node.catalogue.find("d"))).equals(TABLE)
 
 
 # Creating
@@ -154,17 +153,17 @@ async def test_a_source_that_is_not_one_is_refused(
 ) -> None:
     (served.root / "empty").mkdir()
     with pytest.raises(InvalidRequest, match=message):
-        await sources.create(served.core, CreateRequest("d", Kind.SOURCE, source=source), None)
+        await served.node.sources().create(CreateRequest("d", Kind.SOURCE, source=source), None)
     with pytest.raises(NotFound):
-        served.core.catalogue.find("d")
+        served.node.catalogue.find("d")
 
 
 async def test_what_a_source_is_never_is_refused(served: Served) -> None:
     served.write("csv", TABLE, "a")
     source = {"format": "csv", "path": "."}
     with pytest.raises(InvalidRequest, match="not 'durable'"):
-        await sources.create(served.core, CreateRequest("d", Kind.SOURCE, source=source, durable=True), None)
+        await served.node.sources().create(CreateRequest("d", Kind.SOURCE, source=source, durable=True), None)
     with pytest.raises(InvalidRequest, match="1 partitions, not 3"):
-        await sources.create(served.core, CreateRequest("d", Kind.SOURCE, source=source, partitions=3), None)
+        await served.node.sources().create(CreateRequest("d", Kind.SOURCE, source=source, partitions=3), None)
     with pytest.raises(Forbidden, match="is a URL"):
         await served.create("csv", "s3://bucket/key")

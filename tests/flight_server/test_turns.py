@@ -10,10 +10,9 @@ import pyarrow as pa
 from flight_server import wire
 from flight_server.decoder import SchemaMessage
 from flight_server.protocol import CreateRequest
-from flight_server.service import FlightService
 from flight_server.turns import MESSAGE_COST_BYTES, TURN_BYTES, Turns
-from tests.support.cores import running_core
 from tests.support.frames import frame
+from tests.support.nodes import running_node
 
 FRAMES = 5
 SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))
@@ -100,13 +99,13 @@ class Call:
 
 
 async def test_a_reader_whose_client_takes_everything_lets_the_others_in_between(tmp_path: Path) -> None:
-    async with running_core(tmp_path) as core:
-        dataset = core.catalogue.create(CreateRequest("d"), SCHEMA)[0]
+    async with running_node(tmp_path) as node:
+        dataset = node.catalogue.create(CreateRequest("d"), SCHEMA)[0]
         partition = dataset.begin_stream(0)
         for _ in range(FRAMES):
-            partition.publish(frame(TURN_BYTES, pool=core.budget.frames))
+            partition.publish(frame(TURN_BYTES, pool=node.budget.frames))
         dataset.end_stream(partition)
-        service = FlightService(core)
+        service = node.flight_service()
         taken = dict.fromkeys(("a", "b", "c"), 0)
         leads: list[int] = []
         async with asyncio.TaskGroup() as group:

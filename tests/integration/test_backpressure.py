@@ -18,17 +18,17 @@ from typing import Any
 
 import pytest
 
-from flight_server import config, gets
+from flight_server import config
 from flight_server.budget import Budget
 from flight_server.catalogue import Catalogue
 from flight_server.checksums import crc32c
-from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.disk import Disk
 from flight_server.errors import FlightShuffleError, OutOfBudget, PartitionFailed, ReaderTooSlow
 from flight_server.frames import Frame, Payload
 from flight_server.memory import MemoryPool
 from flight_server.metadata import RECORD_BYTES
+from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.readback import Reader
 from flight_server.records import COUNTED_AT_ONCE
@@ -85,7 +85,7 @@ class Model:
         self.writer = Writer(self.budget.disk)
         self.catalogue.disk.writer = lambda name, generation: self.writer  # type: ignore[assignment, return-value]
         given = {"budget_deadline_seconds": DEADLINE_SECONDS, "stall_seconds": STALL_SECONDS}
-        self.core = Core(config.load(given), self.budget, self.catalogue)
+        self.node = Node(config.load(given), self.catalogue)
         self.messages_at_once = 0
         self.always_room = disk_limit_bytes is None
 
@@ -106,10 +106,10 @@ class Model:
         self.producers += 1
         try:
             for number, size_bytes in enumerate(sizes):
-                await self.core.room_for_arrivals("producer")
+                await self.node.admission.room_for_arrivals("producer")
                 await self.pause()
                 message = bytes([number % 251]) * size_bytes
-                room = await self.core.admit(
+                room = await self.node.admission.admit(
                     size_bytes, dataset=dataset.name, partition=index, peer="producer"
                 )
                 frame = Frame(
@@ -135,10 +135,10 @@ class Model:
             outcome.frames.append(data)
 
         try:
-            async with aclosing(gets.read(self.core, dataset, reader, 0, run_bytes=run_bytes)) as runs:
+            async with aclosing(self.node.reads.read(dataset, reader, 0, run_bytes=run_bytes)) as runs:
                 async for run in runs:
                     for outgoing in run:
-                        await self.core.deliver(write, outgoing.data, reader, room=outgoing.room)
+                        await self.node.delivery.deliver(write, outgoing.data, reader, room=outgoing.room)
                     del outgoing
         except FlightShuffleError as error:
             outcome.error = error.fresh()
@@ -156,12 +156,12 @@ class Model:
     async def keep_house(self) -> None:
         while True:
             await asyncio.sleep(0.5)
-            self.core.end_stalled_readers()
+            self.node.eviction.look()
 
     @contextmanager
     def running(self) -> Iterator[list[asyncio.Task[None]]]:
         tasks = [
-            self.loop.create_task(self.core.spiller.run()),
+            self.loop.create_task(self.node.spiller.run()),
             self.loop.create_task(self.keep_house()),
         ]
         yield tasks
@@ -187,7 +187,7 @@ def run(seed: int, scenario: Callable[[Model], Any], *, disk_limit_bytes: int | 
         for pool in (model.budget.memory, model.budget.disk):
             assert pool.used_bytes == 0, f"{pool.used_bytes} bytes left in {pool.name}"
             assert pool.statistics().waiting == 0
-        assert len(model.core.waits) == 0
+        assert len(model.node.waits) == 0
     finally:
         gc.enable()
         asyncio.set_event_loop(None)

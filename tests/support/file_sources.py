@@ -1,4 +1,4 @@
-"""Files of every format that a source reads, and a core that reads them."""
+"""Files of every format that a source reads, and a node that reads them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from flight_server import sources
 from flight_server.actions import decode_schema
-from flight_server.core import Core
 from flight_server.dataset import Dataset
+from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
-from tests.support.cores import read_table
+from tests.support.nodes import read_table
 
 TABLE = pa.table(
     {
@@ -55,10 +54,10 @@ WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
 
 
 class Served:
-    """A core whose one root is ``root``."""
+    """A node whose one root is ``root``."""
 
-    def __init__(self, core: Core, root: Path) -> None:
-        self.core = core
+    def __init__(self, node: Node, root: Path) -> None:
+        self.node = node
         self.root = root
 
     def write(self, written: str, table: pa.Table, name: str) -> Path:
@@ -77,8 +76,8 @@ class Served:
             **source,
         }
         request = CreateRequest("d", Kind.SOURCE, source=body, schema=text)
-        dataset, _ = await sources.create(self.core, request, None if text is None else decode_schema(text))
+        dataset, _ = await self.node.sources().create(request, None if text is None else decode_schema(text))
         return dataset
 
     async def read(self, dataset: Dataset) -> list[pa.Table]:
-        return [await read_table(self.core, dataset, index) for index in range(dataset.partition_count)]
+        return [await read_table(self.node, dataset, index) for index in range(dataset.partition_count)]

@@ -1,4 +1,4 @@
-"""A core without a server, and partitions of durable datasets, for tests of what a seal does on disk."""
+"""A node without a server, and partitions of durable datasets, for tests of what a seal does on disk."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from flight_server import config
 from flight_server.budget import Budget
 from flight_server.catalogue import Catalogue
 from flight_server.checksums import crc32c
-from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.decoder import SchemaMessage
 from flight_server.disk import Disk
 from flight_server.durable_files import MANIFEST_NAME
 from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload
+from flight_server.node import Node
 from flight_server.protocol import CreateRequest
 from flight_server.recovery import recover
 from tests.support.catalogues import new_catalogue
@@ -31,13 +31,13 @@ LIMIT_BYTES = 16 << 20
 
 
 @asynccontextmanager
-async def durable_core(directory: Path, *, patience_seconds: float = 0.3) -> AsyncIterator[Core]:
-    """A core whose durable datasets are below ``directory``; a seal waits so long for the disk."""
+async def durable_node(directory: Path, *, patience_seconds: float = 0.3) -> AsyncIterator[Node]:
+    """A node whose durable datasets are below ``directory``; a seal waits so long for the disk."""
     settings = config.load({"memory_limit": LIMIT_BYTES, "budget_deadline_seconds": patience_seconds})
     budget = Budget(LIMIT_BYTES, None)
-    core = Core(settings, budget, Catalogue(budget, Disk(budget.disk, directory)))
-    yield core
-    core.catalogue.close()
+    node = Node(settings, Catalogue(budget, Disk(budget.disk, directory)))
+    yield node
+    node.catalogue.close()
 
 
 class Held:
@@ -62,22 +62,22 @@ class Held:
         self._opened.set()
 
 
-def create(core: Core, **options: Any) -> Dataset:
-    return core.catalogue.create(CreateRequest("d", durable=True, **options), SCHEMA)[0]
+def create(node: Node, **options: Any) -> Dataset:
+    return node.catalogue.create(CreateRequest("d", durable=True, **options), SCHEMA)[0]
 
 
-def publish(core: Core, dataset: Dataset, index: int, messages: list[bytes]) -> None:
+def publish(node: Node, dataset: Dataset, index: int, messages: list[bytes]) -> None:
     partition = dataset.begin_stream(index)
     for message in messages:
-        partition.publish(frame(core, message))
+        partition.publish(frame(node, message))
 
 
-def frame(core: Core, message: bytes, dictionaries: DictionaryState = NO_DICTIONARIES) -> Frame:
+def frame(node: Node, message: bytes, dictionaries: DictionaryState = NO_DICTIONARIES) -> Frame:
     return Frame(
         rows=1,
         size_bytes=len(message),
         crc32c=crc32c(message),
-        payload=Payload(message, core.budget.frames.reserve(len(message))),
+        payload=Payload(message, node.budget.frames.reserve(len(message))),
         dictionaries=dictionaries,
     )
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from flight_server import gets, reports
+from flight_server import reports
 from flight_server.budget import Pace
 from flight_server.checksums import crc32c
-from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.errors import ReaderTooSlow
 from flight_server.frames import Frame, Payload
 from flight_server.memory import Reservation
+from flight_server.node import Node
 from flight_server.partition import Partition
 from flight_server.protocol import CreateRequest, Retention
 from flight_server.readback import Reader
 from flight_server.reports import Page
-from tests.support.cores import read_messages, running_core
+from tests.support.nodes import read_messages, running_node
 
 READER = Reader("d", 0, "test")
 STALL_SECONDS = 0.05
@@ -32,26 +32,26 @@ async def takes_nothing(_: object) -> None:
     await asyncio.Event().wait()
 
 
-async def deliver(core: Core, room: Reservation | None) -> str:
+async def deliver(node: Node, room: Reservation | None) -> str:
     try:
-        await core.deliver(takes_nothing, b"", READER, room=room)
+        await node.delivery.deliver(takes_nothing, b"", READER, room=room)
     except ReaderTooSlow as error:
         return error.message  # a kept exception would keep the room
     return ""
 
 
-async def stalled(core: Core, room: Reservation | None) -> asyncio.Task[str]:
+async def stalled(node: Node, room: Reservation | None) -> asyncio.Task[str]:
     """A write that has taken longer than the stall limit."""
-    write = asyncio.ensure_future(deliver(core, room))
+    write = asyncio.ensure_future(deliver(node, room))
     del room
     await asyncio.sleep(2 * STALL_SECONDS)
     return write
 
 
-async def look_for_stalled(core: Core, times: int) -> None:
+async def look_for_stalled(node: Node, times: int) -> None:
     """What the housekeeping does so many times."""
     for _ in range(times):
-        core.end_stalled_readers()
+        node.eviction.look()
         await asyncio.sleep(2 * STALL_SECONDS)
 
 
@@ -62,17 +62,17 @@ async def end(*writes: asyncio.Future[Any]) -> None:
 
 
 async def test_a_stalled_reader_that_nobody_waits_behind_is_left_alone(tmp_path: Path) -> None:
-    async with running_core(tmp_path, stall_seconds=STALL_SECONDS) as core:
-        write = await stalled(core, core.budget.sends.reserve(core.budget.sends.limit_bytes or 0))
-        await look_for_stalled(core, 3)
+    async with running_node(tmp_path, stall_seconds=STALL_SECONDS) as node:
+        write = await stalled(node, node.budget.sends.reserve(node.budget.sends.limit_bytes or 0))
+        await look_for_stalled(node, 3)
         assert not write.done()
         await end(write)
 
 
 async def test_a_stalled_reader_is_left_alone_while_the_others_get_room(tmp_path: Path) -> None:
-    async with running_core(tmp_path, memory_limit=LIMIT_BYTES, stall_seconds=STALL_SECONDS) as core:
-        sends = core.budget.sends
-        write = await stalled(core, sends.reserve(LIMIT_BYTES // 8))
+    async with running_node(tmp_path, memory_limit=LIMIT_BYTES, stall_seconds=STALL_SECONDS) as node:
+        sends = node.budget.sends
+        write = await stalled(node, sends.reserve(LIMIT_BYTES // 8))
         held = sends.reserve(LIMIT_BYTES // 8)
         for _ in range(4):
             granted: list[Reservation] = []
@@ -80,7 +80,7 @@ async def test_a_stalled_reader_is_left_alone_while_the_others_get_room(tmp_path
                 sends.request(LIMIT_BYTES // 8, granted.append)
             held.free()
             held = granted.pop()  # and one waits still
-            await look_for_stalled(core, 1)
+            await look_for_stalled(node, 1)
             held.free()
             held = granted.pop()
         assert not write.done()
@@ -91,20 +91,20 @@ async def test_a_stalled_reader_is_left_alone_while_the_others_get_room(tmp_path
 async def test_the_stalled_are_ended_one_after_the_other_the_longest_first_until_it_suffices(
     tmp_path: Path,
 ) -> None:
-    async with running_core(tmp_path, memory_limit=LIMIT_BYTES, stall_seconds=STALL_SECONDS) as core:
-        sends, unproven = core.budget.sends, core.budget.unproven
-        harmless = await stalled(core, None)
-        writes = [await stalled(core, pool.reserve(LIMIT_BYTES // 16)) for pool in (sends, unproven) * 2]
+    async with running_node(tmp_path, memory_limit=LIMIT_BYTES, stall_seconds=STALL_SECONDS) as node:
+        sends, unproven = node.budget.sends, node.budget.unproven
+        harmless = await stalled(node, None)
+        writes = [await stalled(node, pool.reserve(LIMIT_BYTES // 16)) for pool in (sends, unproven) * 2]
         granted: list[Reservation] = []
         # For a beginner only the room of the unproven will do: of these the first, although a proven one has
         # stalled for longer.
         unproven.request(LIMIT_BYTES // 16, granted.append)
-        await look_for_stalled(core, 3)
+        await look_for_stalled(node, 3)
         assert [write.done() for write in writes] == [False, True, False, False]
         assert len(granted) == 1
         # For one that is proven any room will do.
         sends.request(LIMIT_BYTES // 8, granted.append)
-        await look_for_stalled(core, 4)
+        await look_for_stalled(node, 4)
         assert [write.done() for write in writes] == [True, True, True, False]
         assert len(granted) == 2
         assert all(
@@ -114,12 +114,12 @@ async def test_the_stalled_are_ended_one_after_the_other_the_longest_first_until
         await end(harmless, writes[3])
 
 
-def begun(core: Core, messages: list[bytes]) -> Dataset:
+def begun(node: Node, messages: list[bytes]) -> Dataset:
     """Dataset ``d``, whose producer has sent these frames and is not at its end."""
-    dataset, _ = core.catalogue.create(CreateRequest("d"), None)
+    dataset, _ = node.catalogue.create(CreateRequest("d"), None)
     partition = dataset.begin_stream(0)
     for data in messages:
-        payload = Payload(data, core.budget.frames.reserve(len(data)))
+        payload = Payload(data, node.budget.frames.reserve(len(data)))
         partition.publish(Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload))
     return dataset
 
@@ -128,12 +128,12 @@ async def test_an_unproven_reader_that_takes_what_it_gets_keeps_its_room_until_i
     tmp_path: Path,
 ) -> None:
     """Others that wait, and would give nothing back, get none of it in between."""
-    async with running_core(tmp_path, memory_limit=LIMIT_BYTES) as core:
-        dataset = begun(core, [bytes([number]) * (256 << 10) for number in range(6)])
-        unproven = core.budget.unproven
+    async with running_node(tmp_path, memory_limit=LIMIT_BYTES) as node:
+        dataset = begun(node, [bytes([number]) * (256 << 10) for number in range(6)])
+        unproven = node.budget.unproven
         held = unproven.reserve((unproven.limit_bytes or 0) - (256 << 10))
         granted: list[Reservation] = []
-        async with aclosing(gets.read(core, dataset, Reader("d", 0, "good"), 0)) as runs:
+        async with aclosing(node.reads.read(dataset, Reader("d", 0, "good"), 0)) as runs:
             assert [outgoing.data[0] for outgoing in await anext(runs)] == [0]
             unproven.request(256 << 10, granted.append)
             for number in range(1, 6):
@@ -149,16 +149,16 @@ async def test_an_unproven_reader_that_takes_what_it_gets_keeps_its_room_until_i
 async def test_what_unproven_readers_hold_is_no_more_than_half_and_proven_ones_wait_for_none_of_it(
     tmp_path: Path,
 ) -> None:
-    async with running_core(tmp_path, memory_limit=LIMIT_BYTES) as core:
-        dataset = begun(core, [bytes(512 << 10)] * 4)
+    async with running_node(tmp_path, memory_limit=LIMIT_BYTES) as node:
+        dataset = begun(node, [bytes(512 << 10)] * 4)
         dataset.end_stream(dataset.partition(0))
-        paused = [gets.read(core, dataset, Reader("d", 0, f"paused {n}"), 0) for n in range(10)]
+        paused = [node.reads.read(dataset, Reader("d", 0, f"paused {n}"), 0) for n in range(10)]
         first = [asyncio.ensure_future(anext(runs)) for runs in paused]
         await asyncio.sleep(0.01)
         assert sum(each.done() for each in first) == 2  # 1 MiB
         proven = Reader("d", 0, "good", Pace(proven=True))
         frames = 0
-        async with aclosing(gets.read(core, dataset, proven, 0)) as runs:
+        async with aclosing(node.reads.read(dataset, proven, 0)) as runs:
             async for run in runs:
                 frames += len(run)
         assert frames == 4
@@ -172,22 +172,24 @@ async def test_what_unproven_readers_hold_is_no_more_than_half_and_proven_ones_w
 async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_core(tmp_path, memory_limit=8 << 20) as core:
+    async with running_node(tmp_path, memory_limit=8 << 20) as node:
         datasets = [
-            core.catalogue.create(CreateRequest(name, partitions=2, retention=retention), None)[0]
+            node.catalogue.create(CreateRequest(name, partitions=2, retention=retention), None)[0]
             for name, retention in (("a", Retention()), ("b", Retention(readers=1)))
         ]
         for number in range(24):  # 6 MiB in each, of which not everything fits
             for dataset in datasets:
-                room = await core.admit(256 << 10, dataset=dataset.name, partition=None, peer="test")
+                room = await node.admission.admit(
+                    256 << 10, dataset=dataset.name, partition=None, peer="test"
+                )
                 data = bytes([number]) * (256 << 10)
                 payload = Payload(data, room)
                 frame = Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload)
                 dataset.partition(number % 2).publish(frame)
             del room, payload, frame
         for dataset in datasets:
-            await read_messages(core, dataset, index=1, at_most=8)
-        reading = core.reading(datasets[0].partition(1).subscribe(), Reader("a", 1, "test"))
+            await read_messages(node, dataset, index=1, at_most=8)
+        reading = node.delivery.reading(datasets[0].partition(1).subscribe(), Reader("a", 1, "test"))
         recount = {
             (dataset.name, partition.index): sum(
                 frame.size_bytes for frame in partition.frames() if frame.resident
@@ -197,8 +199,10 @@ async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
         }
         monkeypatch.setattr(Partition, "frames", None)
         with reading:
-            shown = [(await reports.statistics(core, Page(name)))["datasets"][name] for name in ("a", "b")]
-        assert core.spiller.spilled_frames > 0
+            shown = [
+                (await reports.statistics(node.observed, Page(name)))["datasets"][name] for name in ("a", "b")
+            ]
+        assert node.spiller.spilled_frames > 0
         assert {
             (name, int(index)): partition["resident_bytes"]
             for name, dataset in zip("ab", shown, strict=True)

@@ -1,4 +1,4 @@
-"""A server's core without its lanes, for tests of what is below them, and the reader that they would be.
+"""A server's node without its lanes, for tests of what is below them, and the reader that they would be.
 
 It spills, pulls and accounts as in a server; there are no ports, no housekeeping and no leases that end.
 """
@@ -13,40 +13,40 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server import gets, wire
+from flight_server import wire
 from flight_server.budget import Budget
 from flight_server.catalogue import Catalogue
 from flight_server.config import Settings
-from flight_server.core import Core
 from flight_server.dataset import Dataset
 from flight_server.disk import Disk
 from flight_server.frames import Frame
+from flight_server.node import Node
 from flight_server.readback import Reader
 
 PATIENCE_SECONDS = 30.0
 
 
 @asynccontextmanager
-async def running_core(directory: Path, **settings: Any) -> AsyncIterator[Core]:
-    """A core with ``settings``; its spilled frames go below ``directory``. At the end everything is let go."""
+async def running_node(directory: Path, **settings: Any) -> AsyncIterator[Node]:
+    """A node with ``settings``; its spilled frames go below ``directory``. At the end everything is let go."""
     chosen = Settings(**{"memory_limit": 256 << 20, "budget_deadline_seconds": PATIENCE_SECONDS, **settings})
     budget = Budget(int(chosen.memory_limit), None if chosen.disk_limit is None else int(chosen.disk_limit))
     catalogue = Catalogue(
         budget, Disk(budget.disk, directory / "spilled", segment_bytes=int(chosen.segment_size))
     )
-    core = Core(chosen, budget, catalogue)
-    spiller = asyncio.get_running_loop().create_task(core.spiller.run())
+    node = Node(chosen, catalogue)
+    spiller = asyncio.get_running_loop().create_task(node.spiller.run())
     try:
-        yield core
+        yield node
     finally:
         spiller.cancel()
         await asyncio.wait([spiller])
-        await core.background.stop()
+        await node.background.stop()
         await asyncio.to_thread(catalogue.close)
 
 
 async def read_messages(
-    core: Core, dataset: Dataset, index: int = 0, start: int = 0, *, at_most: int | None = None
+    node: Node, dataset: Dataset, index: int = 0, start: int = 0, *, at_most: int | None = None
 ) -> list[bytes]:
     """What a reader is sent after the schema: dictionaries and frames from frame ``start`` on.
 
@@ -55,7 +55,7 @@ async def read_messages(
     taken: list[bytes] = []
     frames = 0
     reader = Reader(dataset.name, index, "test")
-    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(gets.read(core, dataset, reader, start)) as runs:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(node.reads.read(dataset, reader, start)) as runs:
         async for run in runs:
             taken += [outgoing.data for outgoing in run]
             frames += sum(isinstance(outgoing.message, Frame) for outgoing in run)
@@ -64,9 +64,9 @@ async def read_messages(
     return taken
 
 
-async def read_table(core: Core, dataset: Dataset, index: int = 0, start: int = 0) -> pa.Table:
+async def read_table(node: Node, dataset: Dataset, index: int = 0, start: int = 0) -> pa.Table:
     """The rows that a reader gets, decoded by Arrow's own stream reader."""
-    return decoded(dataset, await read_messages(core, dataset, index, start))
+    return decoded(dataset, await read_messages(node, dataset, index, start))
 
 
 def decoded(dataset: Dataset, messages: list[bytes]) -> pa.Table:

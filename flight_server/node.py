@@ -1,0 +1,155 @@
+"""Node: the parts of one running server, put together. It starts nothing; ``server`` does.
+
+Read from the top down: each part knows those above it and nothing of those below. A setting reaches the parts that
+need it as a plain value, so only this module and ``server`` know the settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from .actions import Actions
+from .admission import Admission
+from .background import Background
+from .budget import Budget
+from .catalogue import Catalogue
+from .config import Settings
+from .counters import Counters
+from .delivery import Delivery
+from .disk import Disk
+from .durability import Durability
+from .eviction import Eviction
+from .gets import Reads
+from .http import HttpOptions, HttpServer
+from .infos import Locations
+from .pulls import Pulling
+from .puts import PutReceiver
+from .reports import Observed
+from .running import Running
+from .service import FlightService
+from .spiller import Spiller
+from .waits import Waits
+
+if TYPE_CHECKING:
+    from .sources import Sources
+
+
+def new_catalogue(settings: Settings) -> Catalogue:
+    """An empty catalogue with pools and a disk of its own."""
+    disk_limit = settings.disk_limit
+    budget = Budget(int(settings.memory_limit), None if disk_limit is None else int(disk_limit))
+    return Catalogue(
+        budget,
+        Disk(budget.disk, segment_bytes=int(settings.segment_size)),
+        lease_seconds=settings.lease_seconds,
+        max_datasets=settings.max_datasets,
+    )
+
+
+def _new_sources(
+    catalogue: Catalogue, pulling: Pulling, settings: Settings, max_message_bytes: int
+) -> Sources:
+    # Imported when a source is first asked for: the libraries of files' formats cost 9 MiB and a tenth of a second.
+    from .sources import Allowed, Sources  # noqa: PLC0415
+
+    allowed = Allowed(
+        roots=settings.source_roots,
+        s3=settings.source_s3,
+        flight=settings.source_flight,
+        max_message_bytes=max_message_bytes,
+        full_validation=settings.full_validation,
+        keepalive_seconds=settings.keepalive_seconds,
+    )
+    return Sources(catalogue, pulling, allowed)
+
+
+class Node:
+    """See the module's text.
+
+    Args:
+        catalogue: what to serve; None for an empty one.
+    """
+
+    def __init__(self, settings: Settings, catalogue: Catalogue | None = None) -> None:
+        self.catalogue = new_catalogue(settings) if catalogue is None else catalogue
+        self.budget = budget = self.catalogue.budget
+        self.max_message_bytes = int(settings.max_message or budget.max_message_bytes)
+        self.max_schema_bytes = int(settings.max_schema or budget.max_schema_bytes)
+        self.catalogue.schemas.max_bytes = self.max_schema_bytes
+        self.waits = Waits()
+        self.counters = Counters()
+        self.background = Background()
+        self.running = Running()
+        self.spiller = Spiller(self.catalogue)
+        self.admission = Admission(
+            budget, self.waits, self.spiller, deadline_seconds=settings.budget_deadline_seconds
+        )
+        self.durability = Durability(
+            self.catalogue, self.waits, self.spiller, deadline_seconds=settings.budget_deadline_seconds
+        )
+        self.delivery = Delivery(self.waits, self.counters, stall_seconds=settings.stall_seconds)
+        self.eviction = Eviction(budget, self.delivery)
+        self.reads = Reads(
+            self.catalogue,
+            self.waits,
+            self.delivery,
+            self.counters,
+            schema_seconds=settings.schema_seconds,
+            resume_seconds=settings.resume_seconds,
+        )
+        self.puts = PutReceiver(
+            self.admission,
+            self.durability,
+            self.counters,
+            max_message_bytes=self.max_message_bytes,
+            max_schema_bytes=self.max_schema_bytes,
+            full_validation=settings.full_validation,
+            idle_seconds=settings.put_idle_seconds or None,
+            stall_seconds=settings.stall_seconds,
+        )
+        self.observed = Observed(
+            self.catalogue, self.waits, self.spiller, self.background, self.counters, self.delivery
+        )
+        self.locations = Locations()
+        self.drain_requested = asyncio.Event()
+        self.pulling = Pulling(
+            self.admission, self.background, self.counters, budget.metadata, settings.source_failure_seconds
+        )
+        self.sources = cache(
+            partial(_new_sources, self.catalogue, self.pulling, settings, self.max_message_bytes)
+        )
+        self.actions = Actions(
+            self.durability,
+            self.observed,
+            self.locations,
+            self.sources,
+            self.drain_requested,
+            drain_grace_seconds=settings.drain_grace_seconds,
+        )
+        self._settings = settings
+
+    def flight_service(self) -> FlightService:
+        """The gRPC lane."""
+        return FlightService(
+            self.reads,
+            self.puts,
+            self.actions,
+            self.locations,
+            self.running,
+            token=self._settings.token,
+            max_schema_bytes=self.max_schema_bytes,
+        )
+
+    def http_server(self) -> HttpServer:
+        """The HTTP side."""
+        settings = self._settings
+        names = (settings.host, settings.advertise_host, *settings.allowed_hosts)
+        options = HttpOptions(
+            names=[name for name in names if name],
+            token=settings.token,
+            stall_seconds=settings.stall_seconds,
+            keepalive_seconds=settings.keepalive_seconds,
+        )
+        return HttpServer(self.reads, self.puts, self.observed, self.running, options)
