@@ -9,15 +9,16 @@ import signal
 import ssl
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import structlog
 import typer
 import uvloop
-from pydantic import ByteSize, ValidationError
+from pydantic import ValidationError
 
 from . import allocator, config, lean  # noqa: F401  # lean for its effect, before the server imports pyarrow
 from .data_dir import DataDirUnusable
+from .options import options_of_settings
 from .server import Server
 
 _EXIT_USAGE = 2
@@ -74,70 +75,10 @@ async def _serve(settings: config.Settings) -> None:
     await server.run()
 
 
-_METAVARS = (
-    ("FlightLocation", "LOCATION"),
-    ("Path", "PATH"),
-    ("ByteSize", "SIZE"),
-    ("float", "SECONDS"),
-    ("_host_name", "NAME"),
-)
-
-
-def _option(name: str) -> Any:
-    """The option of a setting, explained as ``config`` does it."""
-    field = config.Settings.model_fields[name]
-    text, default = field.description or "", field.default
-    if isinstance(default, bool):
-        text += f"; default: {'on' if default else 'off'}"
-    elif isinstance(default, ByteSize):
-        text += f"; default: {default.human_readable()}"
-    elif isinstance(default, int | float | str):
-        text += f"; default: {default:g}" if isinstance(default, float) else f"; default: {default}"
-    metavars = (word for kind, word in _METAVARS if kind in str(field.annotation))
-    return typer.Option(help=text, metavar=next(metavars, None))
-
-
-def serve(
-    host: Annotated[str | None, _option("host")] = None,
-    port: Annotated[int | None, _option("port")] = None,
-    http_port: Annotated[int | None, _option("http_port")] = None,
-    advertise_host: Annotated[str | None, _option("advertise_host")] = None,
-    allowed_hosts: Annotated[list[str] | None, _option("allowed_hosts")] = None,
-    memory_limit: Annotated[str | None, _option("memory_limit")] = None,
-    disk_limit: Annotated[str | None, _option("disk_limit")] = None,
-    data_dir: Annotated[str | None, _option("data_dir")] = None,
-    segment_size: Annotated[str | None, _option("segment_size")] = None,
-    max_message: Annotated[str | None, _option("max_message")] = None,
-    full_validation: Annotated[bool | None, _option("full_validation")] = None,
-    max_datasets: Annotated[int | None, _option("max_datasets")] = None,
-    lease_seconds: Annotated[float | None, _option("lease_seconds")] = None,
-    budget_deadline_seconds: Annotated[float | None, _option("budget_deadline_seconds")] = None,
-    max_schema: Annotated[str | None, _option("max_schema")] = None,
-    stall_seconds: Annotated[float | None, _option("stall_seconds")] = None,
-    resume_seconds: Annotated[float | None, _option("resume_seconds")] = None,
-    put_idle_seconds: Annotated[float | None, _option("put_idle_seconds")] = None,
-    schema_seconds: Annotated[float | None, _option("schema_seconds")] = None,
-    keepalive_seconds: Annotated[float | None, _option("keepalive_seconds")] = None,
-    drain_grace_seconds: Annotated[float | None, _option("drain_grace_seconds")] = None,
-    host_file_dirs: Annotated[list[str] | None, _option("host_file_dirs")] = None,
-    source_roots: Annotated[list[str] | None, _option("source_roots")] = None,
-    source_s3: Annotated[bool | None, _option("source_s3")] = None,
-    source_flight: Annotated[list[str] | None, _option("source_flight")] = None,
-    source_failure_seconds: Annotated[float | None, _option("source_failure_seconds")] = None,
-    token: Annotated[str | None, _option("token")] = None,
-    tls_cert: Annotated[str | None, _option("tls_cert")] = None,
-    tls_key: Annotated[str | None, _option("tls_key")] = None,
-    log_format: Annotated[str | None, _option("log_format")] = None,
-    log_level: Annotated[str | None, _option("log_level")] = None,
-    exit_with_parent: Annotated[bool | None, _option("exit_with_parent")] = None,
-    config_file: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with settings", metavar="PATH")
-    ] = None,
-) -> None:
+@options_of_settings
+def serve(config_file: Path | None, **given: Any) -> None:
     """Serve Arrow Flight until SIGTERM. Flags go over FLIGHT_SERVER_* over --config over defaults."""
-    given = {
-        name: value for name, value in locals().items() if name != "config_file" and value not in (None, [])
-    }
+    given = {name: value for name, value in given.items() if value not in (None, [])}
     try:
         settings = config.load(given, config_file)
         _check_tls(settings)

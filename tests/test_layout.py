@@ -84,6 +84,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "counters",
         "disposal",
         "frame_builder",
+        "options",
         "readback",
         "records",
         "schemas",
