@@ -2,10 +2,17 @@
 
 Guarantee: the rows of a sealed shuffle are exactly those of the accepted attempts, each whole.
 
-An attempt is WRITING until its commit; then COMMITTED, if its totals are right. Sealing takes the
-frames of the accepted attempts and discards all the others; an attempt that is discarded while its
-producer still writes tells that producer so at its next frame. What a failed, speculative or zombie
-attempt wrote is let go with its :class:`Attempt`, and was never in a partition.
+States and verbs of an attempt, all of them:
+
+    state        publish    commit       hand over    discard
+    WRITING      WRITING    COMMITTED    error        DISCARDED
+    COMMITTED    error      COMMITTED    DISCARDED    DISCARDED
+    DISCARDED    error      error        error        DISCARDED
+
+An error is a :class:`~flight_server.errors.Conflict`. *commit* with totals that are not those that arrived discards
+the attempt. Sealing hands the frames of the accepted attempts over to their partitions and discards all others; an
+attempt that is discarded while its producer still writes tells that producer so at its next frame. What a failed,
+speculative or zombie attempt wrote is released with its :class:`Attempt`, and was never in a partition.
 """
 
 from __future__ import annotations
@@ -26,11 +33,24 @@ HANDED_AT_ONCE = 512
 
 
 class AttemptState(StrEnum):
-    """Where an attempt is in its life."""
+    """See the table above."""
 
     WRITING = "writing"
     COMMITTED = "committed"
     DISCARDED = "discarded"
+
+
+_WRITING, _COMMITTED, _DISCARDED = AttemptState
+
+_AFTER: dict[tuple[AttemptState, str], AttemptState] = {
+    (_WRITING, "publish"): _WRITING,
+    (_WRITING, "commit"): _COMMITTED,
+    (_COMMITTED, "commit"): _COMMITTED,
+    (_COMMITTED, "hand over"): _DISCARDED,
+    (_WRITING, "discard"): _DISCARDED,
+    (_COMMITTED, "discard"): _DISCARDED,
+    (_DISCARDED, "discard"): _DISCARDED,
+}
 
 
 class Attempt:
@@ -84,13 +104,7 @@ class Attempt:
             Conflict: the attempt was discarded, because others were accepted or the dataset dropped.
             OutOfBudget: there is no room for what has to be kept of the frame until the dataset goes.
         """
-        if self.state is not AttemptState.WRITING:
-            raise Conflict(
-                f"{self} was discarded: the dataset was sealed with other attempts, dropped or replaced; "
-                "stop this task",
-                dataset=self.dataset,
-                producer=self.producer,
-            )
+        self._check_step("publish")
         self._table.append(frame, frame.size_bytes)
         self._partitions.append(partition)
         self.rows += frame.rows
@@ -103,8 +117,7 @@ class Attempt:
             InvalidRequest: it says other totals than arrived; the attempt is discarded.
             Conflict: the attempt was discarded.
         """
-        if self.state is AttemptState.DISCARDED:
-            raise Conflict(f"{self} was discarded and cannot commit", dataset=self.dataset)
+        after = self._check_step("commit")
         if totals != Commit(self.rows, self.frame_count):
             arrived = f"{self.rows} rows in {self.frame_count} frames"
             self.discard()
@@ -114,22 +127,40 @@ class Attempt:
                 dataset=self.dataset,
                 producer=self.producer,
             )
-        self.state = AttemptState.COMMITTED
+        self.state = after
 
     def discard(self) -> None:
-        """Let everything go. Twice is fine."""
-        self.state = AttemptState.DISCARDED
+        """Release everything. Twice is fine."""
+        self.state = self._check_step("discard")
+        self._release()
+
+    def _release(self) -> None:
         self._table.release(len(self._table))
         self._partitions = array("I")
 
     def hand_over(self, partition: Callable[[int], Partition]) -> None:
-        """Give each frame to its partition, in order."""
+        """Give each frame to its partition, in order.
+
+        Raises:
+            Conflict: the attempt has not committed, or was discarded.
+        """
+        self.state = self._check_step("hand over")
         table = self._table
         for index, place in enumerate(self._partitions):
             if index % HANDED_AT_ONCE == 0:
                 table.release(index)
             partition(place).adopt(table, index)
-        self.discard()
+        self._release()
+
+    def _check_step(self, verb: str) -> AttemptState:
+        after = _AFTER.get((self.state, verb))
+        if after is not None:
+            return after
+        if self.state is AttemptState.DISCARDED:
+            why = "was discarded: the dataset was sealed with other attempts, dropped or replaced; stop this task"
+        else:
+            why = f"is {self.state}: it cannot {verb} now"
+        raise Conflict(f"{self} {why}", dataset=self.dataset, producer=self.producer)
 
     @property
     def frames(self) -> FrameTable:

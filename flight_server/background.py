@@ -27,21 +27,22 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import structlog
-
 SLOTS = 4
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("flight_server.background")
-
 
 class Background:
-    """See the module's text."""
+    """See the module's text.
 
-    def __init__(self) -> None:
+    Args:
+        log_error: takes an event's name and facts.
+    """
+
+    def __init__(self, log_error: Callable[..., object]) -> None:
+        self._log_error = log_error
         self.slots = asyncio.Semaphore(SLOTS)
         # How often each duty has failed since the start; started tasks count together as "task".
         self.failures: Counter[str] = Counter()
@@ -82,7 +83,7 @@ class Background:
             except Exception:  # noqa: BLE001  # any failure of a duty is logged and counted, and it runs again
                 self.failures[name] += 1
                 # As text: a log that renders variables would print messages, and keep their reservations.
-                _log.error("duty_failed", duty=name, traceback=traceback.format_exc())
+                self._log_error("duty_failed", duty=name, traceback=traceback.format_exc())
                 await asyncio.sleep(backoff_seconds)
                 backoff_seconds = min(2 * backoff_seconds, MAX_BACKOFF_SECONDS)
             else:
@@ -112,4 +113,4 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
             self.failures["task"] += 1
-            _log.error("background_task_failed", task=task.get_name(), exc_info=bug)
+            self._log_error("background_task_failed", task=task.get_name(), exc_info=bug)

@@ -10,6 +10,8 @@ import asyncio
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+import structlog
+
 from .actions import Actions
 from .admission import Admission
 from .background import Background
@@ -80,7 +82,7 @@ class Node:
         self.catalogue.schemas.max_bytes = self.max_schema_bytes
         self.waits = Waits()
         self.counters = Counters()
-        self.background = Background()
+        self.background = Background(structlog.get_logger("flight_server.background").error)
         self.running = Running()
         self.spiller = Spiller(self.catalogue)
         self.admission = Admission(

@@ -10,8 +10,12 @@ import pytest
 from flight_server.background import Background
 
 
+def no_log(event: str, **facts: object) -> None:
+    """What a test counts is in ``failures``."""
+
+
 async def test_a_task_outlives_whoever_started_it() -> None:
-    background, gate, done = Background(), asyncio.Event(), asyncio.Event()
+    background, gate, done = Background(no_log), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         await gate.wait()
@@ -33,7 +37,7 @@ async def test_a_task_outlives_whoever_started_it() -> None:
 
 
 async def test_stopping_cancels_tasks_and_also_those_that_they_start_while_they_end() -> None:
-    background, ended = Background(), []
+    background, ended = Background(no_log), []
 
     async def work(depth: int) -> None:
         try:
@@ -52,7 +56,7 @@ async def test_stopping_cancels_tasks_and_also_those_that_they_start_while_they_
 
 
 async def test_stopping_waits_for_the_present_step_of_a_thread() -> None:
-    background, started, gate, steps = Background(), threading.Event(), threading.Event(), []
+    background, started, gate, steps = Background(no_log), threading.Event(), threading.Event(), []
 
     def step() -> None:
         started.set()
@@ -73,7 +77,7 @@ async def test_stopping_waits_for_the_present_step_of_a_thread() -> None:
 
 
 async def test_a_bug_in_a_task_ends_only_that_task() -> None:
-    background = Background()
+    background = Background(no_log)
 
     async def work() -> None:
         raise ZeroDivisionError
@@ -88,7 +92,7 @@ async def test_a_duty_goes_on_after_an_exception_and_the_exception_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flight_server.background.MIN_BACKOFF_SECONDS", 0.001)
-    background, done, runs = Background(), asyncio.Event(), 0
+    background, done, runs = Background(no_log), asyncio.Event(), 0
 
     async def work() -> None:
         nonlocal runs
@@ -107,7 +111,7 @@ async def test_a_failing_duty_pauses_longer_each_time_and_delays_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flight_server.background.MIN_BACKOFF_SECONDS", 60.0)
-    background, done, runs = Background(), asyncio.Event(), []
+    background, done, runs = Background(no_log), asyncio.Event(), []
 
     async def fails() -> None:
         runs.append("fails")
@@ -126,7 +130,7 @@ async def test_a_failing_duty_pauses_longer_each_time_and_delays_no_other(
 
 
 async def test_a_duty_without_an_interval_ends_when_its_work_does() -> None:
-    background, runs = Background(), []
+    background, runs = Background(no_log), []
 
     async def work() -> None:
         runs.append("once")
