@@ -40,13 +40,13 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from . import gets, wire
+from . import wire
 from .budget import Pace
 from .checksums import message_crc32c
 from .chunks import Message, Part, chunk, chunks_of
 from .dataset import Dataset
 from .errors import InvalidRequest
-from .gets import Reads
+from .gets import Reads, check_start, end_of_read, ended, head_of_read
 from .outlet import Outlet, messages_of
 from .partition import PartitionState, Totals
 from .protocol import (
@@ -167,7 +167,7 @@ class BulkRead:
         first.check()
         first.subscribe(self.start).close()
         if first.state is PartitionState.SEALED:
-            gets.check_start(first, self.start)
+            check_start(first, self.start)
 
     def headers(self) -> dict[str, str]:
         """What is known before the first byte; the totals only if what was asked for is sealed."""
@@ -177,7 +177,7 @@ class BulkRead:
             partitions, sealed = [self.dataset.partition(self.partition)], True
         sealed = sealed and all(partition.state is PartitionState.SEALED for partition in partitions)
         return {
-            **dict(gets.head_of_read(self.dataset)),
+            **dict(head_of_read(self.dataset)),
             SEALED_HEADER: "true" if sealed else "false",
             PARTITION_HEADER: self.dataset.name + ("" if self.partition is None else f"/{self.partition}"),
             FROM_TRAILER: str(self.start),
@@ -217,7 +217,7 @@ class BulkRead:
                 totals.append(dataset.partition(index).totals)
             await reads.delivery.deliver(stream.finish, self._totals(totals), reader)
             for index in partitions:
-                gets.ended(dataset, Reader(dataset.name, index, peer, name=self.reader), self.start)
+                ended(dataset, Reader(dataset.name, index, peer, name=self.reader), self.start)
         finally:
             stream.cut_unless_whole()
         return stream
@@ -246,6 +246,6 @@ class BulkRead:
 
     def _totals(self, totals: list[Totals]) -> dict[str, str]:
         if self.partition is not None:
-            return dict(gets.end_of_read(totals[0], self.start))
+            return dict(end_of_read(totals[0], self.start))
         rows, frames = sum(each.rows for each in totals), sum(each.frames for each in totals)
         return {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}

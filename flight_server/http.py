@@ -58,14 +58,16 @@ from urllib.parse import unquote
 import structlog
 from aiohttp import web
 
-from . import bulk, intake, metrics, reports
+from . import metrics, reports
 from .addresses import bind
 from .auth import authorize
 from .browsers import Doorkeeper
+from .bulk import ArrowStream, BulkRead
 from .dataset_names import check_dataset_name
 from .errors import FlightShuffleError, InternalError, InvalidRequest, NotFound
 from .gets import Reads
 from .http_errors import Runner, refusal
+from .intake import READ_BYTES, Intake
 from .protocol import Ticket, check_attempt, parse_partition
 from .put_framing import PUT_PATH
 from .puts import PutReceiver
@@ -128,7 +130,7 @@ class HttpServer:
         self._catalogue = observed.catalogue
         self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
         self._metrics = metrics.registry(observed)
-        self._scratch = memoryview(bytearray(intake.READ_BYTES))
+        self._scratch = memoryview(bytearray(READ_BYTES))
         self._runner: Runner | None = None
         # Connections that have sent a request, and since when each other one is known.
         self._asked: set[object] = set()
@@ -251,23 +253,23 @@ class HttpServer:
         if found["partition"] is None:
             query = _query(request, "generation")
             dataset = catalogue.find(name, query.get("generation"))
-            wanted = bulk.BulkRead(self._reads, dataset, None, 0, peer)
+            wanted = BulkRead(self._reads, dataset, None, 0, peer)
         else:
             query = _query(request, "generation", "from", "reader")
             index, start = parse_partition(found["partition"]), _frame_number(query.get("from", "0"))
             dataset, _ = catalogue.resolve(Ticket(name, index, query.get("generation"), start))
             reader = check_attempt(query["reader"], "reader") if "reader" in query else None
-            wanted = bulk.BulkRead(self._reads, dataset, index, start, peer, reader)
+            wanted = BulkRead(self._reads, dataset, index, start, peer, reader)
         dataset.touch()
         if request.method == "HEAD":
             wanted.check()
-            return bulk.ArrowStream(wanted.headers())
+            return ArrowStream(wanted.headers())
         catalogue.check_open()
         return await wanted.answer(request)
 
     async def _put(self, request: web.Request) -> web.StreamResponse:
         self._catalogue.check_open()
-        return await intake.Intake(self._puts, request, self._scratch, _peer(request)).receive()
+        return await Intake(self._puts, request, self._scratch, _peer(request)).receive()
 
     # What there is
 
@@ -343,4 +345,4 @@ def _json(body: dict[str, Any], status: int = 200) -> web.Response:
 def _answer(request: web.Request, error: FlightShuffleError) -> web.StreamResponse:
     """The error as this connection speaks: HTTP, or what it was upgraded to."""
     speaks = None if request.transport is None else request.transport.get_protocol()
-    return speaks.refuse(error) if isinstance(speaks, intake.Intake) else refusal(error)
+    return speaks.refuse(error) if isinstance(speaks, Intake) else refusal(error)

@@ -48,9 +48,10 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from . import allocator, config, host_directory, reflection
+from . import allocator, config, reflection
 from .addresses import AddressRefused, bind, bracketed
 from .data_dir import DataDir, raise_open_files_limit
+from .host_directory import sweep
 from .memory import MemoryPool
 from .node import Node
 from .recovery import recover
@@ -269,7 +270,7 @@ class Server:
     async def _sweep_host(self) -> None:
         """Remove what dead clients of this host left there, for when no living one comes to do it."""
         bases = self.settings.host_file_dirs
-        removed = await asyncio.to_thread(host_directory.sweep, bases) if bases else []
+        removed = await asyncio.to_thread(sweep, bases) if bases else []
         if removed:
             _log.info("host_files_swept", files=len(removed))
 

@@ -34,7 +34,7 @@ from typing import Any
 import grpc
 import structlog
 
-from . import gets, infos, wire
+from . import wire
 from .actions import Actions
 from .answers import GrpcAnswers
 from .auth import authorize, check
@@ -48,8 +48,8 @@ from .errors import (
     Unauthenticated,
     Unsupported,
 )
-from .gets import Reads
-from .infos import Locations
+from .gets import Reads, Run, end_of_read, ended, head_of_read
+from .infos import Locations, flight_info, poll_info
 from .producers import Producer
 from .protocol import ACTIONS, Ticket
 from .puts import PutReceiver, parse_descriptor
@@ -201,14 +201,14 @@ class FlightService:
             ) from None
         for dataset in self._catalogue.listed(prefix):
             try:
-                info = await infos.flight_info(self._locations, dataset)
+                info = await flight_info(self._locations, dataset)
             except FlightShuffleError:
                 continue
             await context.write(info)
 
     async def get_flight_info(self, request: bytes, context: Context) -> bytes:
         """The FlightInfo of one dataset."""
-        return await infos.flight_info(self._locations, self._described(request))
+        return await flight_info(self._locations, self._described(request))
 
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
         """The PollInfo of one dataset, as soon as something in it has changed, at most POLL_SECONDS later."""
@@ -224,7 +224,7 @@ class FlightService:
             ):
                 async with asyncio.timeout(patience):
                     await dataset.changes.next()
-        return await infos.poll_info(self._locations, dataset)
+        return await poll_info(self._locations, dataset)
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
         """The SchemaResult of one dataset."""
@@ -244,17 +244,17 @@ class FlightService:
         dataset, index = self._catalogue.resolve(ticket)
         dataset.touch()
         reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
-        await context.send_initial_metadata(tuple(gets.head_of_read(dataset)))
+        await context.send_initial_metadata(tuple(head_of_read(dataset)))
         schema = await self._reads.schema_of(dataset, reader)
         await context.write(wire.flight_data(schema.header))
         async with aclosing(self._reads.read(dataset, reader, ticket.from_)) as runs:
             async for run in runs:
                 await self._send(run, reader, context)
         totals = dataset.partition(index).totals
-        context.set_trailing_metadata(tuple(gets.end_of_read(totals, ticket.from_)))
-        gets.ended(dataset, reader, ticket.from_)
+        context.set_trailing_metadata(tuple(end_of_read(totals, ticket.from_)))
+        ended(dataset, reader, ticket.from_)
 
-    async def _send(self, run: gets.Run, reader: Reader, context: Context) -> None:
+    async def _send(self, run: Run, reader: Reader, context: Context) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.
         for outgoing in run:
             await self._turns.take(outgoing.message.size_bytes)
