@@ -1,7 +1,7 @@
 """The Flight RPCs over grpc.aio, and the only place where errors become gRPC status.
 
 Requests and answers are bytes here: identity serializers on both sides, so a frame goes out as it
-came in. What an RPC does is in ``puts``, ``gets``, ``infos`` and ``actions``; this module reads
+came in. What an RPC does is in ``grpc_get``, ``grpc_put``, ``infos`` and ``actions``; this module reads
 descriptors and tickets, authorizes, and maps errors.
 
 Errors
@@ -15,11 +15,6 @@ Cancelling
     grpc.aio cancels the handler's task when the client cancels or its connection breaks, at whichever
     await it is. Every handler leaves by ``finally`` and context managers. A CancelledError is never
     raised by ourselves: it would leave the client without a status until its deadline.
-
-A crowd of readers
-    gRPC copies and often sends a message while the loop hands it over, and accepts calls one at a time,
-    each in several passes of the loop. So frames go out in turns (see ``turns``): a pass stays short
-    whatever the number of readers, and a new call is not kept waiting by those that run.
 """
 
 from __future__ import annotations
@@ -27,8 +22,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -36,7 +31,6 @@ import structlog
 
 from . import wire
 from .actions import Actions
-from .answers import GrpcAnswers
 from .auth import authorize, check
 from .control import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
 from .dataset import Dataset
@@ -48,14 +42,14 @@ from .errors import (
     Unauthenticated,
     Unsupported,
 )
-from .gets import Reads, Run, end_of_read, ended, head_of_read
+from .gets import Reads
+from .grpc_get import GrpcGet
+from .grpc_put import take_put
 from .infos import Locations, flight_info, poll_info
-from .producers import Producer
-from .protocol import ACTIONS, Ticket
+from .protocol import ACTIONS
 from .puts import PutReceiver, parse_descriptor
 from .readback import Reader
 from .running import Running
-from .turns import Turns
 
 SERVICE = "arrow.flight.protocol.FlightService"
 POLL_SECONDS = 10.0
@@ -93,7 +87,7 @@ class FlightService:
         self._running = running
         self._catalogue = puts.durability.catalogue
         self._waits = puts.admission.waits
-        self._turns = Turns()
+        self._get = GrpcGet(self._catalogue, reads)
         self._token = token
         self._max_schema_bytes = max_schema_bytes
 
@@ -238,53 +232,13 @@ class FlightService:
     # Data
 
     async def do_get(self, request: bytes, context: Context) -> None:
-        """One partition: the schema at once, then each frame as it was stored; totals in the trailers."""
-        self._catalogue.check_open()
-        ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))
-        dataset, index = self._catalogue.resolve(ticket)
-        dataset.touch()
-        reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
-        await context.send_initial_metadata(tuple(head_of_read(dataset)))
-        schema = await self._reads.schema_of(dataset, reader)
-        await context.write(wire.flight_data(schema.header))
-        async with aclosing(self._reads.read(dataset, reader, ticket.from_)) as runs:
-            async for run in runs:
-                await self._send(run, reader, context)
-        totals = dataset.partition(index).totals
-        context.set_trailing_metadata(tuple(end_of_read(totals, ticket.from_)))
-        ended(dataset, reader, ticket.from_)
-
-    async def _send(self, run: Run, reader: Reader, context: Context) -> None:
-        # A function of its own, so that no variable holds a frame while its reader waits for the next.
-        for outgoing in run:
-            await self._turns.take(outgoing.message.size_bytes)
-            await self._reads.delivery.deliver(context.write, outgoing.data, reader, room=outgoing.room)
+        """One partition; see ``grpc_get``."""
+        await self._get.serve(request, context)
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """One producer; see ``puts``."""
+        """One producer; see ``grpc_put``."""
         self._catalogue.check_open()
-        producer = self._puts.producer(context.peer())
-        async with GrpcAnswers(context) as answers, aclosing(self._messages(context, producer)) as messages:
-            await self._puts.receive(messages, producer, answers)
-
-    async def _messages(self, context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
-        """The client's messages, read only while there is room for what has already arrived.
-
-        It ends where the client has ended them, and also where the call has broken off. They are not
-        taken from gRPC's iterator, which would hold each one until the next has come.
-        """
-        while True:
-            await producer.room()
-            try:
-                with producer.awaited():
-                    async with asyncio.timeout(producer.idle_seconds):
-                        message = await context.read()
-            except TimeoutError:
-                raise producer.stalled(inside=False) from None
-            if message is grpc.aio.EOF:
-                return
-            yield message
-            del message
+        await take_put(self._puts, context)
 
     async def do_exchange(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Not offered: there is no computation here that would need both directions at once."""

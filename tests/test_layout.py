@@ -61,7 +61,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "wire",
     ),
     (
-        "answers",
         "budget",
         "data_dir",
         "places",
@@ -125,6 +124,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "admission",
         "durability",
+        "grpc_get",
         "outlet",
         "reports",
     ),
@@ -142,6 +142,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "actions",
+        "grpc_put",
         "intake",
     ),
     (
@@ -192,7 +193,7 @@ SHARED = frozenset(
 )
 GRPC = frozenset({"grpc", "grpc_health", "grpc_reflection", "grpc_status"})
 # A relay is a client of another server, and takes its messages as bytes, which pyarrow's client cannot do.
-GRPC_ALLOWED = frozenset({"reflection", "relay", "server", "service"})
+GRPC_ALLOWED = frozenset({"grpc_put", "reflection", "relay", "server", "service"})
 # The embedded server's process is handed its parent's environment; nothing is read from it there. Which
 # interpreter Spark starts is said in Spark's own variable.
 ENVIRONMENT_ALLOWED = frozenset(

@@ -1,13 +1,22 @@
-"""Answers: the PutResults of a DoPut on their way to a client that may never read them."""
+"""DoPut: a put over gRPC, for every Flight client.
+
+Guarantee: a message is read only while there is room for those that have arrived, and a client that reads no
+answers delays no put.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from typing import Any, Self
 
+import grpc
+
 from . import wire
+from .producers import Producer
+from .puts import PutReceiver
 
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 LAST_ANSWERS_SECONDS = 5.0
@@ -16,8 +25,38 @@ _ANSWER_COST_BYTES = 100  # of keeping one, however short it is
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
+async def take_put(puts: PutReceiver, context: Context) -> None:
+    """Take the put of one call to its end.
+
+    Raises:
+        FlightShuffleError: see :meth:`PutReceiver.receive`; nothing of the put is left.
+    """
+    producer = puts.producer(context.peer())
+    async with GrpcAnswers(context) as answers, aclosing(_messages(context, producer)) as messages:
+        await puts.receive(messages, producer, answers)
+
+
+async def _messages(context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
+    """The client's messages. The end comes where the client has ended them, and also where the call has broken off.
+
+    They are not taken from gRPC's iterator, which would hold each one until the next has come.
+    """
+    while True:
+        await producer.room()
+        try:
+            with producer.awaited():
+                async with asyncio.timeout(producer.idle_seconds):
+                    message = await context.read()
+        except TimeoutError:
+            raise producer.stalled(inside=False) from None
+        if message is grpc.aio.EOF:
+            return
+        yield message
+        del message
+
+
 class GrpcAnswers:
-    """PutResults on their way to a client that may never read them: :meth:`put` never waits, and of those that the
+    """PutResults on their way to a client that may never read them. Putting one never waits; of those that the
     client has not read only the last ``MAX_UNREAD_ANSWER_BYTES`` are kept.
     """
 
