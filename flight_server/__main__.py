@@ -16,10 +16,12 @@ import typer
 import uvloop
 from pydantic import ValidationError
 
-from . import allocator, config, lean  # noqa: F401  # lean for its effect, before the server imports pyarrow
-from .data_dir import DataDirUnusable
-from .options import options_of_settings
-from .server import Server
+from flight_server import config  # lean for its effect, before the server imports pyarrow
+from flight_server.host import unused_libraries  # noqa: F401  # lean for its effect, before the server imports pyarrow
+from flight_server.memory import allocator  # lean for its effect, before the server imports pyarrow
+from flight_server.options import options_of_settings
+from flight_server.server import Server
+from flight_server.storage import DataDirUnusable
 
 _EXIT_USAGE = 2
 

@@ -25,11 +25,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from . import machine
-from .budget import MIN_MEMORY_LIMIT_BYTES
-from .flight_locations import FlightLocation
-from .host_directory import default_bases
-from .protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
+from flight_server.access import FlightLocation
+from flight_server.host import default_bases, machine
+from flight_server.memory import MIN_MEMORY_LIMIT_BYTES
+from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
 
 DEFAULT_MEMORY_SHARE = 0.5
 

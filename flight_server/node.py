@@ -12,30 +12,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from .actions import Actions
-from .admission import Admission
-from .background import Background
-from .budget import Budget
-from .catalogue import Catalogue
-from .config import Settings
-from .counters import Counters
-from .delivery import Delivery
-from .disk import Disk
-from .durability import Durability
-from .eviction import Eviction
-from .gets import Reads
-from .http import HttpOptions, HttpServer
-from .infos import Locations
-from .pulls import Pulling
-from .puts import PutReceiver
-from .reports import Observed
-from .running import Running
-from .service import FlightService
-from .spiller import Spiller
-from .waits import Waits
+from flight_server.concurrency import Background, Running, Waits
+from flight_server.config import Settings
+from flight_server.datasets import Catalogue, Counters
+from flight_server.lanes.grpc import Actions, FlightService
+from flight_server.lanes.http import HttpOptions, HttpServer
+from flight_server.memory import Budget
+from flight_server.reporting import Locations, Observed
+from flight_server.sources import Pulling
+from flight_server.storage import Disk
+from flight_server.tiering import Admission, Durability, Spiller
+from flight_server.transfer import Delivery, Eviction, PutReceiver, Reads
 
 if TYPE_CHECKING:
-    from .sources import Sources
+    from flight_server.sources import Sources
 
 
 def new_catalogue(settings: Settings) -> Catalogue:
@@ -54,7 +44,7 @@ def _new_sources(
     catalogue: Catalogue, pulling: Pulling, settings: Settings, max_message_bytes: int
 ) -> Sources:
     # Imported when a source is first asked for: the libraries of files' formats cost 9 MiB and a tenth of a second.
-    from .sources import Allowed, Sources  # noqa: PLC0415
+    from flight_server.sources import Allowed, Sources  # noqa: PLC0415
 
     allowed = Allowed(
         roots=settings.source_roots,
@@ -82,7 +72,7 @@ class Node:
         self.catalogue.schemas.max_bytes = self.max_schema_bytes
         self.waits = Waits()
         self.counters = Counters()
-        self.background = Background(structlog.get_logger("flight_server.background").error)
+        self.background = Background(structlog.get_logger("flight_server.concurrency.background").error)
         self.running = Running()
         self.spiller = Spiller(self.catalogue)
         self.admission = Admission(

@@ -12,7 +12,7 @@ import typer
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from .config import Settings
+from flight_server.config import Settings
 
 _METAVARS = (
     ("FlightLocation", "LOCATION"),

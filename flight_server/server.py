@@ -48,14 +48,14 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from . import allocator, config, reflection
-from .addresses import AddressRefused, bind, bracketed
-from .data_dir import DataDir, raise_open_files_limit
-from .host_directory import sweep
-from .memory import MemoryPool
-from .node import Node
-from .recovery import recover
-from .service import LAST_WORDS_SECONDS, SERVICE
+from flight_server import config
+from flight_server.host import sweep
+from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
+from flight_server.lanes.http import AddressRefused, bind, bracketed
+from flight_server.memory import MemoryPool, allocator
+from flight_server.node import Node
+from flight_server.storage import DataDir, raise_open_files_limit
+from flight_server.tiering import recover
 
 ACCEPT_PATIENCE_SECONDS = 24 * 3600
 CALLS_OF_A_CONNECTION = 10_000

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast
     from spark_client.client import DatasetInfo, ShuffleClient
-    from spark_client.exchange import Pipeline
-    from spark_client.host_files import Copies
-    from spark_client.transport import Reading, Timeouts, Writing
+    from spark_client.connection import Reading, Timeouts, Writing
+    from spark_client.hosts import Copies
+    from spark_client.pipeline import Pipeline
 
 _HOMES = {
-    "Broadcast": "spark_client.broadcast",
-    "Copies": "spark_client.host_files",
+    "Broadcast": "spark_client.broadcast.broadcasts",
+    "Copies": "spark_client.hosts.host_files",
     "DatasetInfo": "spark_client.client",
-    "Pipeline": "spark_client.exchange",
+    "Pipeline": "spark_client.pipeline.plan",
     "ShuffleClient": "spark_client.client",
-    "Reading": "spark_client.transport",
-    "Timeouts": "spark_client.transport",
-    "Writing": "spark_client.transport",
+    "Reading": "spark_client.connection.transport",
+    "Timeouts": "spark_client.connection.transport",
+    "Writing": "spark_client.connection.transport",
 }
 
 __all__ = [

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_client.shipping import zipped
+from spark_client.executors import zipped
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """ShuffleClient: one server, seen from a driver or from any Python program.
 
 Guarantee: what ``get`` gives is the whole dataset or an error; what ``put`` returns from is complete on the
-server. Errors are those of :mod:`flight_server.errors`, with the server's own sentence.
+server. Errors are those of :mod:`flight_server.protocol.errors`, with the server's own sentence.
 
 What a client owns
     The results of its pipelines and its broadcasts. They are leased, renewed in the background while the
@@ -9,7 +9,7 @@ What a client owns
     stores has no owner: it stays until it is dropped, or until the server's own default lease ends.
 
 A client begins with removing what clients that were killed left on its host (see
-:mod:`flight_server.host_directory`). Nothing is opened, and no thread started, before it is needed. Without
+:mod:`flight_server.host.directories`). Nothing is opened, and no thread started, before it is needed. Without
 PySpark everything works that does not take a DataFrame. The client stays in the driver: closures that run in
 Spark's tasks can take broadcasts with them, not the client.
 """
@@ -27,24 +27,28 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
-from flight_server.dataset_names import check_dataset_name
-from flight_server.errors import InvalidRequest
 from flight_server.memory import MemoryPool
-from flight_server.protocol import DatasetRequest, PutCommand
-from spark_client import embedded
-from spark_client.advice import about, check_location, check_mode
-from spark_client.host_files import Copies, HostFiles
-from spark_client.lanes.partition import partition_streams
-from spark_client.puts import PutStream, as_reader, put_async
-from spark_client.streams import AsyncMergedStream, merge, merge_async
-from spark_client.transport import Reading, Server, Timeouts, Writing
+from flight_server.protocol import DatasetRequest, InvalidRequest, PutCommand, check_dataset_name
+from spark_client.connection import (
+    Reading,
+    Server,
+    Timeouts,
+    Writing,
+    about,
+    check_location,
+    check_mode,
+    embedded,
+)
+from spark_client.hosts import Copies, HostFiles
+from spark_client.lanes import PutStream, as_reader, partition_streams, put_async
+from spark_client.merge import AsyncMergedStream, merge, merge_async
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_client.broadcast import Broadcast
-    from spark_client.exchange import Pipeline
-    from spark_client.shuffles import Shuffles
+    from spark_client.jobs import Shuffles
+    from spark_client.pipeline import Pipeline
 
 LEASE_SECONDS = 300.0
 _Merged = TypeVar("_Merged")
@@ -243,23 +247,23 @@ class ShuffleClient:
     # Spark.
 
     def pipeline(self, df: DataFrame) -> Pipeline:
-        """A pipeline over ``df``, see :mod:`spark_client.exchange`."""
-        from spark_client.exchange import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
+        """A pipeline over ``df``, see :mod:`spark_client.pipeline.plan`."""
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         return Pipeline.start(self._owned(), df)
 
     def broadcast(self, data: DataFrame | pa.Table, name: str | None = None) -> Broadcast:
-        """A table that tasks on every host share, see :mod:`spark_client.broadcast`."""
+        """A table that tasks on every host share, see :mod:`spark_client.broadcast.broadcasts`."""
         from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
 
         return Broadcast.create(self._owned(), data, name)
 
     def ship(self, spark: SparkSession) -> None:
-        """Let Spark take the package along to executors that do not have it, see :mod:`spark_client.shipping`.
+        """Let Spark take the package along to executors that do not have it, see ``shipping``.
 
         Call it once for a session, before the first job. Twice is fine.
         """
-        from spark_client.shipping import ship  # noqa: PLC0415 - as above
+        from spark_client.executors import ship  # noqa: PLC0415 - as above
 
         self._open()
         ship(spark)
@@ -277,7 +281,7 @@ class ShuffleClient:
     def scope(self) -> AbstractContextManager[None]:
         """``with client.scope():`` releases at its end the results that ``toDF`` gave in the block.
 
-        Results are not released when their DataFrames are garbage-collected: :mod:`spark_client.results` says why.
+        Results are not released when their DataFrames are garbage-collected: :mod:`spark_client.jobs.results` says why.
         A program that makes many of them releases them, or works in scopes.
         """
         return self._owned().results.scope()
@@ -324,7 +328,7 @@ class ShuffleClient:
         return self._server
 
     def _owned(self) -> Shuffles:
-        from spark_client.shuffles import Shuffles  # noqa: PLC0415 - needs PySpark, which get and put do not
+        from spark_client.jobs import Shuffles  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         with self._lock:
             server = self._open()

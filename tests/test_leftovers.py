@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from flight_server.memory import MemoryPool, Reservation
+from flight_server.memory.pool import MemoryPool, Reservation
 from tests.support import leftovers
 
 

@@ -1,1 +1,18 @@
-"""How frames travel, from the server and to it; the rooms of ``lanes`` are its modules, ``contract`` the first."""
+"""How a partition is read and a put is sent, on either lane."""
+
+from .lane import Batch, BatchRun, Closed
+from .partition_stream import PartitionStream, partition_streams
+from .put_stream import PutStream, as_reader, put_async
+from .writing import places_of
+
+__all__ = [
+    "Batch",
+    "BatchRun",
+    "Closed",
+    "PartitionStream",
+    "PutStream",
+    "as_reader",
+    "partition_streams",
+    "places_of",
+    "put_async",
+]

@@ -10,10 +10,10 @@ import contextlib
 import uuid
 from collections.abc import Mapping
 
-from flight_server.acknowledgements import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest
-from flight_server.errors import FlightShuffleError
-from spark_client.lanes.contract import BatchRun
-from spark_client.transport import Server
+from flight_server.protocol import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest, FlightShuffleError
+from spark_client.connection import Server
+
+from .lane import BatchRun
 
 EVERY_BYTES = 32 << 20
 """Of decoded bytes. What was not acknowledged yet can be read again, and takes memory or disk on the server."""

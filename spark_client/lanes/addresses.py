@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flight_server.errors import InvalidRequest
-from flight_server.protocol import REUSE_CONNECTION
-from spark_client.lanes.contract import LaneChoice
-from spark_client.transport import Server
+from flight_server.protocol import REUSE_CONNECTION, InvalidRequest
+from spark_client.connection import Server
+
+from .lane import LaneChoice
 
 
 @dataclass(frozen=True, slots=True)

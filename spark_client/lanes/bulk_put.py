@@ -40,15 +40,25 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.errors import FlightShuffleError, Forbidden, InvalidRequest, Unauthenticated, from_json
-from flight_server.protocol import CHECKSUMS, CHECKSUMS_HEADER, Commit, PutCommand
-from flight_server.put_framing import UPGRADE
-from spark_client.lanes.contract import BrokenStream, Closed
-from spark_client.lanes.duplex import Duplex
-from spark_client.lanes.http import Body, HttpPool, NoBulkLane
-from spark_client.lanes.messages import MessageWriter
-from spark_client.lanes.partition import StreamStalled
-from spark_client.transport import ForkedProcess, Server, TimedOut, Unreachable
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    UPGRADE,
+    Commit,
+    FlightShuffleError,
+    Forbidden,
+    InvalidRequest,
+    PutCommand,
+    Unauthenticated,
+    from_json,
+)
+from spark_client.connection import ForkedProcess, Server, TimedOut, Unreachable
+
+from .duplex import Duplex
+from .http import Body, HttpPool, NoBulkLane
+from .lane import BrokenStream, Closed
+from .messages import MessageWriter
+from .partition_stream import StreamStalled
 
 HOLD_BYTES = 64 << 10
 _NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})

@@ -1,6 +1,6 @@
 """The messages of an HTTP body, each read whole and checked before Arrow's decoder gets any of it.
 
-Guarantee: where the server has said a message's size and checksum (see ``flight_server.bulk``), its bytes reach
+Guarantee: where the server has said a message's size and checksum (see the server's ``bulk_get``), its bytes reach
 the decoder only if they have both. Once the server has said them, a message without them is damage, too. A
 length that was damaged on its way neither takes memory nor waits for bytes that never come: it is compared with
 the size that was said.
@@ -15,10 +15,10 @@ from collections import deque
 
 import pyarrow as pa
 
-from flight_server import wire
-from flight_server.checksums import message_crc32c
-from flight_server.errors import BadFrame
-from spark_client.lanes.http import Body
+from flight_server.protocol import BadFrame, wire
+from flight_server.protocol.checksums import message_crc32c
+
+from .http import Body
 
 PREFIX_BYTES = 8
 _PREFIX = struct.Struct("<4si")

@@ -22,10 +22,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from flight_server.errors import FlightShuffleError, from_json
-from flight_server.put_framing import ACCEPTED, ANSWER_HEAD, REFUSED, RESULT
-from spark_client.lanes.http import Connection
-from spark_client.lanes.messages import Part
+from flight_server.protocol import ACCEPTED, ANSWER_HEAD, REFUSED, RESULT, FlightShuffleError, from_json
+
+from .http import Connection
+from .messages import Part
 
 MAX_ANSWER_BYTES = 64 << 20
 """Of all answers to one put: a commit's names the size of each of up to 100,000 partitions."""

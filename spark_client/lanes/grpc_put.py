@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.errors import FlightShuffleError
-from flight_server.protocol import Commit, PutCommand
-from spark_client.lanes.messages import MessageWriter
-from spark_client.transport import Server
+from flight_server.protocol import Commit, FlightShuffleError, PutCommand
+from spark_client.connection import Server
+
+from .messages import MessageWriter
 
 
 class GrpcWriter:

@@ -24,9 +24,8 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from flight_server.errors import Unavailable
-from flight_server.protocol import CHECKSUMS
-from spark_client.transport import Server, Timeouts
+from flight_server.protocol import CHECKSUMS, Unavailable
+from spark_client.connection import Server, Timeouts
 
 MAX_BUSY = 32
 MAX_IDLE = 8
@@ -218,7 +217,7 @@ def _headers(file: io.BufferedReader) -> dict[str, str]:
 
 
 def _announced(extension: str) -> deque[tuple[int, int]]:
-    """What the server says of each message of a chunk, see ``flight_server.bulk``."""
+    """What the server says of each message of a chunk, see ``flight_server.lanes.http.bulk_get``."""
     name, _, value = extension.partition("=")
     if name.strip() != CHECKSUMS:
         return deque()

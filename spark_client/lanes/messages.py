@@ -3,7 +3,7 @@
 Guarantee: the messages are those that pyarrow's DoPut sends for the same batches, byte for byte, dictionaries
 and their replacements included; only the schema's header may be padded to eight bytes. So it does not show
 in what the server stores which lane a batch came by. Each has its length before it, and with ``checked`` its
-checksum, as :mod:`flight_server.put_framing` has them.
+checksum, as :mod:`flight_server.protocol.put_framing` has them.
 
 How
     One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes
@@ -31,10 +31,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server import wire
-from flight_server.checksums import message_crc32c, running_crc32c, sent_crc32c
-from flight_server.errors import InvalidRequest
-from flight_server.put_framing import CHECKED_LENGTH, LENGTH, end_of_put
+from flight_server.protocol import CHECKED_LENGTH, LENGTH, InvalidRequest, end_of_put, wire
+from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 
 RUN_BYTES = 8 << 10
 MAX_MESSAGE_BYTES = (1 << 31) - 1

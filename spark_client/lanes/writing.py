@@ -22,14 +22,14 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from flight_server.errors import InvalidRequest, NotFound, Unavailable, Unsupported
-from flight_server.protocol import PutCommand
-from spark_client.lanes.bulk_put import BulkWriter
-from spark_client.lanes.contract import LaneWriter
-from spark_client.lanes.grpc_put import GrpcWriter
-from spark_client.lanes.http import HttpPool, NoBulkLane
-from spark_client.lanes.partition import DOWN_SECONDS
-from spark_client.transport import Server, TimedOut, Unreachable
+from flight_server.protocol import InvalidRequest, NotFound, PutCommand, Unavailable, Unsupported
+from spark_client.connection import Server, TimedOut, Unreachable
+
+from .bulk_put import BulkWriter
+from .grpc_put import GrpcWriter
+from .http import HttpPool, NoBulkLane
+from .lane import LaneWriter
+from .partition_stream import DOWN_SECONDS
 
 
 def open_writing(

@@ -19,15 +19,7 @@ import pyarrow as pa
 
 from tests.benchmarks.measure import MIB
 from tests.support.folded import folded_schema, with_folded_metadata
-from tests.support.raw_flight import (
-    RawFlight,
-    Refused,
-    field,
-    flight_data,
-    ipc_messages,
-    path,
-    put_messages,
-)
+from tests.support.raw_flight import RawFlight, Refused, field, flight_data, ipc_messages, path, put_messages
 from tests.support.server_process import ServerProcess
 
 ZEROS_BYTES = 24 * MIB

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.errors import FlightShuffleError
+from flight_server.protocol.errors import FlightShuffleError
 from tests.benchmarks.crowd import at_once, read_with_client, read_with_pyarrow
 from tests.benchmarks.fan_out import put
 from tests.benchmarks.measure import MIB, conditions, console, cpu_seconds, table

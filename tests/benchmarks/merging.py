@@ -17,11 +17,11 @@ import time
 
 from pyarrow import flight
 
-from flight_server.memory import MemoryPool
-from flight_server.protocol import CreateRequest
-from spark_client.lanes.partition import partition_streams
-from spark_client.streams import MergedStream, merge
-from spark_client.transport import Server
+from flight_server.memory.pool import MemoryPool
+from flight_server.protocol.requests import CreateRequest
+from spark_client.connection.transport import Server
+from spark_client.lanes.partition_stream import partition_streams
+from spark_client.merge.merged import MergedStream, merge
 from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.benchmarks.peers import batch_of
 from tests.support.server_process import ServerProcess

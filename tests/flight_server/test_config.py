@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from flight_server import config
-from flight_server.budget import MIN_MEMORY_LIMIT_BYTES
 from flight_server.config import Settings
+from flight_server.memory.accounts import MIN_MEMORY_LIMIT_BYTES
 
 
 @pytest.fixture(autouse=True)

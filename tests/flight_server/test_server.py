@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flight_server.addresses import AddressRefused
 from flight_server.config import Settings
-from flight_server.data_dir import DataDir
-from flight_server.protocol import CreateRequest
+from flight_server.lanes.http.listening import AddressRefused
+from flight_server.protocol.requests import CreateRequest
 from flight_server.server import Server
+from flight_server.storage.data_dir import DataDir
 
 
 def settings(data_dir: Path, **changes: object) -> Settings:

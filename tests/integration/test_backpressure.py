@@ -19,20 +19,20 @@ from typing import Any
 import pytest
 
 from flight_server import config
-from flight_server.budget import Budget
-from flight_server.catalogue import Catalogue
-from flight_server.checksums import crc32c
-from flight_server.dataset import Dataset
-from flight_server.disk import Disk
-from flight_server.errors import FlightShuffleError, OutOfBudget, PartitionFailed, ReaderTooSlow
-from flight_server.frames import Frame, Payload
-from flight_server.memory import MemoryPool
-from flight_server.metadata import RECORD_BYTES
+from flight_server.datasets.catalogue import Catalogue
+from flight_server.datasets.dataset import Dataset
+from flight_server.frames.message import Frame, Payload
+from flight_server.frames.records import COUNTED_AT_ONCE
+from flight_server.memory.accounts import Budget
+from flight_server.memory.metadata import RECORD_BYTES
+from flight_server.memory.pool import MemoryPool
 from flight_server.node import Node
-from flight_server.protocol import CreateRequest, Retention
-from flight_server.readback import Reader
-from flight_server.records import COUNTED_AT_ONCE
-from flight_server.spill import DiskTrouble, SegmentSlice
+from flight_server.protocol.checksums import crc32c
+from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, PartitionFailed, ReaderTooSlow
+from flight_server.protocol.requests import CreateRequest, Retention
+from flight_server.storage.disk import Disk
+from flight_server.storage.segments import DiskTrouble, SegmentSlice
+from flight_server.tiering.readback import Reader
 from tests.support.frames import on_disk
 from tests.support.schedules import ScheduledLoop
 

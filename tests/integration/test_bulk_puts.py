@@ -19,15 +19,7 @@ from tests.support import raw_put
 from tests.support.bulk import get
 from tests.support.certificates import self_signed
 from tests.support.polling import eventually
-from tests.support.raw_flight import (
-    RawFlight,
-    command,
-    commit,
-    flight_data,
-    ipc_messages,
-    path,
-    put_messages,
-)
+from tests.support.raw_flight import RawFlight, command, commit, flight_data, ipc_messages, path, put_messages
 from tests.support.raw_put import RawPut, Refused
 from tests.support.server_process import ServerProcess
 

@@ -14,16 +14,7 @@ from flight_server import config
 from flight_server.server import Server
 from tests.support import raw_put
 from tests.support.polling import eventually
-from tests.support.raw_flight import (
-    OpenPut,
-    RawFlight,
-    Refused,
-    command,
-    commit,
-    field,
-    path,
-    put_messages,
-)
+from tests.support.raw_flight import OpenPut, RawFlight, Refused, command, commit, field, path, put_messages
 
 CALLS = 24
 BATCH = pa.record_batch({"n": [1, 2, 3], "w": pa.array(["a", "b", "a"]).dictionary_encode()})

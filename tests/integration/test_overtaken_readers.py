@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.errors import Released
-from flight_server.protocol import Ticket
-from spark_client.lanes.contract import LaneChoice
-from spark_client.lanes.partition import PartitionStream
-from spark_client.transport import Server
+from flight_server.protocol.errors import Released
+from flight_server.protocol.requests import Ticket
+from spark_client.connection.transport import Server
+from spark_client.lanes.lane import LaneChoice
+from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.bulk import Cut, RawGet, get
 from tests.support.held import message_bytes
 from tests.support.merging import QUICK

@@ -15,21 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.errors import (
-    FlightShuffleError,
-    OutOfBudget,
-    PartitionFailed,
-    Unauthenticated,
-)
-from flight_server.protocol import CreateRequest, Kind, PutCommand, Ticket
+from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, PartitionFailed, Unauthenticated
+from flight_server.protocol.requests import CreateRequest, Kind, PutCommand, Ticket
 from spark_client import ShuffleClient
-from spark_client.arrow_types import Declared
-from spark_client.lanes.contract import BrokenStream
-from spark_client.lanes.partition import StreamStalled
+from spark_client.arrow.types import Declared
+from spark_client.connection.transport import Server, Timeouts, Writing
+from spark_client.jobs.tasks import ByKeys, WriteTask
+from spark_client.lanes.lane import BrokenStream
+from spark_client.lanes.partition_stream import StreamStalled
+from spark_client.lanes.put_stream import PutStream
 from spark_client.lanes.writing import places_of
-from spark_client.puts import PutStream
-from spark_client.tasks import ByKeys, WriteTask
-from spark_client.transport import Server, Timeouts, Writing
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.support.certificates import self_signed
 from tests.support.polling import eventually

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.errors import FlightShuffleError
+from flight_server.protocol.errors import FlightShuffleError
 from spark_client import Reading, ShuffleClient
-from spark_client.transport import Server
+from spark_client.connection.transport import Server
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]

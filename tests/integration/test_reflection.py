@@ -11,7 +11,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from flight_server import wire
+from flight_server.protocol import wire
 from tests.support.raw_flight import RawFlight, field, path, put_messages
 from tests.support.server_process import ServerProcess
 

@@ -14,17 +14,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.manifest import Manifest
-from tests.support.durable import (
-    action,
-    files,
-    get,
-    names,
-    put,
-    put_attempt,
-    segment_bytes,
-    table,
-)
+from flight_server.storage.manifest import Manifest
+from tests.support.durable import action, files, get, names, put, put_attempt, segment_bytes, table
 from tests.support.faulty_disk import FaultyServer
 from tests.support.server_process import ServerProcess
 

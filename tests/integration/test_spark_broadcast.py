@@ -145,7 +145,7 @@ def test_a_task_killed_while_others_wait_for_its_file_does_not_stop_them(
     marker = tmp_path / "killed"
 
     def dies_while_fetching(batches: Iterator[Any]) -> Iterator[Any]:
-        from spark_client.broadcast import Content
+        from spark_client.broadcast.broadcasts import Content
 
         fetch: Any = Content.fetch
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from flight_server.errors import DatasetDropped, FlightShuffleError, NotFound
+from flight_server.protocol.errors import DatasetDropped, FlightShuffleError, NotFound
 from spark_client import ShuffleClient
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session

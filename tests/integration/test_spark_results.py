@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flight_server.errors import InvalidRequest, Unavailable
+from flight_server.protocol.errors import InvalidRequest, Unavailable
 from spark_client import ShuffleClient
-from spark_client.results import explained
+from spark_client.jobs.results import explained
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 

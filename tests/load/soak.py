@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.errors import FlightShuffleError
+from flight_server.protocol.errors import FlightShuffleError
 from spark_client import ShuffleClient
 from tests.support.server_process import ServerProcess
 

@@ -12,10 +12,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.errors import AlreadyExists, InvalidRequest, NotFound, PartitionFailed, Unauthenticated
-from spark_client import ShuffleClient, puts
+from flight_server.protocol.errors import (
+    AlreadyExists,
+    InvalidRequest,
+    NotFound,
+    PartitionFailed,
+    Unauthenticated,
+)
+from spark_client import ShuffleClient
+from spark_client.connection.transport import Server
+from spark_client.lanes import put_stream
 from spark_client.lanes.writing import open_writing
-from spark_client.transport import Server
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -232,7 +239,7 @@ async def test_an_aput_that_is_cancelled_while_it_opens_leaves_no_stream_open(
         opened.append(open_writing(*arguments))  # referred to, so that only the client's own care ends it
         return opened[-1]
 
-    monkeypatch.setattr(puts, "open_writing", gated)
+    monkeypatch.setattr(put_stream, "open_writing", gated)
     putting = asyncio.create_task(client.aput("d", TABLE))
     assert await asyncio.to_thread(opening.wait, 30)
     for _ in range(2):

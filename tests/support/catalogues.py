@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flight_server.budget import Budget
-from flight_server.catalogue import Catalogue
-from flight_server.disk import Disk
+from flight_server.datasets.catalogue import Catalogue
+from flight_server.memory.accounts import Budget
+from flight_server.storage.disk import Disk
 
 
 def new_catalogue(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_client.coalescer import Coalescer
+from spark_client.arrow.coalescer import Coalescer
 
 KIB = 1024
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_client.lanes.contract import BatchRun, Closed
-from spark_client.streams import AsyncMergedStream, MergedStream
-from spark_client.transport import Timeouts
+from spark_client.connection.transport import Timeouts
+from spark_client.lanes.lane import BatchRun, Closed
+from spark_client.merge.merged import AsyncMergedStream, MergedStream
 
 SCHEMA = pa.schema([("stream", pa.int64()), ("n", pa.int64())])
 QUICK = Timeouts(slot_seconds=0.01, close_seconds=30)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from flight_server.actions import decode_schema
-from flight_server.dataset import Dataset
+from flight_server.datasets.dataset import Dataset
+from flight_server.lanes.grpc.actions import decode_schema
 from flight_server.node import Node
-from flight_server.protocol import CreateRequest, Kind
+from flight_server.protocol.requests import CreateRequest, Kind
 from tests.support.nodes import read_table
 
 TABLE = pa.table(

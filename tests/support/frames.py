@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from flight_server.checksums import crc32c
-from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload
-from flight_server.memory import MemoryPool, Reservation
-from flight_server.spill import Segment, SegmentSlice
+from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame, Payload
+from flight_server.memory.pool import MemoryPool, Reservation
+from flight_server.protocol.checksums import crc32c
+from flight_server.storage.segments import Segment, SegmentSlice
 
 _numbers = count(1)
 

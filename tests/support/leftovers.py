@@ -113,7 +113,7 @@ def _command(pid: int) -> str:
 
 def _pools() -> Iterator[tuple[int, str, int]]:
     # Not imported here: a test that uses no pool must not pay for it, nor have its imports changed.
-    memory = sys.modules.get("flight_server.memory")
+    memory = sys.modules.get("flight_server.memory.pool")
     if memory is not None:
         for pool in memory.live_pools():
             yield id(pool), pool.name, pool.used_bytes

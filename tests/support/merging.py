@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.errors import NotFound
-from flight_server.protocol import PutCommand, Ticket
-from spark_client.lanes.partition import PartitionStream
-from spark_client.transport import Server, Timeouts
+from flight_server.protocol.errors import NotFound
+from flight_server.protocol.requests import PutCommand, Ticket
+from spark_client.connection.transport import Server, Timeouts
+from spark_client.lanes.partition_stream import PartitionStream
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])
 FRAMES, ROWS = 20, 500

@@ -13,15 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server import wire
-from flight_server.budget import Budget
-from flight_server.catalogue import Catalogue
 from flight_server.config import Settings
-from flight_server.dataset import Dataset
-from flight_server.disk import Disk
-from flight_server.frames import Frame
+from flight_server.datasets.catalogue import Catalogue
+from flight_server.datasets.dataset import Dataset
+from flight_server.frames.message import Frame
+from flight_server.memory.accounts import Budget
 from flight_server.node import Node
-from flight_server.readback import Reader
+from flight_server.protocol import wire
+from flight_server.storage.disk import Disk
+from flight_server.tiering.readback import Reader
 
 PATIENCE_SECONDS = 30.0
 

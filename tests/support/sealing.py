@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 
 from flight_server import config
-from flight_server.budget import Budget
-from flight_server.catalogue import Catalogue
-from flight_server.checksums import crc32c
-from flight_server.dataset import Dataset
-from flight_server.decoder import SchemaMessage
-from flight_server.disk import Disk
-from flight_server.durable_files import MANIFEST_NAME
-from flight_server.frames import NO_DICTIONARIES, DictionaryState, Frame, Payload
+from flight_server.datasets.catalogue import Catalogue
+from flight_server.datasets.dataset import Dataset
+from flight_server.frames.decoder import SchemaMessage
+from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame, Payload
+from flight_server.memory.accounts import Budget
 from flight_server.node import Node
-from flight_server.protocol import CreateRequest
-from flight_server.recovery import recover
+from flight_server.protocol.checksums import crc32c
+from flight_server.protocol.requests import CreateRequest
+from flight_server.storage.disk import Disk
+from flight_server.storage.durable_files import MANIFEST_NAME
+from flight_server.tiering.recovery import recover
 from tests.support.catalogues import new_catalogue
 
 SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.bad_input.data import BATCH, MAX_MESSAGE_BYTES, used_bytes
 from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, path, put_messages
 from tests.support.server_process import ServerProcess
-
-from .data import BATCH, MAX_MESSAGE_BYTES, used_bytes
 
 
 @pytest.fixture(scope="package")

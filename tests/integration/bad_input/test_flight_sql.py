@@ -6,9 +6,8 @@ from functools import partial
 
 import pytest
 
+from tests.integration.bad_input.data import SCHEMA, refused
 from tests.support.raw_flight import RawFlight, command, field, flight_data
-
-from .data import SCHEMA, refused
 
 SQL = b"type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery"
 FOREIGN_COMMANDS = {

@@ -7,6 +7,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.integration.bad_input.data import (
+    BATCH,
+    FRAME,
+    MAX_MESSAGE_BYTES,
+    SCHEMA,
+    WORDS,
+    refused,
+    used_bytes,
+)
 from tests.support.polling import eventually
 from tests.support.raw_flight import (
     BODY,
@@ -20,8 +29,6 @@ from tests.support.raw_flight import (
     varint,
 )
 from tests.support.server_process import ServerProcess
-
-from .data import BATCH, FRAME, MAX_MESSAGE_BYTES, SCHEMA, WORDS, refused, used_bytes
 
 WORDS_SCHEMA, WORDS_DICTIONARY, WORDS_FRAME = ipc_messages(WORDS.schema, [WORDS])
 TWO_WORDS = pa.record_batch({"v": WORDS["w"], "w": WORDS["w"]})

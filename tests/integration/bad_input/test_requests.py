@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
+from tests.integration.bad_input.data import BATCH, SCHEMA, WORDS, refused
 from tests.support.polling import eventually
 from tests.support.raw_flight import (
     DESCRIPTOR,
@@ -18,8 +19,6 @@ from tests.support.raw_flight import (
     path,
     put_messages,
 )
-
-from .data import BATCH, SCHEMA, WORDS, refused
 
 BAD_STARTS: dict[str, tuple[list[bytes], str]] = {
     "nothing at all": ([], "ended before its first message"),

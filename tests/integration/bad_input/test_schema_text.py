@@ -7,6 +7,7 @@ import base64
 import pyarrow as pa
 import pytest
 
+from tests.integration.bad_input.data import refused
 from tests.support.raw_flight import (
     HEADER,
     RawFlight,
@@ -16,8 +17,6 @@ from tests.support.raw_flight import (
     path,
     put_messages,
 )
-
-from .data import refused
 
 MARK, NOT_UTF_8 = "märk", b"m\xff\xffrk"
 MARKED_SCHEMAS: dict[str, pa.Schema] = {

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from flight_server.errors import NotFound, ProducerFailed, StaleTicket, Unauthenticated
-from flight_server.memory import MemoryPool
-from flight_server.protocol import Ticket
-from spark_client.lanes.contract import BrokenStream
-from spark_client.lanes.partition import PartitionStream, StreamStalled, partition_streams
-from spark_client.streams import merge
-from spark_client.transport import Server
+from flight_server.memory.pool import MemoryPool
+from flight_server.protocol.errors import NotFound, ProducerFailed, StaleTicket, Unauthenticated
+from flight_server.protocol.requests import Ticket
+from spark_client.connection.transport import Server
+from spark_client.lanes.lane import BrokenStream
+from spark_client.lanes.partition_stream import PartitionStream, StreamStalled, partition_streams
+from spark_client.merge.merged import merge
 from tests.support.merging import (
     EVERYTHING,
     FRAMES,

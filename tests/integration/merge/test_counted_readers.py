@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from pyarrow import flight
 
-from flight_server.errors import Released
-from flight_server.protocol import PutCommand, Ticket
-from spark_client.lanes.contract import LaneChoice
-from spark_client.lanes.partition import PartitionStream
-from spark_client.puts import PutStream
-from spark_client.transport import Server
+from flight_server.protocol.errors import Released
+from flight_server.protocol.requests import PutCommand, Ticket
+from spark_client.connection.transport import Server
+from spark_client.lanes.lane import LaneChoice
+from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.lanes.put_stream import PutStream
 from tests.support.merging import EVERYTHING, FRAMES, QUICK, ROWS, SCHEMA, batch_of, put, read_all
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy

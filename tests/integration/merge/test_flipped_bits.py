@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.errors import DamagedMessage, FlightShuffleError
-from flight_server.protocol import (
+from flight_server.protocol.errors import DamagedMessage, FlightShuffleError
+from flight_server.protocol.put_framing import PUT_PATH
+from flight_server.protocol.requests import (
     CHECKSUMS,
     CHECKSUMS_HEADER,
     CreateRequest,
@@ -24,11 +25,10 @@ from flight_server.protocol import (
     Ticket,
     bulk_path,
 )
-from flight_server.put_framing import PUT_PATH
-from spark_client.lanes.contract import BrokenStream
-from spark_client.lanes.partition import PartitionStream
-from spark_client.puts import PutStream
-from spark_client.transport import Server, Writing
+from spark_client.connection.transport import Server, Writing
+from spark_client.lanes.lane import BrokenStream
+from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.lanes.put_stream import PutStream
 from tests.support.merging import QUICK
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess

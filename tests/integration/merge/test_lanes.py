@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import Ticket
-from spark_client.lanes.contract import BrokenStream
-from spark_client.lanes.partition import PartitionStream
-from spark_client.transport import Server
+from flight_server.protocol.requests import Ticket
+from spark_client.connection.transport import Server
+from spark_client.lanes.lane import BrokenStream
+from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.http_source import Answer, HttpSource, well
 from tests.support.merging import EVERYTHING, FRAMES, SCHEMA, batch_of, put, read_all
 from tests.support.proxy import Proxy

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from flight_server.errors import DatasetDropped, NotFound, PartitionFailed, StaleTicket
-from flight_server.protocol import Ticket
-from spark_client.lanes.contract import BrokenStream
-from spark_client.lanes.partition import PartitionStream
-from spark_client.streams import merge
-from spark_client.transport import Server
+from flight_server.protocol.errors import DatasetDropped, NotFound, PartitionFailed, StaleTicket
+from flight_server.protocol.requests import Ticket
+from spark_client.connection.transport import Server
+from spark_client.lanes.lane import BrokenStream
+from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.merge.merged import merge
 from tests.support.merging import (
     EVERYTHING,
     FRAMES,

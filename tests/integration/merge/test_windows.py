@@ -17,9 +17,9 @@ import h2.config
 import h2.connection
 import h2.events
 
-from flight_server.protocol import FRAMES_TRAILER, ROWS_TRAILER, Ticket
-from flight_server.wire import field
-from spark_client.transport import Server
+from flight_server.protocol.requests import FRAMES_TRAILER, ROWS_TRAILER, Ticket
+from flight_server.protocol.wire import field
+from spark_client.connection.transport import Server
 from tests.support.merging import ROWS, put_all
 
 WINDOW_BYTES = 65_535

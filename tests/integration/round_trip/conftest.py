@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyarrow import flight
 
+from tests.integration.round_trip.flights import drop
 from tests.support.server_process import ServerProcess
-
-from .flights import drop
 
 
 @pytest.fixture(scope="package")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from .flights import act, drop, put, read, same
+from tests.integration.round_trip.flights import act, drop, put, read, same
 
 _LEAVES = st.sampled_from(
     [

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from .flights import act, put, read, same, words
+from tests.integration.round_trip.flights import act, put, read, same, words
 
 
 def test_replaced_dictionaries_reach_late_and_resumed_readers(client: flight.FlightClient, name: str) -> None:

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.integration.round_trip.flights import drop, put, read, same, words
 from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
-
-from .flights import drop, put, read, same, words
 
 
 def union(mode: str) -> pa.Array:

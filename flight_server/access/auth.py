@@ -1,0 +1,55 @@
+"""Authorization: the one token of a server, the same on both lanes.
+
+A call carries it in the header ``authorization``: ``Bearer <token>``, or ``Basic`` credentials whose
+password is the token; or, on the gRPC lane, in ``auth-token-bin``, where clients of Flight's older handshake
+put what the handshake gave them. Comparing takes the same time wherever two texts differ, and no error or log
+repeats what was given.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+
+from flight_server.protocol import Unauthenticated
+
+
+def authorize(token: str | None, header: str | None, legacy: bytes | None = None) -> None:
+    """Return if the header, or where there is none the legacy one, carries the token, or if the server has none.
+
+    Raises:
+        Unauthenticated: it does not.
+    """
+    if token is None:
+        return
+    if header:
+        # aiohttp keeps bytes that are not UTF-8 as surrogates.
+        check(token, [_given(header).encode("utf-8", "surrogateescape")], "in the header 'authorization'")
+    elif legacy:
+        check(token, [legacy], "in the header 'auth-token-bin'")
+    else:
+        raise Unauthenticated("this server wants a token: send the header 'authorization: Bearer <token>'")
+
+
+def check(token: str, given: list[bytes], where: str) -> None:
+    """Return if one of them is the token.
+
+    Raises:
+        Unauthenticated: none is.
+    """
+    if True not in [hmac.compare_digest(each, token.encode()) for each in given]:
+        raise Unauthenticated(f"the token {where} is not this server's")
+
+
+def _given(header: str) -> str:
+    scheme, _, value = header.partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer":
+        return value
+    if scheme.lower() == "basic":
+        # What pyarrow's authenticate_basic_token sends.
+        try:
+            return base64.b64decode(value).decode().partition(":")[2]
+        except ValueError:
+            return ""
+    return ""

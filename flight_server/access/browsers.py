@@ -1,0 +1,127 @@
+"""Browsers: what keeps a web page from elsewhere from reading this server, or from using up what it holds.
+
+Guarantee: a request that a browser sends for another site's page is refused before anything is looked at, and no
+answer carries a CORS header. Two things tell such a request:
+
+Host
+    A page whose author points the page's own name at this server (DNS rebinding) is of the same origin as the
+    server for the browser, but the request carries that name. So ``Host`` must be a name of this server, or an
+    IP address: rebinding needs a name. Names of this server are ``localhost``, what it listens on and
+    advertises, the machine's host name with and without its domain, and what ``allowed_hosts`` lists. With a
+    token any name will do: the author of the page does not have the token.
+
+Origin
+    ``Origin``, where there is one, must name the host that ``Host`` names. Images, scripts, frames and links
+    send none: there ``Sec-Fetch-Site`` tells, and where a browser does not send that either (plain HTTP beyond
+    this machine), ``Referer``, without which a browser gets nothing below ``/v1/``. Links to the page ``/`` are
+    followed; it has no data of its own, and cannot be framed.
+
+Other programs send none of these headers, do not pretend to be browsers, and ask for the server by its name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from flight_server.concurrency import Background
+from flight_server.protocol import Forbidden, InvalidRequest
+
+_HOST = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s\[\]/@:]+))(:[0-9]{0,5})?", re.ASCII)
+_ELSEWHERE = frozenset({"cross-site", "same-site"})
+
+
+class Doorkeeper:
+    """Checks the requests of one server.
+
+    Args:
+        names: of this server, beside ``localhost`` and the machine's; one that begins with a dot stands for
+            itself without the dot and for all names that end in it. IP addresses are always fine.
+        any_name: where a token is asked for.
+    """
+
+    def __init__(self, names: Iterable[str], background: Background, *, any_name: bool) -> None:
+        self._names = {"localhost", socket.gethostname().lower(), *(_plain(name) for name in names)}
+        self._domains = tuple(name for name in self._names if name.startswith("."))
+        self._background = background
+        self._any_name = any_name
+        self._knows_domain = False
+
+    async def check(self, request: web.Request) -> None:
+        """Return if no page from elsewhere has sent this.
+
+        Raises:
+            Forbidden: one may have.
+            InvalidRequest: the request has no ``Host``, or several, or what is none.
+        """
+        given = request.headers.getall("Host", [])
+        if not given and request.version < (1, 1):
+            return  # no browser speaks this
+        matched = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        if matched is None:
+            raise InvalidRequest("a request has one header 'Host': the name or address of this server")
+        name = matched["name"]
+        if not self._any_name and name is not None and not await self._is_ours(name):
+            raise Forbidden(
+                f"{name[:200]!r} is no name of this server: ask it by its address, or start it with "
+                f"--allowed-hosts {name[:200]}, or with a token"
+            )
+        if self._from_elsewhere(request, given[0]):
+            raise Forbidden("this server does not answer requests that a page of another site has made")
+
+    async def _is_ours(self, name: str) -> bool:
+        if _is_address(name) or self._is_known(name):
+            return True
+        if not self._knows_domain:
+            # Now, and not at the start: it may ask a name server, which may not answer.
+            self._names.add(_plain(await self._background.in_thread(socket.getfqdn)))
+            self._knows_domain = True
+        return self._is_known(name)
+
+    def _is_known(self, name: str) -> bool:
+        plain = _plain(name)
+        return plain in self._names or f".{plain}".endswith(self._domains)
+
+    @staticmethod
+    def _from_elsewhere(request: web.Request, host: str) -> bool:
+        origin = request.headers.get("Origin")
+        if origin is not None:
+            return not _names(origin, host)
+        if request.path == "/" and request.headers.get("Sec-Fetch-Mode", "navigate") == "navigate":
+            return False
+        site = request.headers.get("Sec-Fetch-Site")
+        if site is not None:
+            return site in _ELSEWHERE
+        referer = request.headers.get("Referer")
+        if referer is not None:
+            return not _names(referer, host)
+        return request.path.startswith("/v1/") and request.headers.get("User-Agent", "").startswith(
+            "Mozilla/"
+        )
+
+
+def _plain(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    with suppress(ValueError):
+        return bool(ipaddress.IPv4Address(name))
+    return False
+
+
+def _names(url: str, host: str) -> bool:
+    """True if the URL is of that host and port."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        ours = urlsplit(f"{parts.scheme}://{host}")
+        default = 443 if parts.scheme == "https" else 80
+        mine = ours.hostname, ours.port or default
+        return parts.scheme in ("http", "https") and (parts.hostname, parts.port or default) == mine
+    return False

@@ -1,0 +1,23 @@
+"""Queues, waits and tasks; they know neither Arrow nor gRPC."""
+
+from .background import Background
+from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock
+from .changes import Changes
+from .running import Running
+from .slices import in_slices
+from .turns import Turns
+from .waits import Waits
+
+__all__ = [
+    "Background",
+    "BroadcastQueue",
+    "Changes",
+    "EndOfQueue",
+    "Gone",
+    "Running",
+    "Subscription",
+    "Turns",
+    "Waits",
+    "WouldBlock",
+    "in_slices",
+]

@@ -1,0 +1,400 @@
+"""BroadcastQueue and Subscription: one writer, many readers, every reader gets every item.
+
+Guarantee: a subscription yields the items from its start on, each exactly once and in order, while
+they are still being published, and then ends as the queue ended: cleanly, or with an error. It never
+ends cleanly before the last item. The queue knows nothing of what the items are.
+
+Who holds what
+    The queue counts: how many items were published, and which of them are still needed. Its :class:`Items`
+    hold them; a subscription holds only its position. An item is released by retention (below), by ``fail``
+    and ``clear``; a subscription that goes away releases nothing and delays no other one. Publishing never
+    waits: the writer bounds memory before ``publish``.
+
+Late readers
+    ``subscribe(0)`` at any time replays from the first item, also after the end. If retention has let
+    that item go, ``subscribe`` raises :class:`Gone`: never a part without saying so.
+
+Retention
+    With ``retain_readers=n`` an item is released as soon as ``n`` readers have passed it and all items before
+    it. Taking an item passes nothing: the reader may not have received it. Who knows what a reader has says so
+    with ``passed`` (see ``places``).
+
+No lost wake-up
+    ``(number of items, ended)`` is one piece of state: ``next_nowait`` reads both in one step without
+    an await, and whoever finds neither item nor end is woken by the next change of either. Waking
+    only makes the reader look again, so a spurious or duplicate wake-up is harmless.
+
+Failing
+    ``fail(cause)`` lets all items go at once and gives every reader, present and later, an error of
+    its own, raised ``from`` the cause.
+
+Cancelling
+    Cancelling ``wait`` or ``__anext__`` loses nothing: an item is taken in the step that returns it.
+
+Concurrency
+    One event loop. Only ``wait`` and ``__anext__`` await. The shape follows tokio's ``sync::broadcast`` and trio's
+    memory channels; keeping items for late readers is datafusion-distributed's ``broadcast``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeVar
+
+from flight_server.protocol import FlightShuffleError
+
+from .items import Items, KeptItems
+from .passes import Passes
+
+T = TypeVar("T")
+
+
+class WouldBlock(Exception):
+    """Neither an item nor the end is there yet."""
+
+
+class EndOfQueue(Exception):
+    """Every item was taken and the writer has closed the queue."""
+
+
+class Gone(Exception):
+    """The wanted item was let go by retention.
+
+    Args:
+        wanted: the index that was asked for.
+        first: the oldest index that is still there.
+    """
+
+    def __init__(self, wanted: int, first: int) -> None:
+        super().__init__(f"item {wanted} was let go; the oldest one left is {first}")
+        self.wanted = wanted
+        self.first = first
+
+
+class QueueEnded(Exception):
+    """``publish`` or ``close`` on a queue that was closed or has failed."""
+
+
+@dataclass(frozen=True)
+class QueueStatistics:
+    """One consistent reading. Sizes in bytes as the publisher gave them."""
+
+    first: int
+    length: int
+    total_bytes: int
+    ended: bool
+    failed: bool
+    subscriptions: int
+    waiting: int
+
+
+class BroadcastQueue(Generic[T]):
+    """See the module's text.
+
+    Args:
+        retain_readers: release an item after this many readers have passed it; None keeps all.
+        items: where they are held, empty and for this queue alone; None for :class:`KeptItems`.
+    """
+
+    __slots__ = (
+        "_cause",
+        "_ended",
+        "_first",
+        "_gone_bytes",
+        "_items",
+        "_length",
+        "_passes",
+        "_subscriptions",
+        "_total_bytes",
+        "_waiting",
+    )
+
+    def __init__(self, retain_readers: int | None = None, items: Items[T] | None = None) -> None:
+        if retain_readers is not None and retain_readers < 1:
+            raise ValueError(f"retain_readers must be at least 1, not {retain_readers}")
+        self._items: Items[T] = KeptItems() if items is None else items
+        self._length = 0
+        self._first = 0
+        self._gone_bytes = 0  # of the items before the first that is still there
+        self._total_bytes = 0
+        self._passes = None if retain_readers is None else Passes(retain_readers, 0)
+        self._ended = False
+        self._cause: BaseException | None = None
+        # Insertion-ordered, so that wake-ups are first come, first served.
+        self._subscriptions: dict[Subscription[T], None] = {}
+        self._waiting: dict[Subscription[T], asyncio.Future[None]] = {}
+
+    def __len__(self) -> int:
+        """How many items were published so far, the released ones included."""
+        return self._length
+
+    @property
+    def first(self) -> int:
+        """The index of the oldest item that is still there."""
+        return self._first
+
+    @property
+    def ended(self) -> bool:
+        """True after ``close`` and after ``fail``."""
+        return self._ended
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self._cause
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all items published so far, those let go included."""
+        return self._total_bytes
+
+    def skip(self, count: int, size_bytes: int) -> None:
+        """Begin at item ``count``, as if those before, of ``size_bytes``, had been published and let go."""
+        assert self._length == 0
+        self._items.skip(count, size_bytes)
+        self._first = self._length = count
+        self._gone_bytes = self._total_bytes = size_bytes
+        self._start_counting_passes()
+
+    def publish(self, item: T, size_bytes: int) -> None:
+        """Append an item; every waiting subscription is woken.
+
+        Raises:
+            QueueEnded: the queue was closed or has failed; the item was not taken.
+        """
+        if self._ended:
+            raise QueueEnded("publish after the end")
+        self._items.append(item, size_bytes)
+        self._total_bytes += size_bytes
+        self._length += 1
+        if self._waiting:
+            self._wake()
+
+    def advance(self, size_bytes: int) -> None:
+        """The items have taken one more by themselves; every waiting subscription is woken.
+
+        Raises:
+            QueueEnded: the queue was closed or has failed.
+        """
+        if self._ended:
+            raise QueueEnded("an item after the end")
+        self._total_bytes += size_bytes
+        self._length += 1
+        if self._waiting:
+            self._wake()
+
+    def close(self) -> None:
+        """The last item was published: readers end cleanly after it. Twice is fine; after ``fail`` it does nothing."""
+        if not self._ended:
+            self._ended = True
+            self._wake()
+
+    def fail(self, cause: BaseException) -> None:
+        """Let everything go and give each reader a fresh error. The first cause stays."""
+        if self._cause is None:
+            self._ended = True
+            self._cause = cause
+            self.clear()
+            self._wake()
+
+    def clear(self) -> None:
+        """Let all items go. Subscriptions that still need one get :class:`Gone`."""
+        self._first = self._length
+        self._gone_bytes = self._total_bytes
+        self._items.release(self._length)
+        self._start_counting_passes()
+
+    def check(self) -> None:
+        """Do nothing, unless the queue has failed.
+
+        Raises:
+            Exception: a fresh copy of what ``fail`` was called with.
+        """
+        if self._cause is not None:
+            self._raise_failure()
+
+    def subscribe(self, start: int = 0) -> Subscription[T]:
+        """A reader's place, to be closed by its owner (``with`` or ``close``).
+
+        Raises:
+            Gone: retention has let item ``start`` go.
+            ValueError: ``start`` is negative.
+        """
+        if start < 0:
+            raise ValueError(f"start must not be negative, not {start}")
+        if self._cause is None and start < self._first:
+            raise Gone(start, self._first)
+        subscription = Subscription(self, start)
+        self._subscriptions[subscription] = None
+        return subscription
+
+    def subscriptions(self) -> list[Subscription[T]]:
+        return list(self._subscriptions)
+
+    def item(self, index: int) -> T:
+        """The item at ``index``, which must be there: ``first <= index < len``."""
+        return self._items.item(index)
+
+    def items(self, start: int, stop: int) -> Iterator[T]:
+        """The items from ``start`` to before ``stop``, those released and those not yet there left out."""
+        for index in range(max(start, self._first), min(stop, self._length)):
+            yield self._items.item(index)
+
+    def statistics(self) -> QueueStatistics:
+        return QueueStatistics(
+            first=self._first,
+            length=len(self),
+            total_bytes=self._total_bytes,
+            ended=self._ended,
+            failed=self._cause is not None,
+            subscriptions=len(self._subscriptions),
+            waiting=len(self._waiting),
+        )
+
+    # What follows is the queue's side of Subscription.
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_result(None)
+
+    def _bytes_before(self, index: int) -> int:
+        if index >= self._length:
+            return self._total_bytes
+        return self._items.bytes_before(index) if index > self._first else self._gone_bytes
+
+    def _start_counting_passes(self) -> None:
+        if self._passes is not None:
+            self._passes = Passes(self._passes.wanted, self._first)
+
+    def passed(self, start: int, stop: int, by: int = 1) -> None:
+        """A reader has these items, or with ``by=-1`` counts no more for them; what enough have passed is released."""
+        if self._passes is None:
+            return
+        self._passes.add(start, min(stop, self._length), by)
+        first = self._passes.first
+        if first > self._first:
+            self._gone_bytes = self._bytes_before(first)
+            self._first = first
+            self._items.release(first)
+
+    def _raise_failure(self) -> NoReturn:
+        cause = self._cause
+        assert cause is not None
+        fresh = getattr(cause, "fresh", None)
+        twin: BaseException = fresh() if callable(fresh) else copy.copy(cause)
+        try:
+            raise twin from cause
+        finally:
+            # This frame is in its traceback: the circle would keep what the reader holds until a collection.
+            del twin
+
+
+class Subscription(Generic[T]):
+    """One reader's place in a queue. Iterate it, or use ``next_nowait`` and ``wait``."""
+
+    __slots__ = ("__weakref__", "_cause", "_closed", "_position", "_queue", "start")
+
+    def __init__(self, queue: BroadcastQueue[T], start: int) -> None:
+        self._queue = queue
+        self.start = start
+        self._position = start
+        self._cause: FlightShuffleError | None = None
+        self._closed = False
+
+    @property
+    def position(self) -> int:
+        """The index of the item that comes next."""
+        return self._position
+
+    @property
+    def lag_bytes(self) -> int:
+        """The bytes that this reader has not taken yet; what retention has let go it will never take."""
+        return self._queue.total_bytes - self._queue._bytes_before(self._position)
+
+    def next_nowait(self) -> T:
+        """Take the next item.
+
+        Raises:
+            WouldBlock: there is none yet; ``wait`` returns when that may have changed.
+            EndOfQueue: there is none and there will be none. Again at every further call.
+            Gone: retention let it go, because enough *other* readers have passed it.
+            ValueError: the subscription was closed.
+            Exception: a fresh copy of what ``end`` or the queue's ``fail`` was called with.
+        """
+        if self._cause is not None:
+            raise self._cause.fresh()
+        if self._closed:
+            raise ValueError("the subscription is closed")
+        queue = self._queue
+        if queue._cause is not None:
+            queue._raise_failure()
+        if self._position < queue._first:
+            raise Gone(self._position, queue._first)
+        if self._position < queue._length:
+            item = queue._items.item(self._position)
+            self._position += 1
+            return item
+        if queue._ended:
+            raise EndOfQueue
+        raise WouldBlock
+
+    def upcoming(self) -> Iterator[T]:
+        """The items from the position on that are there now, without taking them."""
+        return self._queue.items(self._position, self._queue._length)
+
+    async def wait(self) -> None:
+        """Return at once if ``next_nowait`` would not block, else at the queue's next change.
+
+        Cancelling it is safe. Only one task at a time may wait on a subscription.
+
+        Raises:
+            RuntimeError: another task waits on it already.
+        """
+        queue = self._queue
+        if self._position < queue._length or queue._ended or self._closed:
+            return
+        if self in queue._waiting:
+            raise RuntimeError("another task waits on this subscription")
+        future = asyncio.get_running_loop().create_future()
+        queue._waiting[self] = future
+        try:
+            await future
+        finally:
+            if queue._waiting.get(self) is future:
+                del queue._waiting[self]
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        while True:
+            try:
+                return self.next_nowait()
+            except WouldBlock:
+                await self.wait()
+            except EndOfQueue:
+                raise StopAsyncIteration from None
+
+    def end(self, cause: FlightShuffleError) -> None:
+        """Close it for its reader, who gets a fresh copy of the cause at its next call."""
+        self._cause = cause
+        self.close()
+
+    def close(self) -> None:
+        """Leave the queue; a task that waits is woken and gets ValueError. Twice is fine."""
+        if not self._closed:
+            self._closed = True
+            self._queue._subscriptions.pop(self, None)
+            future = self._queue._waiting.pop(self, None)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    def __enter__(self) -> Subscription[T]:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

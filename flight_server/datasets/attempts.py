@@ -1,0 +1,276 @@
+"""Attempts: what the producers of a shuffle have written, before any of it can be seen.
+
+Guarantee: the rows of a sealed shuffle are exactly those of the accepted attempts, each whole.
+
+States and verbs of an attempt, all of them:
+
+    state        publish    commit       hand over    discard
+    WRITING      WRITING    COMMITTED    error        DISCARDED
+    COMMITTED    error      COMMITTED    DISCARDED    DISCARDED
+    DISCARDED    error      error        error        DISCARDED
+
+An error is a :class:`~flight_server.protocol.Conflict`. *commit* with totals that are not those that arrived discards
+the attempt. Sealing hands the frames of the accepted attempts over to their partitions and discards all others; an
+attempt that is discarded while its producer still writes tells that producer so at its next frame. What a failed,
+speculative or zombie attempt wrote is released with its :class:`Attempt`, and was never in a partition.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+
+from flight_server.frames import Frame, FrameTable
+from flight_server.memory import ATTEMPT_BYTES, Metadata
+from flight_server.protocol import AlreadyExists, Commit, Conflict, InvalidRequest
+
+from .partition import Partition
+
+HANDED_AT_ONCE = 512
+"""After so many frames an attempt that was accepted releases those that its partitions have taken."""
+
+
+class AttemptState(StrEnum):
+    """See the table above."""
+
+    WRITING = "writing"
+    COMMITTED = "committed"
+    DISCARDED = "discarded"
+
+
+_WRITING, _COMMITTED, _DISCARDED = AttemptState
+
+_AFTER: dict[tuple[AttemptState, str], AttemptState] = {
+    (_WRITING, "publish"): _WRITING,
+    (_WRITING, "commit"): _COMMITTED,
+    (_COMMITTED, "commit"): _COMMITTED,
+    (_COMMITTED, "hand over"): _DISCARDED,
+    (_WRITING, "discard"): _DISCARDED,
+    (_COMMITTED, "discard"): _DISCARDED,
+    (_DISCARDED, "discard"): _DISCARDED,
+}
+
+
+class Attempt:
+    """One try of one producer: frames for any of the partitions, in the order they came.
+
+    Args:
+        metadata: where the records of its frames are counted.
+    """
+
+    __slots__ = (
+        "_partitions",
+        "_room",
+        "_table",
+        "attempt",
+        "dataset",
+        "producer",
+        "rows",
+        "state",
+        "total_bytes",
+    )
+
+    def __init__(self, dataset: str, producer: int, attempt: str, metadata: Metadata) -> None:
+        self.dataset = dataset
+        self.producer = producer
+        self.attempt = attempt
+        self.state = AttemptState.WRITING
+        self.rows = 0
+        self.total_bytes = 0
+        self._room = metadata.reserve(
+            ATTEMPT_BYTES, f"producer {producer} attempt {attempt}", dataset=dataset, producer=producer
+        )
+        self._table = FrameTable(metadata, dataset)
+        self._partitions = array("I")  # of each frame of the table
+
+    def __str__(self) -> str:
+        return f"dataset {self.dataset!r} producer {self.producer} attempt {self.attempt}"
+
+    @property
+    def frame_count(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def partitions(self) -> set[int]:
+        """Those that it has frames for."""
+        return set(self._partitions)
+
+    def publish(self, partition: int, frame: Frame) -> None:
+        """Keep a frame for ``partition``.
+
+        Raises:
+            Conflict: the attempt was discarded, because others were accepted or the dataset dropped.
+            OutOfBudget: there is no room for what has to be kept of the frame until the dataset goes.
+        """
+        self._check_step("publish")
+        self._table.append(frame, frame.size_bytes)
+        self._partitions.append(partition)
+        self.rows += frame.rows
+        self.total_bytes += frame.size_bytes
+
+    def commit(self, totals: Commit) -> None:
+        """The producer has sent everything.
+
+        Raises:
+            InvalidRequest: it says other totals than arrived; the attempt is discarded.
+            Conflict: the attempt was discarded.
+        """
+        after = self._check_step("commit")
+        if totals != Commit(self.rows, self.frame_count):
+            arrived = f"{self.rows} rows in {self.frame_count} frames"
+            self.discard()
+            raise InvalidRequest(
+                f"{self} commits {totals.rows} rows in {totals.frames} frames, but {arrived} arrived; "
+                "nothing of it was kept, write it again",
+                dataset=self.dataset,
+                producer=self.producer,
+            )
+        self.state = after
+
+    def discard(self) -> None:
+        """Release everything. Twice is fine."""
+        self.state = self._check_step("discard")
+        self._release()
+
+    def _release(self) -> None:
+        self._table.release(len(self._table))
+        self._partitions = array("I")
+
+    def hand_over(self, partition: Callable[[int], Partition]) -> None:
+        """Give each frame to its partition, in order.
+
+        Raises:
+            Conflict: the attempt has not committed, or was discarded.
+        """
+        self.state = self._check_step("hand over")
+        table = self._table
+        for index, place in enumerate(self._partitions):
+            if index % HANDED_AT_ONCE == 0:
+                table.release(index)
+            partition(place).adopt(table, index)
+        self._release()
+
+    def _check_step(self, verb: str) -> AttemptState:
+        after = _AFTER.get((self.state, verb))
+        if after is not None:
+            return after
+        if self.state is AttemptState.DISCARDED:
+            why = "was discarded: the dataset was sealed with other attempts, dropped or replaced; stop this task"
+        else:
+            why = f"is {self.state}: it cannot {verb} now"
+        raise Conflict(f"{self} {why}", dataset=self.dataset, producer=self.producer)
+
+    @property
+    def frames(self) -> FrameTable:
+        """What it has written so far."""
+        return self._table
+
+    def victims(self) -> Iterator[Frame]:
+        """Frames in RAM, oldest first: no reader can want them before the seal."""
+        return self._table.in_ram(0, len(self._table))
+
+
+class Attempts:
+    """All attempts of one dataset."""
+
+    __slots__ = ("_accepted", "_by_key", "_dataset", "_first_commit", "_metadata")
+
+    def __init__(self, dataset: str, metadata: Metadata | None = None) -> None:
+        self._dataset = dataset
+        self._metadata = metadata or Metadata()
+        self._by_key: dict[tuple[int, str], Attempt] = {}
+        self._first_commit: dict[int, str] = {}
+        self._accepted: dict[int, str] | None = None
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(list(self._by_key.values()))
+
+    @property
+    def accepted(self) -> dict[int, str] | None:
+        """The winning attempt of each producer; None before they were accepted."""
+        return self._accepted
+
+    def restore(self, accepted: dict[int, str] | None) -> None:
+        """These were accepted before this process began."""
+        self._accepted = accepted
+
+    @property
+    def committed_producers(self) -> int:
+        return len(self._first_commit)
+
+    def begin(self, producer: int, attempt: str) -> Attempt:
+        """A new attempt.
+
+        Raises:
+            AlreadyExists: the same attempt is being written or has committed.
+            OutOfBudget: there is no room for another one.
+        """
+        known = self._by_key.get((producer, attempt))
+        if known is not None and known.state is not AttemptState.DISCARDED:
+            raise AlreadyExists(
+                f"{known} is already {known.state}: every try needs an attempt id of its own "
+                "(in Spark: taskAttemptId)",
+                dataset=self._dataset,
+                producer=producer,
+            )
+        started = Attempt(self._dataset, producer, attempt, self._metadata)
+        self._by_key[producer, attempt] = started
+        return started
+
+    def committed(self, attempt: Attempt) -> None:
+        """Note a commit; a seal that names no attempts accepts the first one of each producer."""
+        self._first_commit.setdefault(attempt.producer, attempt.attempt)
+
+    def chosen(self, wanted: dict[int, str] | None) -> list[Attempt] | None:
+        """The attempts that may be accepted, in the order of their producers.
+
+        Args:
+            wanted: the winning attempt of each producer; None for the first commit of each.
+
+        Returns:
+            None when exactly these were accepted before.
+
+        Raises:
+            Conflict: an attempt has not committed, or others were accepted before.
+        """
+        chosen = dict(self._first_commit) if wanted is None else wanted
+        if self._accepted is not None:
+            if wanted is not None and wanted != self._accepted:
+                raise Conflict(
+                    f"dataset {self._dataset!r} was sealed with other attempts; it cannot be sealed again",
+                    dataset=self._dataset,
+                )
+            return None
+        for producer, attempt in chosen.items():
+            known = self._by_key.get((producer, attempt))
+            if known is None or known.state is not AttemptState.COMMITTED:
+                state = "unknown here" if known is None else known.state
+                raise Conflict(
+                    f"dataset {self._dataset!r} cannot be sealed: producer {producer} attempt {attempt} "
+                    f"is {state}, not committed; run that task again",
+                    dataset=self._dataset,
+                    producer=producer,
+                )
+        return [self._by_key[producer, chosen[producer]] for producer in sorted(chosen)]
+
+    def accept(self, chosen: list[Attempt]) -> None:
+        """Accept what :meth:`chosen` has just said, and discard all others. What is accepted is the caller's."""
+        self._accepted = {attempt.producer: attempt.attempt for attempt in chosen}
+        for attempt in chosen:
+            del self._by_key[attempt.producer, attempt.attempt]
+        self.discard_all()
+
+    def discard(self, attempt: Attempt) -> None:
+        """Forget one attempt, for instance because its stream broke."""
+        attempt.discard()
+        if self._by_key.get((attempt.producer, attempt.attempt)) is attempt:
+            del self._by_key[attempt.producer, attempt.attempt]
+            if self._first_commit.get(attempt.producer) == attempt.attempt:
+                del self._first_commit[attempt.producer]
+
+    def discard_all(self) -> None:
+        """Forget every attempt; producers that still write are told at their next frame."""
+        for attempt in self._by_key.values():
+            attempt.discard()
+        self._by_key.clear()

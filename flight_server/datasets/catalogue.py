@@ -1,0 +1,334 @@
+"""Catalogue: which dataset a name leads to. Finds, creates, replaces, drops and expires datasets.
+
+Guarantee: every change of the catalogue is one synchronous step; there is no moment at which a name
+leads to half a dataset. Replacing a name leads new readers to the new generation and lets readers of
+the old one finish.
+
+Who holds what
+    The catalogue holds the datasets that can be found by name. Its readers hold a dataset that has left it, and
+    its writer one that is not in it yet (an overwrite before its end); :meth:`Catalogue.alive` lists these, too.
+    A durable dataset's files stay when the process ends. When it is replaced they are forgotten after the
+    new generation's are on disk, and when it is dropped or expires before the name stops leading to it: so
+    after a crash a name leads to the generation that it led to last.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from flight_server.frames import SchemaMessage, Schemas
+from flight_server.memory import Budget
+from flight_server.protocol import (
+    CreateRequest,
+    Draining,
+    InvalidRequest,
+    NotFound,
+    OutOfBudget,
+    StaleTicket,
+    Ticket,
+    Unavailable,
+    check_new_dataset_name,
+    parse_partition,
+)
+from flight_server.storage import Disk, DurableFiles, Leaving
+
+from .dataset import Dataset
+from .generations import from_this_process, new_generation
+from .repeated_creation import check_same
+
+DEFAULT_MAX_DATASETS = 100_000
+
+
+class Catalogue:
+    """See the module's text.
+
+    Args:
+        budget: the pools; their owner is the server.
+        disk: where the datasets' files go.
+        lease_seconds: of datasets created without one; None keeps them until they are dropped.
+        max_datasets: how many names may lead to one.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        disk: Disk,
+        *,
+        lease_seconds: float | None = None,
+        max_datasets: int = DEFAULT_MAX_DATASETS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.budget = budget
+        self.schemas = Schemas(budget)
+        self.disk = disk
+        self.draining = False
+        self.started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        self._lease_seconds = lease_seconds
+        self._max_datasets = max_datasets
+        self.clock = clock
+        self._datasets: dict[str, Dataset] = {}
+        # All that are alive, oldest first, also those that no name leads to.
+        self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
+        self._made = 0
+
+    def __iter__(self) -> Iterator[Dataset]:
+        return iter(list(self._datasets.values()))
+
+    def __len__(self) -> int:
+        return len(self._datasets)
+
+    # Finding
+
+    def get(self, name: str) -> Dataset | None:
+        """The current dataset of that name, if there is one."""
+        return self._datasets.get(name)
+
+    def find(self, name: str, generation: str | None = None) -> Dataset:
+        """The dataset.
+
+        Raises:
+            NotFound: there is none of that name.
+            DataQuarantined: it was damaged on disk.
+            StaleTicket: there is, but of another generation.
+        """
+        found = self._datasets.get(name)
+        lost = generation is not None and not from_this_process(generation)
+        facts = {"dataset": name, "generation": generation, "server_started": self.started, "restarted": lost}
+        if found is None:
+            self.disk.disposal.check_quarantine(name)
+        if found is None and lost:
+            raise NotFound(
+                f"dataset {name!r} is gone: the server was restarted, at {self.started}, and only durable datasets "
+                "outlive that; write it again",
+                **facts,
+            )
+        if found is None:
+            raise NotFound(
+                f"there is no dataset {name!r}: it was never written, was dropped, its lease ended, or it was lost "
+                f"when the server was started, at {self.started}; list_flights shows what there is",
+                **facts,
+            )
+        if generation is not None and generation != found.generation:
+            raise StaleTicket(
+                f"the ticket is for an earlier generation of dataset {name!r}, which was "
+                f"{f'lost when the server was restarted, at {self.started}' if lost else 'replaced'}; "
+                "ask get_flight_info again",
+                **facts,
+            )
+        return found
+
+    def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
+        """Dataset and partition that a ticket means; ``name/3`` is partition 3 unless it is a name.
+
+        Raises:
+            NotFound, StaleTicket: see :meth:`find`, or there is no such partition.
+            InvalidRequest: no partition was named and the dataset has several.
+        """
+        name, index = ticket.dataset, ticket.partition
+        if index is None and name not in self._datasets:
+            prefix, slash, suffix = name.rpartition("/")
+            if slash and prefix in self._datasets and re.fullmatch(r"[0-9]{1,6}", suffix):
+                name, index = prefix, parse_partition(suffix)
+        dataset = self.find(name, ticket.generation)
+        if index is None:
+            if dataset.partition_count > 1:
+                raise InvalidRequest(
+                    f"dataset {name!r} has {dataset.partition_count} partitions and the ticket names none: take "
+                    f"the tickets of get_flight_info, or '{name}/0' to '{name}/{dataset.partition_count - 1}'",
+                    dataset=name,
+                )
+            index = 0
+        dataset.partition(index)
+        return dataset, index
+
+    def listed(self, prefix: str) -> list[Dataset]:
+        """The datasets whose name starts with ``prefix``, by name."""
+        return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
+
+    # Changing
+
+    def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
+        """The dataset as asked for, and whether it was made now. Creating the same twice is fine.
+
+        Raises:
+            AlreadyExists: the name is taken by a dataset created otherwise.
+            Draining: the server is going down.
+        """
+        self.check_open()
+        known = self._datasets.get(request.dataset)
+        if known is not None and known.failure is None:
+            check_same(known, request, schema)
+            known.describe(None if schema is None else self.schemas.hold(schema, known.name))
+            known.touch()
+            return known, False
+        dataset = self.prepare(request, schema)
+        self.install(dataset)
+        return dataset, True
+
+    def check_open(self) -> None:
+        """Something new may begin.
+
+        Raises:
+            Draining: the server is going down.
+        """
+        if self.draining:
+            raise Draining(
+                "the server is draining and begins nothing new; use another one, or wait for its restart"
+            )
+
+    def drop(self, name: str, generation: str | None = None) -> Dataset:
+        """Take the dataset away; streams in progress get an error, its bytes are let go.
+
+        Raises:
+            NotFound, StaleTicket: see :meth:`find`.
+        """
+        dataset = self.find(name, generation)
+        del self._datasets[name]
+        dataset.drop()
+        self.forget(dataset)
+        return dataset
+
+    def prepare(self, request: CreateRequest, schema: SchemaMessage | None) -> Dataset:
+        """A dataset as asked for, which no name leads to yet.
+
+        Raises:
+            InvalidRequest: the name is not one for a new dataset, or it should be durable and this server keeps
+                nothing when it ends.
+            OutOfBudget: there are as many datasets as there may be, or no room for what is kept of one.
+        """
+        check_new_dataset_name(request.dataset)
+        if len(self._datasets) >= self._max_datasets and request.dataset not in self._datasets:
+            raise OutOfBudget(
+                f"dataset {request.dataset!r} cannot be created: this server has {len(self._datasets)}, as many as "
+                "--max-datasets allows; drop some, let leases end, or raise it",
+                dataset=request.dataset,
+            )
+        if request.durable and not self.disk.lasting:
+            raise InvalidRequest(
+                f"dataset {request.dataset!r} cannot be durable: this server was started without --data-dir and "
+                "keeps nothing when it ends",
+                dataset=request.dataset,
+            )
+        generation = new_generation()
+        lease_seconds = request.lease_seconds
+        if lease_seconds is None and not request.durable:
+            lease_seconds = self._lease_seconds
+        writer = self.disk.writer(request.dataset, generation)
+        files = (
+            DurableFiles(writer.directory, writer.marker) if request.durable and writer is not None else None
+        )
+        dataset = Dataset(
+            request.dataset,
+            kind=request.kind,
+            partitions=request.partitions,
+            schema=None if schema is None else self.schemas.hold(schema, request.dataset),
+            producers=request.producers,
+            retention=request.retention,
+            lease_seconds=lease_seconds,
+            writer=writer,
+            files=files,
+            metadata=self.budget.metadata,
+            generation=generation,
+            clock=self.clock,
+        )
+        self.register(dataset)
+        return dataset
+
+    def register(self, dataset: Dataset) -> None:
+        """List the dataset in :meth:`alive` for as long as it lives."""
+        self._made += 1
+        self._alive[self._made] = dataset
+
+    def install(self, dataset: Dataset) -> None:
+        """Let the name lead to this dataset from now on; readers of the one before finish."""
+        before = self._datasets.get(dataset.name)
+        self._datasets[dataset.name] = dataset
+        if before is not None and before is not dataset:
+            before.replaced()
+            self.forget(before)
+
+    def expire(self) -> list[Dataset]:
+        """Take away what was not renewed or retained; what is on disk goes from there first, here by a later call."""
+        gone = []
+        for dataset in self:
+            files = dataset.files
+            ended: Leaving | None = "expired" if dataset.expired else "retired" if dataset.outlived else None
+            if files is not None and files.committed:
+                if ended is not None and files.leaving is None:
+                    self._leave(dataset, files, ended)
+                continue
+            if files is not None and files.leaving is not None:
+                ended = files.leaving
+            if ended is not None:
+                self._take_away(dataset, dropped=ended != "retired")
+                gone.append(dataset)
+        return gone
+
+    def _take_away(self, dataset: Dataset, *, dropped: bool) -> None:
+        del self._datasets[dataset.name]
+        if dropped:
+            dataset.drop()
+        # Retention is not a failure: readers in progress finish.
+        self.forget(dataset)
+
+    def _leave(self, dataset: Dataset, files: DurableFiles, how: Leaving) -> None:
+        files.leaving = how
+        self.forget(dataset)
+
+    # Durable datasets
+
+    def restore(self, dataset: Dataset, sequence: int) -> None:
+        """Let the name lead to a dataset that was found on disk."""
+        self.disk.recovered(sequence)
+        self.register(dataset)
+        self.install(dataset)
+
+    def forget(self, dataset: Dataset) -> None:
+        """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
+        if dataset.files is not None:
+            self.disk.disposal.forget(dataset.files)
+
+    async def remove(self, name: str, generation: str | None = None) -> Dataset:
+        """Drop a dataset; one that is on disk is forgotten there first, and found by its name until then.
+        When this has returned it does not come back after a restart.
+
+        Cancelling is safe: what has begun goes on.
+
+        Raises:
+            NotFound, StaleTicket: see :meth:`find`.
+            Unavailable: the disk does not let it go yet; the server keeps trying.
+        """
+        dataset = self.find(name, generation)
+        files = dataset.files
+        if files is None:
+            return self.drop(name, generation)
+        async with self.disk.turn(name):
+            self.find(name, dataset.generation)
+            self._leave(dataset, files, "dropped")
+            await self.disk.disposal.settled()
+            if files.committed:
+                raise Unavailable(
+                    f"dataset {name!r} is not dropped yet: the disk does not let its files go. It goes when the disk "
+                    "works; if the server restarts before, drop it again",
+                    dataset=name,
+                )
+            if self._datasets.get(name) is dataset:
+                self._take_away(dataset, dropped=True)
+            await self.disk.disposal.settled()  # its segments, too
+            return dataset
+
+    def alive(self) -> list[Dataset]:
+        """All datasets that some object still holds, oldest first, also those that no name leads to."""
+        return list(self._alive.values())
+
+    def close(self) -> None:
+        """Let everything go and end the threads. Blocks until files are closed. Twice is fine."""
+        for dataset in self:
+            del self._datasets[dataset.name]
+            if not (dataset.durable and dataset.sealed):
+                dataset.drop()
+        self.disk.close()

@@ -1,0 +1,49 @@
+"""Frames: decoded, encoded, built, and kept in tables."""
+
+from .builder import Checked, FrameBuilder
+from .decoder import COSTLY_HEADER_BYTES, Accepted, FrameDecoder, Inspected, SchemaMessage
+from .encoder import TARGET_BYTES, Encoder
+from .message import (
+    NO_DICTIONARIES,
+    DictionaryMessage,
+    DictionaryState,
+    Frame,
+    Message,
+    Payload,
+    messages_of,
+    missing_messages,
+    stored_checksums,
+)
+from .records import Record, Records
+from .schema_size import check_footer, measure
+from .schema_text import check_text
+from .schemas import Schemas
+from .table import FrameTable
+
+__all__ = [
+    "COSTLY_HEADER_BYTES",
+    "NO_DICTIONARIES",
+    "TARGET_BYTES",
+    "Accepted",
+    "Checked",
+    "DictionaryMessage",
+    "DictionaryState",
+    "Encoder",
+    "Frame",
+    "FrameBuilder",
+    "FrameDecoder",
+    "FrameTable",
+    "Inspected",
+    "Message",
+    "Payload",
+    "Record",
+    "Records",
+    "SchemaMessage",
+    "Schemas",
+    "check_footer",
+    "check_text",
+    "measure",
+    "messages_of",
+    "missing_messages",
+    "stored_checksums",
+]

@@ -1,0 +1,395 @@
+"""FrameDecoder: checks what a producer sends before any of it is accepted.
+
+Guarantee: a message that :meth:`FrameDecoder.feed` accepts is a schema, dictionary or record batch
+that Arrow's own reader decodes after all that was fed before it. pyarrow's client ends a read
+*silently* at a truncated, garbage or empty frame; so no such frame may ever be stored.
+
+How
+    One ``pyarrow.ipc`` stream reader per producer pulls from a file object that hands it views of the
+    received messages, so decoding copies nothing (about 4 µs for a batch of 1 MiB). The reader keeps
+    the producer's dictionaries as a reader of the dataset will: replaced, extended by deltas, nested.
+    The decoded batch is validated (``full``: also every offset and every UTF-8 text) and dropped; what
+    is stored is the message as it came.
+
+Two steps
+    :meth:`FrameDecoder.inspect` looks at the framing only and costs microseconds. It says what the
+    message will take when decoded, from the sizes that compressed buffers carry in front, so that a
+    message that would decompress to more than the limit is refused before anything is decompressed.
+    :meth:`FrameDecoder.decode` does the work; for a large or compressed message (``costly``) it
+    belongs in a thread. A dictionary is decoded together with the batch that follows it.
+
+Schemas
+    The first header must be a schema. A dataset has one: later producers must send an equal one
+    (metadata aside). Readers get the dataset's schema message with every producer's dictionaries, so
+    the dictionary ids must agree too. pyarrow numbers them by their place in the schema, and so do
+    other implementations by default; a producer that numbers otherwise is refused, unless its schema
+    message is the dataset's byte for byte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.memory import Reservation
+from flight_server.protocol import BadFrame, DamagedMessage, InvalidRequest, wire
+from flight_server.protocol.checksums import message_crc32c, sent_crc32c
+
+from .schema_size import HeaderSize, measure
+from .schema_text import check_text
+
+COSTLY_BYTES = 4 << 20
+"""A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""
+COSTLY_HEADER_BYTES = 64 << 10
+"""A header of this size takes some milliseconds: its fields, texts and metadata are looked at one by one."""
+_DECODED_SCHEMA_COST = 4
+"""The message, and the copies of its header: Arrow's, ours, and one while that is made."""
+_DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
+
+
+def has_dictionaries(schema: pa.Schema) -> bool:
+    """True if a column is dictionary-encoded, at any depth."""
+    return any(_has_dictionaries(field.type) for field in schema)
+
+
+def _has_dictionaries(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionaries(kind.storage_type)
+    if pa.types.is_run_end_encoded(kind):
+        return _has_dictionaries(kind.value_type)
+    return any(_has_dictionaries(kind.field(i).type) for i in range(kind.num_fields))
+
+
+@dataclass(frozen=True)
+class SchemaMessage:
+    """A schema, as the IPC header that a producer sent it as. Arrow's own object takes several times as much
+    memory, so it is made when somebody asks for it, and not held.
+
+    Args:
+        room: what the header's bytes are counted in; see ``Store.hold``.
+    """
+
+    header: bytes
+    room: Reservation | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> SchemaMessage:
+        return cls(wire.schema_header(schema.serialize().to_pybytes()))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow's object, made anew each time: about 100 ns for each byte of the header."""
+        return pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(self.header)))
+
+    def canonical(self) -> bool:
+        """True if the dictionary ids are those that pyarrow gives."""
+        return self.header == SchemaMessage.of(self.schema).header
+
+    def check_same(self, other: SchemaMessage, dataset: str) -> None:
+        """``other`` may write to a dataset of this schema.
+
+        Raises:
+            InvalidRequest: it may not; the message names the first difference.
+        """
+        if self.header == other.header:
+            return
+        if wire.is_little_endian(self.header) != wire.is_little_endian(other.header):
+            raise InvalidRequest(
+                f"the byte order of the batches differs from dataset {dataset!r}; swap it, or write to another "
+                "dataset",
+                dataset=dataset,
+            )
+        mine, theirs = self.schema, other.schema
+        if not mine.equals(theirs, check_metadata=False):
+            raise InvalidRequest(
+                f"the schema differs from dataset {dataset!r}: {_difference(mine, theirs)}; "
+                "cast the batches, or write to another dataset",
+                dataset=dataset,
+            )
+        if has_dictionaries(mine) and not (self.canonical() and other.canonical()):
+            raise InvalidRequest(
+                f"the dictionary ids of the schema differ from those of dataset {dataset!r}; "
+                "number them by their place in the schema, or send plain values",
+                dataset=dataset,
+            )
+
+
+def _difference(wanted: pa.Schema, given: pa.Schema) -> str:
+    if wanted.names != given.names:
+        if len(wanted) + len(given) <= 20:
+            return f"it has columns {given.names}, the dataset has {wanted.names}"
+        if len(wanted) != len(given):
+            return f"it has {len(given)} columns, the dataset has {len(wanted)}"
+        pairs = enumerate(zip(wanted.names, given.names, strict=True))
+        place, (mine, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+        return f"column {place} is {theirs!r}, in the dataset {mine!r}"
+    for mine, theirs in zip(wanted, given, strict=True):
+        if not mine.equals(theirs, check_metadata=False):
+            return f"column {mine.name!r} is <{theirs}>, in the dataset <{mine}>"
+    return "the columns differ"
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A message whose framing is right. ``decoded_bytes`` is what its body is without compression."""
+
+    parts: wire.FlightData
+    kind: wire.MessageKind
+    decoded_bytes: int = 0
+    costly: bool = False
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What one message was. ``rows`` is 0 but for record batches; ``metadata`` is its app_metadata.
+
+    ``crc32c``: of a batch or dictionary; ``sent_crc32c``: of all that any message says; see ``checksums``.
+    ``copied_bytes``: by how much the decoder's own copies grow with this dictionary message.
+    """
+
+    kind: wire.MessageKind
+    metadata: bytes
+    rows: int = 0
+    crc32c: int = 0
+    sent_crc32c: int = 0
+    schema: SchemaMessage | None = None
+    dictionary_id: int = 0
+    dictionary_delta: bool = False
+    copied_bytes: int = 0
+
+
+class _Feed:
+    """The file that the reader pulls from: hands out views, never blocks, never copies."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.parts: list[bytes | memoryview] = []
+
+    def read(self, size: int = -1) -> bytes | memoryview:
+        if not self.parts:
+            return b""
+        part = self.parts[0]
+        if 0 <= size < len(part):
+            self.parts[0] = part[size:]
+            return part[:size]
+        del self.parts[0]
+        return part
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.parts.clear()
+
+
+class FrameDecoder:
+    """The state of one producer's stream.
+
+    Args:
+        max_message_bytes: larger messages are refused, and those that decompress to more.
+        max_schema_bytes: a larger schema message is refused before it is decoded.
+        full_validation: check every offset and text too, which costs a pass over string columns.
+    """
+
+    def __init__(
+        self, *, max_message_bytes: int, full_validation: bool = True, max_schema_bytes: int | None = None
+    ) -> None:
+        self._max_schema_bytes = max_schema_bytes
+        self._max_message_bytes = max_message_bytes
+        self._full_validation = full_validation
+        self._feed = _Feed()
+        self._reader: Any = None
+        self._schema_size: HeaderSize | None = None
+        self._batches = 0
+        self._descriptor: bytes | None = None
+        self._pending_bytes = 0  # decoded bytes of dictionaries that wait for the next batch
+        self._dictionaries: dict[int, tuple[int, int]] = {}  # decoded and copied bytes of each in force
+
+    def feed(self, message: bytes) -> Accepted:
+        """Check one FlightData message: both steps at once.
+
+        Raises:
+            BadFrame: it is not what may come at this place. The decoder must not be used again.
+        """
+        return self.decode(self.inspect(message))
+
+    def inspect(self, message: bytes) -> Inspected:
+        """Look at the framing of the next message.
+
+        Raises:
+            BadFrame: as in :meth:`feed`.
+        """
+        self._check_size(len(message), "has")
+        parts = wire.locate(message)
+        self._check_descriptor(parts.descriptor)
+        if not parts.header:
+            return Inspected(parts, wire.MessageKind.NONE)
+        kind = wire.message_kind(parts.header)
+        costly = len(parts.header) > COSTLY_HEADER_BYTES
+        if kind is wire.MessageKind.SCHEMA:
+            self._check_schema_size(len(parts.header))
+            return Inspected(parts, kind, _DECODED_SCHEMA_COST * len(parts.header), costly)
+        if self._reader is None:
+            raise BadFrame("the first message with a header must be the schema")
+        if kind not in (wire.MessageKind.DICTIONARY, wire.MessageKind.RECORD_BATCH):
+            raise BadFrame("the header is neither a schema, a dictionary nor a record batch")
+        decompressed_bytes = wire.decompressed_bytes(parts.header, parts.body)
+        self._check_size(decompressed_bytes, "decompresses to")
+        cost_bytes = len(parts.body) + _DECOMPRESSION_COST * decompressed_bytes
+        if kind is wire.MessageKind.DICTIONARY:
+            self._pending_bytes += cost_bytes
+            return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
+        costly |= cost_bytes + self._pending_bytes > COSTLY_BYTES
+        return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
+
+    def measure(self, parts: wire.FlightData) -> HeaderSize:
+        """What the schema in this message becomes. Computed once; a costly one belongs in a thread.
+
+        Raises:
+            BadFrame: as in :meth:`feed`.
+        """
+        if self._schema_size is None:
+            try:
+                self._schema_size = measure(parts.header)
+            except BadFrame as bad:
+                raise BadFrame(f"the schema message is not valid: {bad.message}") from None
+        return self._schema_size
+
+    def decode(self, inspected: Inspected, said: int | None = None) -> Accepted:
+        """Check the contents of the message that was inspected last. May run in any one thread.
+
+        Args:
+            said: the checksum that its producer has sent with it, if it has.
+
+        Raises:
+            DamagedMessage: the checksum is another one.
+            BadFrame: as in :meth:`feed`.
+        """
+        parts, kind = inspected.parts, inspected.kind
+        checksum = message_crc32c(parts.header, parts.body)
+        sent = sent_crc32c(checksum, parts.metadata, parts.descriptor)
+        check(said, sent)
+        common: dict[str, Any] = {"metadata": bytes(parts.metadata), "crc32c": checksum, "sent_crc32c": sent}
+        if kind is wire.MessageKind.NONE:
+            return Accepted(kind, **common)
+        if kind is wire.MessageKind.SCHEMA:
+            return Accepted(kind, **common, schema=self._open(parts))
+        measure(parts.header)
+        if kind is wire.MessageKind.DICTIONARY:
+            return self._take_dictionary(inspected, common)
+        return Accepted(kind, **common, rows=self._take_batch(parts))
+
+    def end(self) -> None:
+        """The producer has ended: let go of what the reader holds. Dictionaries that no batch followed
+        were never decoded, and nobody is sent them. A thread that still decodes finishes undisturbed.
+        """
+        self._feed = _Feed()
+        self._reader = None
+
+    def _check_size(self, size_bytes: int, verb: str) -> None:
+        if size_bytes > self._max_message_bytes:
+            raise BadFrame(
+                f"the message {verb} {size_bytes} bytes, more than this server's limit of "
+                f"{self._max_message_bytes}: write smaller batches, or raise --max-message",
+                limit_bytes=self._max_message_bytes,
+            )
+
+    def _check_schema_size(self, size_bytes: int) -> None:
+        if self._max_schema_bytes is not None and size_bytes > self._max_schema_bytes:
+            raise BadFrame(
+                f"the schema has {size_bytes} bytes with its metadata, more than this server's limit of "
+                f"{self._max_schema_bytes}: write fewer columns or less metadata, or raise --max-schema",
+                limit_bytes=self._max_schema_bytes,
+            )
+
+    def _check_descriptor(self, descriptor: memoryview) -> None:
+        # A reader parses it in every message, and stops silently at one that is not a descriptor.
+        if self._descriptor is None:
+            self._descriptor = bytes(descriptor)
+        elif descriptor and descriptor != self._descriptor:
+            raise BadFrame("a later message carries another descriptor; one stream writes to one target")
+
+    def _push(self, parts: wire.FlightData) -> None:
+        header = parts.header
+        self._feed.parts += (wire.CONTINUATION, len(header).to_bytes(4, "little"), header)
+        if parts.body:
+            self._feed.parts.append(parts.body)
+
+    def _open(self, parts: wire.FlightData) -> SchemaMessage:
+        if self._reader is not None:
+            raise BadFrame("a second schema came; one stream carries one schema")
+        if parts.body:
+            raise BadFrame("the schema message has a body")
+        self.measure(parts)
+        self._push(parts)
+        try:
+            self._reader = pa.ipc.open_stream(pa.PythonFile(self._feed, mode="r"))
+            check_text(self._reader.schema)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise BadFrame(f"the schema message is not valid: {_first_line(error)}") from None
+        if self._feed.parts:
+            raise BadFrame("the schema message is longer than it says")
+        # Flight's writers send the header as it is, IPC streams padded to 8 bytes: the same schema is one text.
+        header = bytes(parts.header)
+        return SchemaMessage(header + b"\0" * (-len(header) % 8))
+
+    def _take_dictionary(self, inspected: Inspected, common: dict[str, Any]) -> Accepted:
+        number, delta = wire.dictionary_id(inspected.parts.header)
+        self._push(inspected.parts)
+        # Arrow copies what it decompresses, and joins a dictionary with its deltas into a new one.
+        before_bytes, copied_before_bytes = self._dictionaries.get(number, (0, 0)) if delta else (0, 0)
+        decoded_bytes = before_bytes + inspected.decoded_bytes
+        copies = delta or inspected.decoded_bytes != len(inspected.parts.body)
+        copied_bytes = decoded_bytes if copies else 0
+        self._dictionaries[number] = (decoded_bytes, copied_bytes)
+        return Accepted(
+            inspected.kind,
+            **common,
+            dictionary_id=number,
+            dictionary_delta=delta,
+            copied_bytes=copied_bytes - copied_before_bytes,
+        )
+
+    def _take_batch(self, parts: wire.FlightData) -> int:
+        self._push(parts)
+        feed, reader = self._feed, self._reader
+        self._pending_bytes = 0
+        try:
+            batch = reader.read_next_batch()
+            batch.validate(full=self._full_validation)
+        except StopIteration:
+            raise BadFrame(f"record batch {self._batches} is shorter than it says") from None
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise BadFrame(f"record batch {self._batches} is not valid: {_first_line(error)}") from None
+        if feed.parts:
+            raise BadFrame(f"record batch {self._batches} is longer than it says")
+        self._batches += 1
+        return int(batch.num_rows)
+
+
+def check(said: int | None, checksum: int) -> None:
+    """Compare a message's checksum with the one that its producer has sent with it, if it has.
+
+    Raises:
+        DamagedMessage: they differ.
+    """
+    if said is not None and said != checksum:
+        raise DamagedMessage(
+            f"a message was damaged on its way: its checksum is {checksum:08x}, and its producer sent {said:08x}; "
+            "write it again"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,148 @@
+"""Encoder: record batches to the FlightData messages that a producer of ours would have sent.
+
+Guarantee: the messages, after the schema's, decode to the rows that went in, in order; each holds at
+most ``max_message_bytes``; and the same batches give the same bytes.
+
+Sizes
+    :meth:`Encoder.encode` cuts what is larger than ``target_bytes`` and gathers what is smaller, so
+    that a file's own layout (batches of 1,000 rows, row groups of a million) does not show in the
+    messages. So they stay below the 4 MiB that gRPC clients take by default, but for a larger row, a larger
+    dictionary, and a batch that slicing does not make smaller: views and unions are sent with the buffers of
+    all rows. A row or such a batch that is larger than a message may be is an error.
+
+Dictionaries
+    One IPC stream writer for all batches decides which dictionary messages are needed before a batch:
+    none as long as the dictionary is the same, else its replacement.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest, wire
+from flight_server.protocol.checksums import message_crc32c
+
+from .builder import Checked
+from .decoder import Accepted
+
+TARGET_BYTES = 2 << 20
+_OVERHEAD_BYTES = 4096  # of a message beyond its batch; FlightData's own framing is some 20 bytes
+
+
+class Encoder:
+    """For one partition.
+
+    Args:
+        schema: of every batch.
+        max_message_bytes: what the server takes.
+        max_rows: of one message; None for no limit but the size.
+    """
+
+    def __init__(self, schema: pa.Schema, *, max_message_bytes: int, max_rows: int | None = None) -> None:
+        self._schema = schema
+        self._limit_bytes = max_message_bytes - _OVERHEAD_BYTES
+        self._target_bytes = min(TARGET_BYTES, self._limit_bytes)
+        self._max_rows = max_rows
+        self._written = io.BytesIO()
+        self._writer = pa.ipc.new_stream(self._written, schema)
+
+    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Checked]:
+        """The messages of all batches. Blocks for as long as the batches do.
+
+        Raises:
+            InvalidRequest: a row or a dictionary is larger than a message may be.
+        """
+        for batch in self._gathered(batches):
+            for piece in self._cut(batch):
+                yield from self._messages(piece)
+
+    def _gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the batches; neighbours that together stay within the target as one batch."""
+        waiting: list[pa.RecordBatch] = []
+        size_bytes = rows = 0
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            more_bytes = _size_bytes(batch)
+            if waiting and (
+                size_bytes + more_bytes > self._target_bytes
+                or (self._max_rows is not None and rows + batch.num_rows > self._max_rows)
+            ):
+                yield _joined(waiting)
+                waiting, size_bytes, rows = [], 0, 0
+            waiting.append(batch)
+            size_bytes += more_bytes
+            rows += batch.num_rows
+            del batch
+        if waiting:
+            yield _joined(waiting)
+
+    def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        size_bytes, rows = _size_bytes(batch), batch.num_rows
+        pieces = -(-size_bytes // self._target_bytes)
+        if pieces > 1 and not _shrinks(batch, size_bytes):
+            pieces = 1
+        if self._max_rows is not None:
+            pieces = max(pieces, -(-rows // self._max_rows))
+        if pieces == 1:
+            if size_bytes > self._limit_bytes:
+                what = "a row" if rows == 1 else f"a batch of {rows} rows that share their buffers"
+                raise InvalidRequest(
+                    f"{what} has {size_bytes} bytes, more than a message may have ({self._limit_bytes}): raise "
+                    "--max-message, or leave its largest column out with 'columns'",
+                    limit_bytes=self._limit_bytes,
+                )
+            yield batch
+            return
+        step = max(1, rows // pieces)
+        for start in range(0, rows, step):
+            # Again, because rows differ in size.
+            yield from self._cut(batch.slice(start, step))
+
+    def _messages(self, batch: pa.RecordBatch) -> Iterator[Checked]:
+        self._writer.write_batch(batch)
+        reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(self._written.getvalue()))
+        self._written.seek(0)
+        self._written.truncate()
+        for part in reader:
+            header, body = memoryview(part.metadata), memoryview(part.body)
+            kind = wire.message_kind(header)
+            if kind is wire.MessageKind.SCHEMA:
+                continue  # readers get the dataset's
+            message = wire.flight_data(header, body=body)
+            checksum = message_crc32c(header, body)
+            accepted = Accepted(kind, b"", rows=batch.num_rows, crc32c=checksum)
+            if kind is wire.MessageKind.DICTIONARY:
+                self._check_dictionary(len(message))
+                number, delta = wire.dictionary_id(header)
+                accepted = Accepted(kind, b"", crc32c=checksum, dictionary_id=number, dictionary_delta=delta)
+            yield Checked(message, accepted)
+
+    def _check_dictionary(self, size_bytes: int) -> None:
+        if size_bytes > self._limit_bytes:
+            raise InvalidRequest(
+                f"a dictionary has {size_bytes} bytes, more than a message may have ({self._limit_bytes}): raise "
+                "--max-message, or give a schema with plain values",
+                limit_bytes=self._limit_bytes,
+            )
+
+
+def _size_bytes(batch: pa.RecordBatch) -> int:
+    """Of its message; its dictionaries, which are messages of their own, not counted."""
+    return int(pa.ipc.get_record_batch_size(batch))
+
+
+def _shrinks(batch: pa.RecordBatch, size_bytes: int) -> bool:
+    """True if slices are worth it: a slice of views or unions is sent with the buffers of all rows."""
+    half = batch.num_rows // 2
+    return (
+        half > 0
+        and min(_size_bytes(batch.slice(0, half)), _size_bytes(batch.slice(half))) <= size_bytes * 3 // 4
+    )
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -1,0 +1,290 @@
+"""Message: a frame or a dictionary as its producer encoded it, and where its bytes are now.
+
+A frame is the message of one record batch. A message's bytes are in RAM (``payload``), on disk (``slice``), or
+both. What never changes is known without them: size, checksums, and of a frame its rows and the dictionaries that
+a reader needs before it. A :class:`Frame` is an object for as long as its bytes are in RAM or something refers to
+it; see ``frame_table``.
+
+Who holds what
+    A :class:`Payload` is bytes with their reservation; it lives while anything refers to it: the message,
+    and each reader that is just sending it. Spilling drops only the message's reference, so one that
+    is on its way to a slow reader stays counted until that reader has it.
+    A slice is a place in a segment (see ``spill``) and keeps that segment's file alive.
+
+Dictionaries
+    Dictionary messages are no frames. A :class:`DictionaryState` is the tuple of messages that
+    were in force when a batch was sent; it is shared by all frames up to the next change. Its messages leave
+    RAM like frames, after all of those, and their objects stay: what a reader has been sent is compared by
+    identity in :func:`missing_messages`. A put's decoder needs the bytes of the dictionaries in force, so the
+    put holds their payloads until they are replaced or it ends, also when the messages have left RAM.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Protocol
+
+from flight_server.memory import Reservation
+from flight_server.protocol import BadFrame, CorruptFrame, locate
+from flight_server.protocol.checksums import crc32c, message_crc32c
+from flight_server.storage import SegmentSlice
+
+
+class Payload:
+    """Immutable bytes and the reservation that counts them."""
+
+    __slots__ = ("__weakref__", "_message", "data", "reservation")
+
+    def __init__(self, data: bytes, reservation: Reservation) -> None:
+        self.data = data
+        self.reservation = reservation
+        self._message: Message | None = None
+
+    def keep(self, message: Message) -> None:
+        """Keep the object of a message that is not in RAM, so that other readers find these bytes by it."""
+        self._message = message
+
+
+class Home(Protocol):
+    """What holds a frame, and is told when it moves; see ``frame_table``."""
+
+    def placed(self, index: int, slice_: SegmentSlice) -> None:
+        """The bytes of its frame ``index`` are on disk there, too."""
+
+    def left(self, index: int, frame: Frame) -> None:
+        """Its frame ``index`` has left RAM."""
+
+
+class Message:
+    """What is sent as it is stored, a frame or a dictionary: its bytes in RAM, on disk, or both.
+
+    Args:
+        size_bytes: of the whole FlightData message.
+        crc32c: of its IPC message, see ``checksums``.
+        metadata_crc32c: of its app_metadata, which ``crc32c`` does not cover.
+    """
+
+    __slots__ = ("__weakref__", "_shared", "crc32c", "metadata_crc32c", "payload", "size_bytes", "slice")
+
+    def __init__(
+        self,
+        *,
+        size_bytes: int,
+        crc32c: int,
+        metadata_crc32c: int,
+        payload: Payload | None,
+        slice_: SegmentSlice | None,
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.crc32c = crc32c
+        self.metadata_crc32c = metadata_crc32c
+        self.payload = payload
+        self.slice = slice_
+        self._shared: weakref.ref[Payload] | None = None
+
+    @property
+    def resident(self) -> bool:
+        """True if the bytes are in RAM on the message's own account."""
+        return self.payload is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """What comes free when the message leaves RAM."""
+        return 0 if self.payload is None else self.payload.reservation.size_bytes
+
+    def place(self, slice_: SegmentSlice) -> None:
+        """The bytes are on disk, too."""
+        self.slice = slice_
+
+    def move_to(self, slice_: SegmentSlice) -> None:
+        """The bytes are on disk now: drop those in RAM. Readers that send them still hold theirs."""
+        self.place(slice_)
+        self.leave_ram()
+
+    def leave_ram(self) -> None:
+        """Drop the RAM copy of a message that is on disk already."""
+        assert self.slice is not None
+        if self.payload is not None:
+            # Readers that send the bytes hold no more than the bytes.
+            reservation = self.payload.reservation
+            reservation.shrink(max(0, reservation.size_bytes - self.size_bytes))
+            self.share(self.payload)
+            self.payload = None
+
+    def at_hand(self) -> Payload | None:
+        """The bytes if something has them in RAM: the message, or a reader that has just read them back."""
+        if self.payload is not None:
+            return self.payload
+        return self._shared() if self._shared is not None else None
+
+    def share(self, payload: Payload) -> None:
+        """Let other readers use what one has read back, for as long as that one uses it."""
+        self._shared = weakref.ref(payload)
+        payload.keep(self)
+
+    def read_back(self) -> bytes:
+        """The bytes from disk, checked. Blocks.
+
+        Bytes that are not right are read once more, from the medium: what reads right then is no damage.
+
+        Raises:
+            CorruptFrame: they are not those that were written, also when they are read again.
+            DiskTrouble: the disk does not give them now.
+        """
+        assert self.slice is not None
+        for anew in (False, True):
+            data = self.slice.read(anew=anew)
+            if stored_checksums(data) == (self.crc32c, self.metadata_crc32c):
+                return data
+        raise CorruptFrame(
+            f"data loss: a message of {self.size_bytes} bytes ({self.slice}) came back from disk as {len(data)} bytes "
+            "with another checksum, twice; write the dataset again"
+        )
+
+
+class DictionaryMessage(Message):
+    """One dictionary message.
+
+    Args:
+        payload: None for one that is on disk only.
+        sequence: its place among its producer's messages.
+        room: what counts the object itself, see ``metadata``.
+    """
+
+    __slots__ = ("_room", "sequence")
+
+    def __init__(
+        self,
+        payload: Payload | None,
+        sequence: int,
+        crc32c: int,
+        *,
+        metadata_crc32c: int = 0,
+        slice_: SegmentSlice | None = None,
+        room: Reservation | None = None,
+    ) -> None:
+        if payload is not None:
+            size_bytes = len(payload.data)
+        else:
+            assert slice_ is not None, "a dictionary that is neither in RAM nor on disk"
+            size_bytes = slice_.size_bytes
+        super().__init__(
+            size_bytes=size_bytes,
+            crc32c=crc32c,
+            metadata_crc32c=metadata_crc32c,
+            payload=payload,
+            slice_=slice_,
+        )
+        self.sequence = sequence
+        self._room = room
+
+
+class DictionaryState:
+    """The dictionaries in force: for each dictionary id its replacement and the deltas after it."""
+
+    __slots__ = ("by_id",)
+
+    def __init__(self, by_id: dict[int, tuple[DictionaryMessage, ...]]) -> None:
+        self.by_id = by_id
+
+    def replaced(self, dictionary_id: int, message: DictionaryMessage, *, delta: bool) -> DictionaryState:
+        """The state after one more message."""
+        before = self.by_id.get(dictionary_id, ()) if delta else ()
+        return DictionaryState({**self.by_id, dictionary_id: (*before, message)})
+
+
+NO_DICTIONARIES = DictionaryState({})
+
+
+def missing_messages(sent: DictionaryState, wanted: DictionaryState) -> list[DictionaryMessage]:
+    """What a reader that was sent ``sent`` needs before a batch that needs ``wanted``.
+
+    A delta is enough where the reader's messages are a prefix of the wanted ones; otherwise the
+    replacement and all deltas are sent again. The producer's order is kept, because the values of a
+    nested dictionary refer to dictionaries sent before.
+    """
+    if sent is wanted:
+        return []
+    missing: list[DictionaryMessage] = []
+    for dictionary_id, messages in wanted.by_id.items():
+        had = sent.by_id.get(dictionary_id, ())
+        known = 0
+        while known < min(len(had), len(messages)) and had[known] is messages[known]:
+            known += 1
+        missing.extend(messages[known:] if known == len(had) else messages)
+    missing.sort(key=lambda message: message.sequence)
+    return missing
+
+
+def messages_of(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage]:
+    """The messages that the states need, each once; those of one dictionary in their order."""
+    seen: set[DictionaryMessage] = set()
+    for state in states:
+        for messages in state.by_id.values():
+            # A message always stands behind the same ones, so those before one that was seen were seen, too.
+            unseen = list(takewhile(lambda message: message not in seen, reversed(messages)))
+            seen.update(unseen)
+            yield from reversed(unseen)
+
+
+class Frame(Message):
+    """See the module's text.
+
+    Args:
+        rows: of the record batch.
+        dictionaries: those in force when it was sent.
+    """
+
+    __slots__ = ("dictionaries", "home", "index", "rows")
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        size_bytes: int,
+        crc32c: int,
+        metadata_crc32c: int = 0,
+        payload: Payload | None,
+        dictionaries: DictionaryState = NO_DICTIONARIES,
+        slice_: SegmentSlice | None = None,
+    ) -> None:
+        super().__init__(
+            size_bytes=size_bytes,
+            crc32c=crc32c,
+            metadata_crc32c=metadata_crc32c,
+            payload=payload,
+            slice_=slice_,
+        )
+        self.rows = rows
+        self.dictionaries = dictionaries
+        self.home: weakref.ref[Home] | None = None  # what holds it
+        self.index = 0  # its number there
+
+    def place(self, slice_: SegmentSlice) -> None:
+        """The bytes are on disk, too."""
+        super().place(slice_)
+        home = self.home() if self.home is not None else None
+        if home is not None:
+            home.placed(self.index, slice_)
+
+    def leave_ram(self) -> None:
+        """Drop the RAM copy of a frame that is on disk already."""
+        was_resident = self.resident
+        super().leave_ram()
+        home = self.home() if self.home is not None else None
+        if was_resident and home is not None:
+            home.left(self.index, self)
+
+
+def stored_checksums(message: bytes) -> tuple[int, int]:
+    """CRC-32C of a stored message's IPC message and of its app_metadata: all that a reader takes from it.
+
+    Bytes that are no FlightData message are covered as a whole, so that damage is never taken for what it was.
+    """
+    try:
+        parts = locate(message)
+    except BadFrame:
+        return crc32c(message), 0
+    return message_crc32c(parts.header, parts.body), crc32c(parts.metadata)

@@ -1,0 +1,279 @@
+"""Records: what is known of the frames of one partition or attempt without their bytes, 28 bytes for each.
+
+Guarantee: :meth:`Records.record` gives back what was appended and placed, until it is released.
+
+Who holds what
+    The records are packed into blocks of ``BLOCK_FRAMES``. Beside them stand, once for all frames that share
+    it, the segments on disk (which a dataset numbers from 1) and the dictionaries in force. A segment is
+    released with the last record that lies in it, a state of the dictionaries with the last frame that needs
+    it. The records' own bytes are counted in ``metadata`` before they are there, in steps of up to
+    ``COUNTED_AT_ONCE`` records, and come back a block at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from flight_server.memory import RECORD_BYTES, Metadata, Reservation
+from flight_server.storage import Segment
+
+from .message import NO_DICTIONARIES, DictionaryState
+
+BLOCK_FRAMES = 512
+COUNTED_AT_ONCE = 64
+
+_RECORD = struct.Struct("=QIIIII")  # offset, size, rows, both checksums, number of the segment
+_pack = _RECORD.pack
+_OFFSET, _SEGMENT = struct.Struct("=Q"), struct.Struct("=I")
+_SEGMENT_AT = _RECORD.size - _SEGMENT.size
+_SIZE_WORD, _WORDS = 2, _RECORD.size // 4
+_IN_NO_SEGMENT = 0
+_MANY = (1 << 32) - 1  # rows: the number is kept beside the records
+
+
+class Record(NamedTuple):
+    """A frame without its bytes; ``segment`` is None while they are only in RAM."""
+
+    offset: int
+    size_bytes: int
+    rows: int
+    crc32c: int
+    metadata_crc32c: int
+    segment: Segment | None
+    dictionaries: DictionaryState
+
+
+class _Held:
+    """A segment, and how many of the records lie in it."""
+
+    __slots__ = ("records", "segment")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.records = 0
+
+
+class Records:
+    """See the module's text.
+
+    Args:
+        metadata: where they are counted.
+        dataset, partition: whose frames these are, for errors.
+    """
+
+    __slots__ = (
+        "_base",
+        "_block_stop",
+        "_blocks",
+        "_counted",
+        "_dataset",
+        "_first",
+        "_held",
+        "_length",
+        "_many_rows",
+        "_metadata",
+        "_partition",
+        "_reservation",
+        "_starts",
+        "_state",
+        "_states",
+        "_total_bytes",
+    )
+
+    def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
+        self._metadata = metadata
+        self._dataset = dataset
+        self._partition = partition
+        self._reservation: Reservation | None = None
+        self._base = 0  # the number of the first record of the first block
+        self._counted = 0  # the records from the base to before this number are reserved
+        self._first = 0
+        self._length = 0
+        self._total_bytes = 0
+        self._blocks: list[bytearray] = []
+        self._block_stop = 0  # the number of the first record that the last block has no place for
+        self._state = NO_DICTIONARIES  # of the last record
+        # What many tables have nothing of is made when it is needed.
+        self._starts: list[int] | None = None  # the bytes before each block
+        self._held: dict[int, _Held] | None = None
+        self._states: list[tuple[int, DictionaryState]] | None = None  # each from a number on
+        self._many_rows: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        """How many were appended, the released ones included."""
+        return self._length
+
+    @property
+    def first(self) -> int:
+        """The number of the first one that was not released."""
+        return self._first
+
+    def add(
+        self, size_bytes: int, rows: int, crc32c: int, metadata_crc32c: int, dictionaries: DictionaryState
+    ) -> int:
+        """Append a record without a place; its number.
+
+        Raises:
+            OutOfBudget: there is no room for it; nothing was changed.
+        """
+        index = self._length
+        if index == self._counted:
+            self._count_more()
+        if index == self._block_stop:
+            self._begin_block()
+        if rows >= _MANY:
+            self._many_rows = {**(self._many_rows or {}), index: rows}
+            rows = _MANY
+        self._blocks[-1] += _pack(0, size_bytes, rows, crc32c, metadata_crc32c, _IN_NO_SEGMENT)
+        if dictionaries is not self._state:
+            self._state = dictionaries
+            self._states = self._states or []
+            self._states.append((index, dictionaries))
+        self._length = index + 1
+        self._total_bytes += size_bytes
+        return index
+
+    def restore(self, record: Record) -> None:
+        """Append a record with its place.
+
+        Raises:
+            OutOfBudget: there is no room for it; nothing was changed.
+        """
+        offset, size_bytes, rows, crc32c, metadata_crc32c, segment, dictionaries = record
+        index = self.add(size_bytes, rows, crc32c, metadata_crc32c, dictionaries)
+        if segment is not None:
+            self.place(index, segment, offset)
+
+    def make_room(self) -> None:
+        """The next record is never refused, because it is counted elsewhere and released there."""
+        if self._length == self._counted:
+            self._reservation = self._reservation or self._metadata.pool.empty()
+            self._reservation.grow(RECORD_BYTES)
+            self._counted += 1
+
+    def place(self, index: int, segment: Segment, offset: int) -> None:
+        """The bytes of a frame that was not released are there, and not where they may have been before."""
+        block, at = self._find(index)
+        self._unhold(_SEGMENT.unpack_from(block, at + _SEGMENT_AT)[0])
+        if self._held is None:
+            self._held = {}
+        held = self._held.get(segment.number)
+        if held is None:
+            held = self._held[segment.number] = _Held(segment)
+        held.records += 1
+        _OFFSET.pack_into(block, at, offset)
+        _SEGMENT.pack_into(block, at + _SEGMENT_AT, segment.number)
+
+    def record(self, index: int) -> Record:
+        """The record of a frame that was appended and not released."""
+        block, at = self._find(index)
+        offset, size_bytes, rows, crc32c, metadata_crc32c, number = _RECORD.unpack_from(block, at)
+        if rows == _MANY and self._many_rows is not None:
+            rows = self._many_rows[index]
+        held = None if self._held is None else self._held.get(number)
+        state = self._state
+        if self._states is not None:
+            place = bisect_right(self._states, index, key=_begins) - 1
+            state = self._states[place][1] if place >= 0 else NO_DICTIONARIES
+        segment = None if held is None else held.segment
+        return Record(offset, size_bytes, rows, crc32c, metadata_crc32c, segment, state)
+
+    def records(self) -> Iterator[Record]:
+        """All that were not released, in order."""
+        return map(self.record, range(self._first, self._length))
+
+    def states(self) -> list[DictionaryState]:
+        """The dictionaries in force at frames that were not released, in order; some perhaps twice."""
+        return [state for _, state in self._states or ()]
+
+    def segments(self) -> list[Segment]:
+        """Those in which frames lie that were not released."""
+        return [held.segment for held in (self._held or {}).values()]
+
+    def bytes_before(self, index: int) -> int:
+        """The bytes of all frames before one that was not released."""
+        block, place = divmod(index - self._base, BLOCK_FRAMES)
+        with memoryview(self._blocks[block]) as data:
+            sizes = data[: place * _RECORD.size].cast("I")[_SIZE_WORD::_WORDS]
+            return sum(sizes, self._starts[block] if self._starts is not None else 0)
+
+    def release(self, stop: int) -> None:
+        """No record before ``stop`` is asked for from now on."""
+        if stop == self._length:
+            self._release_all()
+            return
+        if self._held is not None:
+            for index in range(self._first, stop):
+                block, at = self._find(index)
+                self._unhold(_SEGMENT.unpack_from(block, at + _SEGMENT_AT)[0])
+        self._first = stop
+        blocks = (stop - self._base) // BLOCK_FRAMES
+        if blocks and self._starts is not None and self._reservation is not None:
+            del self._blocks[:blocks], self._starts[:blocks]
+            self._base += blocks * BLOCK_FRAMES
+            self._reservation.shrink(blocks * BLOCK_FRAMES * RECORD_BYTES)
+        while self._states is not None and len(self._states) > 1 and self._states[1][0] <= stop:
+            del self._states[0]
+
+    def skip(self, count: int, size_bytes: int) -> None:
+        """Begin with number ``count``, as if those before, of ``size_bytes``, had been released."""
+        assert self._length == 0
+        self._base = self._counted = self._block_stop = self._first = self._length = count
+        self._total_bytes = size_bytes
+
+    def copied(self) -> Records:
+        """The same records, which later changes do not reach. Not counted: for a moment's work."""
+        copy = Records(Metadata(), self._dataset, self._partition)
+        copy._base, copy._first, copy._length = self._base, self._first, self._length
+        copy._blocks = list(map(bytearray, self._blocks))
+        copy._held = dict(self._held or {})
+        copy._state, copy._states = self._state, self._states and list(self._states)
+        copy._many_rows = self._many_rows
+        return copy
+
+    def _find(self, index: int) -> tuple[bytearray, int]:
+        """The block of a record, and where the record begins in it."""
+        block, place = divmod(index - self._base, BLOCK_FRAMES)
+        return self._blocks[block], place * _RECORD.size
+
+    def _begin_block(self) -> None:
+        self._blocks.append(bytearray())
+        self._block_stop += BLOCK_FRAMES
+        if len(self._blocks) > 1 or self._total_bytes:
+            if self._starts is None:
+                self._starts = [0] * (len(self._blocks) - 1)
+            self._starts.append(self._total_bytes)
+
+    def _count_more(self) -> None:
+        more = min(COUNTED_AT_ONCE, 1 + (self._length - self._base) // 4)
+        if self._reservation is None:
+            self._reservation = self._metadata.pool.empty()
+        self._metadata.grow(
+            self._reservation,
+            more * RECORD_BYTES,
+            "another frame's record",
+            dataset=self._dataset,
+            partition=self._partition,
+        )
+        self._counted += more
+
+    def _unhold(self, number: int) -> None:
+        if number != _IN_NO_SEGMENT and self._held is not None:
+            held = self._held[number]
+            held.records -= 1
+            if held.records == 0:
+                del self._held[number]
+
+    def _release_all(self) -> None:
+        self._base = self._counted = self._block_stop = self._first = self._length
+        self._state = NO_DICTIONARIES
+        self._reservation = None
+        self._blocks = []
+        self._starts = self._held = self._states = self._many_rows = None
+
+
+def _begins(entry: tuple[int, DictionaryState]) -> int:
+    return entry[0]

@@ -1,0 +1,71 @@
+"""Schemas: those of all datasets, each held once and counted.
+
+Guarantee: a schema of more than ``UNCOUNTED_BYTES`` has a reservation for as long as a dataset has it, and a
+dataset whose schema does not fit is refused.
+
+Who holds what
+    Datasets hold the :class:`~flight_server.frames.SchemaMessage` and it holds its reservation. This table
+    refers to it weakly, so that datasets with the same schema share one. Schemas are counted as ``metadata``.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from flight_server.memory import Budget, Reservation
+from flight_server.protocol import InvalidRequest
+
+from .decoder import SchemaMessage
+
+UNCOUNTED_BYTES = 1 << 10
+"""A schema of this size is a part of what a dataset takes anyway."""
+
+
+class Schemas:
+    """See the module's text.
+
+    Args:
+        budget: its pools, and the default of ``max_bytes``.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self.max_bytes = budget.max_schema_bytes
+        self._metadata = budget.metadata
+        self._held: weakref.WeakValueDictionary[bytes, SchemaMessage] = weakref.WeakValueDictionary()
+
+    def hold(self, schema: SchemaMessage, dataset: str) -> SchemaMessage:
+        """The same schema, as it is held once for all datasets that have it.
+
+        Raises:
+            InvalidRequest: it is larger than a schema may be.
+            OutOfBudget: there is no room for it.
+        """
+        size_bytes = len(schema.header)
+        if size_bytes > self.max_bytes:
+            raise InvalidRequest(
+                f"dataset {dataset!r}: its schema has {size_bytes} bytes with its metadata, more than this "
+                f"server's limit of {self.max_bytes}: take fewer columns or less metadata, or raise --max-schema",
+                dataset=dataset,
+                limit_bytes=self.max_bytes,
+            )
+        return self._held.get(schema.header) or self._new(schema, self.room(size_bytes, dataset))
+
+    def recovered(self, schema: SchemaMessage) -> SchemaMessage:
+        """The same for a dataset that was acknowledged before a restart: never refused."""
+        size_bytes = len(schema.header)
+        room = self._metadata.pool.reserve(size_bytes) if size_bytes > UNCOUNTED_BYTES else None
+        return self._held.get(schema.header) or self._new(schema, room)
+
+    def room(self, size_bytes: int, dataset: str) -> Reservation | None:
+        """What so many bytes of a schema are counted in; None if they are too few.
+
+        Raises:
+            OutOfBudget: there is no room for them.
+        """
+        if size_bytes <= UNCOUNTED_BYTES:
+            return None
+        return self._metadata.reserve(size_bytes, f"the schema of dataset {dataset!r}", dataset=dataset)
+
+    def _new(self, schema: SchemaMessage, room: Reservation | None) -> SchemaMessage:
+        held = self._held[schema.header] = SchemaMessage(schema.header, room)
+        return held

@@ -1,0 +1,169 @@
+"""FrameTable: the frames of one partition, or of one attempt, in order.
+
+Guarantee: every frame that was appended and not released is there, by its number, with all that
+:class:`~flight_server.frames.Frame` says of it. A frame in RAM is an object; a frame that has left RAM is a
+record (see ``records``), and an object only while something refers to it.
+
+Who holds what
+    The table holds the frames in RAM, and through their records the segments of those on disk. A frame knows
+    its table by a weak reference, and tells it where its bytes are on disk and when they have left RAM. So a
+    table that is no longer referred to goes with everything in it.
+
+Objects on demand
+    :meth:`FrameTable.item` makes an object of a record, or gives the one that others refer to already: what
+    one reader has read back serves the others (``Frame.share``).
+
+Victims
+    The numbers of the frames in RAM are kept as :class:`~flight_server.frames.Runs`. Frames leave RAM in runs,
+    too, so looking for the next ones does not pass over those that have left.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from functools import partial
+
+from flight_server.memory import Metadata
+from flight_server.storage import SegmentSlice
+
+from .message import Frame
+from .number_runs import Runs
+from .records import Record, Records
+
+
+class FrameTable(Records):
+    """See the module's text. The ``items`` of a partition's queue.
+
+    Args:
+        metadata, dataset, partition: see :class:`~flight_server.frames.Records`.
+    """
+
+    __slots__ = ("__weakref__", "_loaned", "_resident", "_runs", "resident_bytes")
+
+    def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
+        super().__init__(metadata, dataset, partition)
+        self.resident_bytes = 0  # of the frames in RAM
+        # What many tables have nothing of is made when it is needed.
+        self._runs: Runs | None = None
+        self._resident: dict[int, Frame] | None = None
+        self._loaned: dict[int, weakref.ref[Frame]] | None = None
+
+    def append(self, frame: Frame, size_bytes: int) -> None:
+        """Take the next frame.
+
+        Raises:
+            OutOfBudget: there is no room for its record; nothing was changed.
+        """
+        index = self.add(size_bytes, frame.rows, frame.crc32c, frame.metadata_crc32c, frame.dictionaries)
+        frame.home = weakref.ref(self)
+        frame.index = index
+        if frame.payload is not None:
+            if self._resident is None or self._runs is None:
+                self._resident, self._runs = {}, Runs()
+            self._resident[index] = frame
+            self._runs.append(index)
+            self.resident_bytes += size_bytes
+        else:
+            self._lend(index, frame)
+        if frame.slice is not None:
+            self.placed(index, frame.slice)
+
+    def item(self, index: int) -> Frame:
+        """The frame of that number, which was appended and not released."""
+        if self._resident is not None:
+            frame = self._resident.get(index)
+            if frame is not None:
+                return frame
+        return self._borrowed(index) or self._lend(index, self._made(index))
+
+    def release(self, stop: int) -> None:
+        """No frame before ``stop`` is asked for from now on."""
+        if self._resident is not None and self._runs is not None:
+            for index in self._runs.upwards(self._first, stop):
+                self.resident_bytes -= self._resident.pop(index).size_bytes
+            self._runs.remove_below(stop)
+        super().release(stop)
+
+    def adopt(self, other: FrameTable, index: int) -> Record:
+        """Take another table's frame, which that table is about to release. Never refused: it is counted there."""
+        record = other.record(index)
+        self.make_room()
+        frame = other._resident.get(index) if other._resident is not None else None
+        frame = frame or other._borrowed(index)
+        if frame is not None:
+            self.append(frame, frame.size_bytes)
+        else:
+            self.restore(record)
+        return record
+
+    def in_ram(self, start: int, stop: int) -> Iterator[Frame]:
+        """The frames in RAM from ``start`` to before ``stop``. None may enter or leave meanwhile."""
+        if self._resident is not None and self._runs is not None:
+            return map(self._resident.__getitem__, self._runs.upwards(start, stop))
+        return iter(())
+
+    def in_ram_backwards(self, start: int, stop: int) -> Iterator[Frame]:
+        """The same, the last one first."""
+        if self._resident is not None and self._runs is not None:
+            return map(self._resident.__getitem__, self._runs.downwards(start, stop))
+        return iter(())
+
+    # What frames tell their table
+
+    def placed(self, index: int, slice_: SegmentSlice) -> None:
+        """A frame's bytes are there on disk, too."""
+        if index >= self._first:
+            self.place(index, slice_.segment, slice_.offset)
+
+    def left(self, index: int, frame: Frame) -> None:
+        """A frame has left RAM."""
+        if self._resident is not None and self._runs is not None and index in self._resident:
+            del self._resident[index]
+            self._runs.remove(index)
+            self.resident_bytes -= frame.size_bytes
+            if not self._resident:
+                self._resident = self._runs = None
+            self._lend(index, frame)
+
+    def _lend(self, index: int, frame: Frame) -> Frame:
+        """Readers may refer to a frame that is not in RAM, and share it."""
+        loaned = {} if self._loaned is None else self._loaned
+        loaned[index] = weakref.ref(frame, partial(_given_back, weakref.ref(self), index))
+        self._loaned = loaned
+        return frame
+
+    def _borrowed(self, index: int) -> Frame | None:
+        loan = self._loaned.get(index) if self._loaned is not None else None
+        return loan() if loan is not None else None
+
+    def _returned(self, index: int, loan: weakref.ref[Frame]) -> None:
+        # In whichever thread let the frame go. A loan that is made in this moment may be forgotten: then a frame
+        # is made twice, and what one reader has read back is not shared.
+        loaned = self._loaned
+        if loaned is not None and loaned.get(index) is loan:
+            del loaned[index]
+            if not loaned:
+                self._loaned = None
+
+    def _made(self, index: int) -> Frame:
+        offset, size_bytes, rows, crc32c, metadata_crc32c, segment, dictionaries = self.record(index)
+        assert segment is not None, "a frame that is neither in RAM nor on disk"
+        frame = Frame(
+            rows=rows,
+            size_bytes=size_bytes,
+            crc32c=crc32c,
+            metadata_crc32c=metadata_crc32c,
+            payload=None,
+            dictionaries=dictionaries,
+            slice_=SegmentSlice(segment, offset, size_bytes),
+        )
+        frame.home = weakref.ref(self)
+        frame.index = index
+        return frame
+
+
+def _given_back(home: weakref.ref[FrameTable], index: int, loan: weakref.ref[Frame]) -> None:
+    table = home()
+    if table is not None:
+        table._returned(index, loan)

@@ -1,0 +1,302 @@
+"""The directories in which a host's processes share files, and what is removed from them; for clients and server.
+
+Guarantee: only what a client wrote there is ever removed, and only when no living process needs it. Every
+client of a host sweeps when it begins and before it makes a file; so does a server that runs on the host.
+
+Directory: ``flight-shuffle-<uid>-2`` under a base
+    Mode 0700 and owned by that user, with a file ``flight-shuffle-format``; a directory that is not empty and has
+    no such file is refused, and nothing in it is touched. The number is the format's. Names that are not of this
+    format, links, pipes and files of other users are foreign: they are neither opened nor removed.
+
+Files, for a key ``<application>-<content>``
+    ``<key>.arrows``  complete from the moment it has this name;
+    ``<key>.<pid>.<bytes>.part``  being written, about to be that large, held shared by its writer;
+    ``<key>.lock``  held by the one process that may write; in the first base;
+    ``<application>.owner``  held by the driver that made the key, on the driver's host; in the first base;
+    ``names.lock``  held while a name is given or taken, so that a sweeper never removes a file that replaced the
+    one it looked at.
+
+Locks are ``flock``: the kernel gives them back when a process ends, however it ends. A forked child shares its
+parent's locks until it ends, too.
+
+What a sweep removes
+    ``.arrows``  that no process holds: at once where its application's owner file is there and not held, never
+    while that is held, and where there is none (other hosts than the driver's) when it was not opened for
+    ``idle_seconds``. A process holds a file shared for as long as it maps it.
+    ``.part``, ``.lock``  that no process holds; a lock after ``idle_seconds``, or with its application.
+    ``.owner``  that is not held, when nothing of the application is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from flight_server.protocol import Unavailable
+
+IDLE_SECONDS = 600.0
+FORMAT = "flight-shuffle-format"
+_NAMES = re.compile(
+    r"(?P<key>(?P<application>[0-9a-z]{1,64})(-[0-9a-z]{1,64})?)"
+    r"(\.[0-9]{1,10}\.(?P<bytes>[0-9]{1,18}))?\.(?P<kind>arrows|part|lock|owner)"
+)
+_NAMES_LOCK = "names.lock"
+_NAMES_SECONDS = 30.0
+_POLL_SECONDS = 0.02
+
+
+class Owner(Enum):
+    """What a host knows of the driver of an application."""
+
+    LIVES = "lives"
+    ENDED = "ended"
+    ELSEWHERE = "elsewhere"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of this format. ``size_bytes`` of a part is what it will be."""
+
+    path: Path
+    kind: str
+    key: str
+    application: str
+    size_bytes: int
+    opened: float
+
+
+class HostDirectory:
+    """The directory of this process's user under ``base``."""
+
+    def __init__(self, base: Path) -> None:
+        self.path = base / f"flight-shuffle-{os.getuid()}-2"
+
+    def prepare(self) -> None:
+        """Make it, and trust it only if no other user can write there.
+
+        Raises:
+            PermissionError: it is a link, another user's, open to others, or holds what is not ours.
+        """
+        with contextlib.suppress(FileExistsError):
+            self.path.mkdir(mode=0o700, parents=True)
+        if not self._is_private():
+            raise PermissionError(
+                f"{self.path} must be a directory of this user alone (mode 0700), because tables are read "
+                "from it; remove it"
+            )
+        marker = self.path / FORMAT
+        # Asked again when it is not empty: another process may have prepared it meanwhile.
+        if marker.exists() or not any(self.path.iterdir()) or marker.exists():
+            marker.touch(mode=0o600)
+            return
+        raise PermissionError(
+            f"{self.path} has no file {FORMAT} and is not empty, so that it is not ours; move it elsewhere"
+        )
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is there and prepared."""
+        with contextlib.suppress(OSError):
+            return self._is_private() and stat.S_ISREG((self.path / FORMAT).lstat().st_mode)
+        return False
+
+    def entries(self) -> list[Entry]:
+        """Its files of this format and this user; nothing of a directory that is not ours."""
+        found: list[Entry] = []
+        for path in list(self.path.iterdir()) if self.is_ours else []:
+            name = path.name
+            parts = _NAMES.fullmatch(name)
+            if parts is None or name == _NAMES_LOCK or (parts["bytes"] is None) is (parts["kind"] == "part"):
+                continue
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+                    size_bytes = max(status.st_size, int(parts["bytes"] or 0))
+                    key, application = parts["key"], parts["application"]
+                    found.append(Entry(path, parts["kind"], key, application, size_bytes, status.st_mtime))
+        return found
+
+    def changing_names(
+        self, deadline_seconds: float = _NAMES_SECONDS
+    ) -> contextlib.AbstractContextManager[int]:
+        """Hold ``names.lock``: needed by those who give a file its name, and by those who look and then unlink.
+
+        Raises:
+            Unavailable: another process held it until the deadline.
+        """
+        return locked(self.path / _NAMES_LOCK, deadline_seconds, "changing the names of")
+
+    def _is_private(self) -> bool:
+        status = self.path.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def default_bases() -> tuple[Path, ...]:
+    """Where host files may be, the preferred place first; none where nothing can be written."""
+    memory = Path("/dev/shm")  # noqa: S108 - the directory below it is checked
+    bases = [memory] if os.access(memory, os.W_OK) else []
+    with contextlib.suppress(FileNotFoundError):
+        bases.append(Path(tempfile.gettempdir()))
+    return tuple(bases)
+
+
+def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS) -> list[Path]:
+    """Remove what no living process needs; what was removed. Never waits for another process, raises nothing."""
+    removed: list[Path] = []
+    # Each once, because a second lock of the same file is refused: TMPDIR may be /dev/shm.
+    directories = [found for found in map(HostDirectory, dict.fromkeys(bases)) if found.is_ours]
+    # Another process sweeps, or gives a file its name, or a directory goes: the next sweep comes.
+    with contextlib.suppress(OSError, Unavailable), contextlib.ExitStack() as names:
+        for directory in directories:
+            names.enter_context(directory.changing_names(0.0))
+        entries = [entry for directory in directories for entry in directory.entries()]
+        owners = {entry.application: owner_of(bases, entry.application) for entry in entries}
+        idle_since = time.time() - idle_seconds
+        for entry in entries:
+            owner, idle = owners[entry.application], entry.opened < idle_since
+            unneeded = {
+                "arrows": owner is Owner.ENDED or (owner is Owner.ELSEWHERE and idle),
+                "part": True,
+                "lock": owner is Owner.ENDED or idle,
+                "owner": False,
+            }
+            if unneeded[entry.kind] and _take(entry.path):
+                removed.append(entry.path)
+        removed += _sweep_owners(entries, removed)
+    return removed
+
+
+def _sweep_owners(entries: Iterable[Entry], removed: Iterable[Path]) -> list[Path]:
+    gone = set(removed)
+    left = {entry.application for entry in entries if entry.kind != "owner" and entry.path not in gone}
+    return [
+        entry.path
+        for entry in entries
+        if entry.kind == "owner" and entry.application not in left and _take(entry.path)
+    ]
+
+
+def take_oldest(entries: Iterable[Entry], size_bytes: int) -> int:
+    """Remove files that no process holds, those opened longest ago first; the bytes that came free.
+
+    It ends when these are ``size_bytes``.
+
+    The caller holds ``names.lock``.
+    """
+    free_bytes = 0
+    for entry in sorted((each for each in entries if each.kind == "arrows"), key=lambda each: each.opened):
+        if free_bytes >= size_bytes:
+            break
+        with contextlib.suppress(OSError):
+            free_bytes += entry.size_bytes if _take(entry.path) else 0
+    return free_bytes
+
+
+def owner_of(bases: Sequence[Path], application: str) -> Owner:
+    """Whether the driver of an application lives, as far as this host can know."""
+    for base in bases:
+        try:
+            descriptor = open_regular(HostDirectory(base).path / f"{application}.owner")
+        except OSError:
+            continue
+        try:
+            return Owner.ENDED if _try_lock(descriptor) else Owner.LIVES
+        finally:
+            os.close(descriptor)
+    return Owner.ELSEWHERE
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file of this user, to read.
+
+    Raises:
+        OSError: there is none: nothing, a link, a pipe, another user's file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+        return descriptor
+    os.close(descriptor)
+    raise FileNotFoundError(f"{path} is no file of this user")
+
+
+def leads_to(path: Path, descriptor: int) -> bool:
+    """Whether the name still leads to the file that is open."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def locked(path: Path, deadline_seconds: float, doing: str) -> Iterator[int]:
+    """Hold a lock file, made where there is none; its descriptor. The error names the process that holds it.
+
+    Raises:
+        Unavailable: another process held it until the deadline.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    while True:
+        with try_locked(path) as descriptor:
+            if descriptor is not None:
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+                yield descriptor
+                return
+        if time.monotonic() >= deadline:
+            raise Unavailable(
+                f"another process of this host (id {_holder(path)}) has been {doing} the same table for "
+                f"{deadline_seconds:g} s; see whether it still makes progress, or allow more time",
+                path=str(path),
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def try_locked(path: Path) -> Iterator[int | None]:
+    """The descriptor of the lock file while it is held; None if another process holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        # A sweeper may have unlinked the file between the open and the lock: then this lock guards nothing.
+        yield descriptor if _try_lock(descriptor) and leads_to(path, descriptor) else None
+    finally:
+        os.close(descriptor)
+
+
+def _take(path: Path) -> bool:
+    """Unlink a file that no process holds; whether it was."""
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return False
+    try:
+        if not _try_lock(descriptor) or not leads_to(path, descriptor):
+            return False
+        path.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text() or "unknown"
+    except OSError:
+        return "unknown"

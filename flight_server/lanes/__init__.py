@@ -1,0 +1,1 @@
+"""The two lanes: Arrow Flight over gRPC, and HTTP."""

@@ -1,0 +1,220 @@
+"""The Flight actions: what each one does with its body. ``protocol.ACTIONS`` lists them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
+from flight_server.protocol import (
+    ACKNOWLEDGE,
+    ACTIONS,
+    AcknowledgeRequest,
+    BadFrame,
+    CreateRequest,
+    DatasetRequest,
+    InvalidRequest,
+    Kind,
+    SealRequest,
+    Ticket,
+    Unsupported,
+    dump_json,
+    flight_sql,
+    parse_json,
+    wire,
+)
+from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
+from flight_server.tiering import Durability
+from flight_server.transfer import seal
+
+if TYPE_CHECKING:
+    from flight_server.sources import Sources
+
+
+class Actions:
+    """See the module's text.
+
+    Args:
+        sources: makes datasets of kind ``source``. Called in a thread, because the first call imports libraries.
+        drain_requested: set by ``drain``.
+    """
+
+    def __init__(
+        self,
+        durability: Durability,
+        observed: reports.Observed,
+        locations: Locations,
+        sources: Callable[[], Sources],
+        drain_requested: asyncio.Event,
+        *,
+        drain_grace_seconds: float,
+    ) -> None:
+        self._catalogue = durability.catalogue
+        self._durability = durability
+        self._observed = observed
+        self._lanes = locations
+        self._sources = sources
+        self._drain_requested = drain_requested
+        self._drain_grace_seconds = drain_grace_seconds
+        self._handlers: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            "create": self._create,
+            "seal": self._seal,
+            "drop": self._drop,
+            "renew": self._renew,
+            ACKNOWLEDGE: self._acknowledge,
+            "statistics": self._statistics,
+            "why": self._why,
+            "locations": self._locations,
+            "drain": self._drain,
+            "CancelFlightInfo": self._cancel_flight_info,
+            "RenewFlightEndpoint": self._renew_flight_endpoint,
+        }
+
+    async def run(self, action: str, body: bytes) -> bytes:
+        """The body of the action's one result.
+
+        Raises:
+            Unsupported: there is no such action.
+            FlightShuffleError: what the action says.
+        """
+        handler = self._handlers.get(action)
+        if handler is None:
+            what = "this is not a Flight SQL server: " if action in flight_sql.ACTIONS else ""
+            shown = action if len(action) <= 80 else action[:80] + "…"
+            raise Unsupported(f"{what}there is no action {shown!r}; there are {', '.join(ACTIONS)}")
+        return await handler(body)
+
+    async def _create(self, body: bytes) -> bytes:
+        request = CreateRequest.parse(body)
+        if request.kind is Kind.CHANGELOG:
+            raise InvalidRequest(
+                f"create: this server does not have kind {request.kind.value!r} yet; use stream, shuffle or source"
+            )
+        schema = None
+        if request.schema is not None:
+            # In a thread where it is large: its texts are looked at one by one.
+            large = len(request.schema) > COSTLY_HEADER_BYTES
+            schema = (
+                await asyncio.to_thread(decode_schema, request.schema)
+                if large
+                else decode_schema(request.schema)
+            )
+        if request.kind is Kind.SOURCE:
+            sources = await asyncio.to_thread(self._sources)
+            dataset, created = await sources.create(request, schema)
+        else:
+            dataset, created = self._catalogue.create(request, schema)
+        return dump_json(
+            {
+                "dataset": dataset.name,
+                "generation": dataset.generation,
+                "created": created,
+                "put_locations": self._lanes.puts,
+            }
+        )
+
+    async def _seal(self, body: bytes) -> bytes:
+        request = SealRequest.parse(body)
+        dataset = self._catalogue.find(request.dataset, request.generation)
+        await seal(self._durability, dataset, request.attempts)
+        return dump_json(
+            {
+                "dataset": dataset.name,
+                "generation": dataset.generation,
+                "rows": dataset.rows,
+                "frames": sum(partition.totals.frames for partition in dataset.partitions()),
+                "bytes": dataset.total_bytes,
+            }
+        )
+
+    async def _drop(self, body: bytes) -> bytes:
+        request = DatasetRequest.parse(body, "drop", needed=True)
+        assert request.dataset is not None
+        dataset = await self._catalogue.remove(request.dataset, request.generation)
+        return dump_json({"dropped": dataset.name, "generation": dataset.generation})
+
+    async def _renew(self, body: bytes) -> bytes:
+        request = DatasetRequest.parse(body, "renew", needed=True)
+        assert request.dataset is not None
+        dataset = self._catalogue.find(request.dataset, request.generation)
+        dataset.touch()
+        return dump_json({"dataset": dataset.name, "lease_left_seconds": dataset.lease_left_seconds})
+
+    async def _acknowledge(self, body: bytes) -> bytes:
+        request = AcknowledgeRequest.parse(body)
+        dataset = self._catalogue.find(request.dataset, request.generation)
+        dataset.partition(request.partition).acknowledge(request.reader, request.frames, time.monotonic())
+        dataset.touch()
+        return dump_json({"frames": request.frames})
+
+    async def _statistics(self, body: bytes) -> bytes:
+        return dump_json(await reports.statistics(self._observed, reports.Page.parse(body, "statistics")))
+
+    async def _why(self, body: bytes) -> bytes:
+        return dump_json(reports.why(self._observed, reports.Page.parse(body, "why")))
+
+    async def _locations(self, body: bytes) -> bytes:
+        _no_arguments(body, "locations")
+        return dump_json({"locations": self._lanes.known, "put_locations": self._lanes.puts})
+
+    async def _drain(self, body: bytes) -> bytes:
+        _no_arguments(body, "drain")
+        self._catalogue.draining = True
+        self._drain_requested.set()
+        return dump_json({"draining": True, "grace_seconds": self._drain_grace_seconds})
+
+    async def _cancel_flight_info(self, body: bytes) -> bytes:
+        # Not as pyarrow's objects: of a FlightInfo of 64 MiB they can take several GiB.
+        info = wire.first_field(body, 1, "CancelFlightInfoRequest") or b""
+        endpoint = wire.first_field(info, 3, "FlightInfo")
+        if endpoint is None:
+            raise InvalidRequest("CancelFlightInfo: the FlightInfo has no endpoint, so it names no dataset")
+        ticket = Ticket.parse(
+            wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
+        )
+        await self._catalogue.remove(ticket.dataset, ticket.generation)
+        return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
+
+    async def _renew_flight_endpoint(self, body: bytes) -> bytes:
+        serialized = wire.bytes_field(body, 1, "RenewFlightEndpointRequest")
+        wire.check_few_fields(serialized, "FlightEndpoint")
+        try:
+            endpoint = flight.FlightEndpoint.deserialize(serialized)
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidRequest(f"RenewFlightEndpoint: not a FlightEndpoint: {error}") from None
+        dataset, _ = self._catalogue.resolve(Ticket.parse(endpoint.ticket.ticket))
+        dataset.touch()
+        ends_at = expiration(dataset)
+        expires = None if ends_at is None else timestamp_scalar(ends_at)
+        renewed = flight.FlightEndpoint(endpoint.ticket, endpoint.locations, expires)
+        return bytes(renewed.serialize())
+
+
+def decode_schema(text: str) -> SchemaMessage:
+    """The schema of a ``create``: an IPC schema message in base64.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
+    try:
+        message = base64.b64decode(text, validate=True)
+        measure(wire.schema_header(message))
+        schema = pa.ipc.read_schema(pa.py_buffer(message))
+        check_text(schema)
+    except (binascii.Error, BadFrame, pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidRequest(
+            f"create: 'schema' is not an Arrow IPC schema message in base64: {error}"
+        ) from None
+    return SchemaMessage.of(schema)
+
+
+def _no_arguments(body: bytes, action: str) -> None:
+    if parse_json(body, action):
+        raise InvalidRequest(f"{action} takes no arguments")

@@ -1,0 +1,139 @@
+"""DoPut: a put over gRPC, for every Flight client.
+
+Guarantee: a message is read only while there is room for those that have arrived, and a client that reads no
+answers delays no put.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any, Self
+
+import grpc
+
+from flight_server.protocol import wire
+from flight_server.transfer import Producer, PutReceiver
+
+MAX_UNREAD_ANSWER_BYTES = 1 << 20
+LAST_ANSWERS_SECONDS = 5.0
+_ANSWER_COST_BYTES = 100  # of keeping one, however short it is
+
+Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
+
+
+async def take_put(puts: PutReceiver, context: Context) -> None:
+    """Take the put of one call to its end.
+
+    Raises:
+        FlightShuffleError: see :meth:`PutReceiver.receive`; nothing of the put is left.
+    """
+    producer = puts.producer(context.peer())
+    async with GrpcAnswers(context) as answers, aclosing(_messages(context, producer)) as messages:
+        await puts.receive(messages, producer, answers)
+
+
+async def _messages(context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
+    """The client's messages. The end comes where the client has ended them, and also where the call has broken off.
+
+    They are not taken from gRPC's iterator, which would hold each one until the next has come.
+    """
+    while True:
+        await producer.room()
+        try:
+            with producer.awaited():
+                async with asyncio.timeout(producer.idle_seconds):
+                    message = await context.read()
+        except TimeoutError:
+            raise producer.stalled(inside=False) from None
+        if message is grpc.aio.EOF:
+            return
+        yield message
+        del message
+
+
+class GrpcAnswers:
+    """PutResults on their way to a client that may never read them. Putting one never waits; of those that the
+    client has not read only the last ``MAX_UNREAD_ANSWER_BYTES`` are kept.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.checksum = None  # the lane has none for each message; a commit may have one for all
+        self._context = context
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._used = False
+        self._more = asyncio.Event()
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, metadata: bytes) -> None:
+        self._used = True
+        self._queue.append(metadata)
+        self._queued_bytes += len(metadata) + _ANSWER_COST_BYTES
+        while self._queued_bytes > MAX_UNREAD_ANSWER_BYTES and len(self._queue) > 1:
+            self._take()  # a client that is so far behind does not read them
+        self._more.set()
+
+    async def confirm_end(self) -> None:
+        """After the end of the requests: return if it was the client's; otherwise this is cancelled.
+
+        gRPC fails a pending read when a call breaks off, and its asyncio API returns that as the end
+        of the requests; the cancellation follows. An operation that is begun after that does not
+        succeed on a broken call, so its success proves that the client has ended the requests itself.
+        It is the headers, or an empty PutResult where answers have been sent. If the client does not
+        read, the operation stays pending; on a broken call it would have failed.
+        """
+        if not self._used:
+            await self._context.send_initial_metadata(())
+        else:
+            self.put(b"")
+            await self._finish()
+
+    async def _finish(self) -> None:
+        """Send what is queued and no more; give up when the client does not read."""
+        assert self._task is not None
+        self._ended = True
+        self._more.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_SECONDS):
+                await asyncio.shield(self._task)
+
+    def _take(self) -> bytes:
+        metadata = self._queue.popleft()
+        self._queued_bytes -= len(metadata) + _ANSWER_COST_BYTES
+        return metadata
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._write())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        assert self._task is not None
+        try:
+            # Also before an error: gRPC cannot send its status once a write was cut off.
+            if not self._ended and (kind is None or issubclass(kind, Exception)):
+                await self._finish()
+        finally:
+            task, self._task = self._task, None  # else a cancelled one would hold this, and this it
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _write(self) -> None:
+        await self._more.wait()
+        if self._queue:
+            # Apart from the first message: if that is cut off, gRPC would send the headers once more.
+            await self._context.send_initial_metadata(())
+        while True:
+            while self._queue:
+                await self._context.write(_put_result(self._take()))
+            if self._ended:
+                return
+            self._more.clear()
+            await self._more.wait()
+
+
+def _put_result(metadata: bytes) -> bytes:
+    return wire.field(1, metadata) if metadata else b""

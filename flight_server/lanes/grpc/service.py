@@ -1,0 +1,301 @@
+"""The Flight RPCs over grpc.aio, and the only place where errors become gRPC status.
+
+Requests and answers are bytes here: identity serializers on both sides, so a frame goes out as it
+came in. What an RPC does is in ``grpc_get``, ``grpc_put``, ``infos`` and ``actions``; this module reads
+descriptors and tickets, authorizes, and maps errors.
+
+Errors
+    Every failed call carries ``x-flight-shuffle-error``: JSON with the error's code, message and
+    detail. UNAVAILABLE, UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL also carry that JSON in
+    ``grpc-status-details-bin``, with ``x-arrow-status: 5``, without which pyarrow drops it; with the
+    other statuses pyarrow would turn it into another class. A bug answers INTERNAL with an id that
+    stands in the log beside the traceback, and nothing of the exception.
+
+Cancelling
+    grpc.aio cancels the handler's task when the client cancels or its connection breaks, at whichever
+    await it is. Every handler leaves by ``finally`` and context managers. A CancelledError is never
+    raised by ourselves: it would leave the client without a status until its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import structlog
+
+from flight_server.access import authorize, check
+from flight_server.concurrency import Running
+from flight_server.datasets import Dataset
+from flight_server.protocol import (
+    ACTIONS,
+    ERROR_TRAILER,
+    FlightShuffleError,
+    InternalError,
+    InvalidRequest,
+    Unauthenticated,
+    Unsupported,
+    wire,
+)
+from flight_server.reporting import Locations, flight_info, poll_info
+from flight_server.tiering import Reader
+from flight_server.transfer import (
+    MAX_CONTROL_BYTES,
+    PutReceiver,
+    Reads,
+    action_limit_bytes,
+    check_size,
+    counted,
+    parse_descriptor,
+)
+
+from .actions import Actions
+from .grpc_get import GrpcGet
+from .grpc_put import take_put
+
+SERVICE = "arrow.flight.protocol.FlightService"
+POLL_SECONDS = 10.0
+HANDSHAKE_SECONDS = 10.0
+LAST_WORDS_SECONDS = 1.0
+
+_DETAILS = "grpc-status-details-bin"
+_ARROW_STATUS = ("x-arrow-status", "5")  # IOError, under which pyarrow keeps class and extra_info
+_WITH_DETAILS = {"UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED", "INTERNAL"}
+
+_log = structlog.get_logger("flight_server.lanes.grpc.service")
+
+Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
+Handler = Callable[..., Awaitable[Any]]
+
+
+class FlightService:
+    """The handlers of one server. ``handlers()`` is what grpc.aio registers."""
+
+    def __init__(
+        self,
+        reads: Reads,
+        puts: PutReceiver,
+        actions: Actions,
+        locations: Locations,
+        running: Running,
+        *,
+        token: str | None,
+        max_schema_bytes: int,
+    ) -> None:
+        self._reads = reads
+        self._puts = puts
+        self._actions = actions
+        self._locations = locations
+        self._running = running
+        self._catalogue = puts.durability.catalogue
+        self._waits = puts.admission.waits
+        self._get = GrpcGet(self._catalogue, reads)
+        self._token = token
+        self._max_schema_bytes = max_schema_bytes
+
+    def handlers(self) -> Any:
+        """The generic handler for grpc.aio."""
+        unary = grpc.unary_unary_rpc_method_handler
+        server_stream = grpc.unary_stream_rpc_method_handler
+        both = grpc.stream_stream_rpc_method_handler
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Handshake": both(self._guard(self.handshake, authorized=False)),
+                "ListFlights": server_stream(self._guard(self.list_flights)),
+                "GetFlightInfo": unary(self._guard(self.get_flight_info)),
+                "PollFlightInfo": unary(self._guard(self.poll_flight_info)),
+                "GetSchema": unary(self._guard(self.get_schema)),
+                "DoGet": server_stream(self._guard(self.do_get)),
+                "DoPut": both(self._guard(self.do_put)),
+                "DoExchange": both(self._guard(self.do_exchange)),
+                "DoAction": server_stream(self._guard(self.do_action, limit_bytes=sys.maxsize)),
+                "ListActions": server_stream(self._guard(self.list_actions)),
+            },
+        )
+
+    # Errors and authorization
+
+    def _guard(
+        self, handler: Handler, *, authorized: bool = True, limit_bytes: int = MAX_CONTROL_BYTES
+    ) -> Handler:
+        """The handler with authorization before it and the mapping of errors around it.
+
+        Args:
+            limit_bytes: of the request, where it is one message.
+        """
+
+        async def guarded(request: Any, context: Context) -> Any:
+            try:
+                async with self._running.call():
+                    if authorized:
+                        self._authorize(context)
+                    if isinstance(request, bytes):
+                        check_size(len(request), "the request", limit_bytes)
+                    return await handler(request, context)
+            except FlightShuffleError as error:
+                # Fresh: gRPC keeps the exception that ends a call for as long as it pleases, and a traceback
+                # would keep the frames of this call, and what they hold, for as long.
+                answer: FlightShuffleError = error.fresh()
+            except (grpc.aio.BaseError, grpc.RpcError):
+                raise  # aborted already, or the client is gone: there is nobody to answer
+            except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
+                error_id = secrets.token_hex(6)
+                _log.error("internal_error", error_id=error_id, rpc=handler.__name__, exc_info=bug)
+                answer = InternalError(
+                    f"internal error {error_id}: the server's log has the cause under this id",
+                    error_id=error_id,
+                )
+            # Outside the handlers above, so that what is raised here has no context either; and without the request,
+            # which the frame of this call would hold for as long as gRPC keeps the exception that ends it.
+            del request
+            await _abort(context, answer)
+            return None
+
+        return guarded
+
+    def _authorize(self, context: Context) -> None:
+        header, legacy = _metadata(context, "authorization"), _metadata(context, "auth-token-bin")
+        authorize(self._token, header, None if legacy is None else legacy.encode("latin-1"))
+
+    async def handshake(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Exchange credentials for the token: as the header ``authorization`` for those that gave it themselves;
+        else as the answer to a first message that is a ``BasicAuth`` whose password is the token, or the token.
+        """
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await self._shake_hands(aiter(requests), context)
+        except TimeoutError:
+            raise Unauthenticated(f"the handshake has not ended within {HANDSHAKE_SECONDS:g} s") from None
+
+    async def _shake_hands(self, messages: AsyncIterator[bytes], context: Context) -> None:
+        token = self._token
+        if token is not None:
+            by_message = _metadata(context, "authorization") is None
+            if by_message:
+                _check_handshake(token, await anext(messages, b""))
+            else:
+                self._authorize(context)
+            await context.send_initial_metadata((("authorization", f"Bearer {token}"),))
+            if by_message:
+                await context.write(wire.field(2, token.encode()))
+        async for request in messages:
+            payload = wire.bytes_field(request, 2, "HandshakeRequest")
+            await context.write(wire.field(2, payload) if payload else b"")
+
+    # Discovery
+
+    async def list_flights(self, request: bytes, context: Context) -> None:
+        """The FlightInfo of each dataset whose name starts with the criteria. One that has failed, or is dropped
+        meanwhile, is left out.
+        """
+        try:
+            prefix = wire.bytes_field(request, 1, "Criteria").decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(
+                "the criteria is a prefix of dataset names, so it must be UTF-8 text"
+            ) from None
+        for dataset in self._catalogue.listed(prefix):
+            try:
+                info = await flight_info(self._locations, dataset)
+            except FlightShuffleError:
+                continue
+            await context.write(info)
+
+    async def get_flight_info(self, request: bytes, context: Context) -> bytes:
+        """The FlightInfo of one dataset."""
+        return await flight_info(self._locations, self._described(request))
+
+    async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
+        """The PollInfo of one dataset, as soon as something in it has changed, at most POLL_SECONDS later."""
+        dataset = self._described(request)
+        remaining = context.time_remaining()
+        patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
+        if dataset.filling and dataset.failure is None:
+            with (
+                self._waits.enter(
+                    "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
+                ),
+                suppress(TimeoutError),
+            ):
+                async with asyncio.timeout(patience):
+                    await dataset.changes.next()
+        return await poll_info(self._locations, dataset)
+
+    async def get_schema(self, request: bytes, context: Context) -> bytes:
+        """The SchemaResult of one dataset."""
+        dataset = self._described(request)
+        schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
+        return wire.field(1, wire.encapsulate(schema.header))
+
+    def _described(self, request: bytes) -> Dataset:
+        return self._catalogue.find(parse_descriptor(request).dataset)
+
+    # Data
+
+    async def do_get(self, request: bytes, context: Context) -> None:
+        """One partition; see ``grpc_get``."""
+        await self._get.serve(request, context)
+
+    async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """One producer; see ``grpc_put``."""
+        self._catalogue.check_open()
+        await take_put(self._puts, context)
+
+    async def do_exchange(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Not offered: there is no computation here that would need both directions at once."""
+        raise Unsupported("this server has no DoExchange: write with DoPut and read with DoGet")
+
+    # Actions
+
+    async def do_action(self, request: bytes, context: Context) -> None:
+        """Run one action; one result."""
+        try:
+            action = wire.bytes_field(request, 1, "Action").decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest("the action's name is not UTF-8 text") from None
+        check_size(len(request), f"the action {action!r}", action_limit_bytes(action, self._max_schema_bytes))
+        body = wire.bytes_field(request, 2, "Action")
+        del request
+        async with counted(self._puts.admission, action, body, context.peer()):
+            answer = await self._actions.run(action, body)
+        await context.write(wire.field(1, answer))
+
+    async def list_actions(self, request: bytes, context: Context) -> None:
+        """All actions and what they take."""
+        for name, description in ACTIONS.items():
+            await context.write(wire.field(1, name.encode()) + wire.field(2, description.encode()))
+
+
+def _metadata(context: Context, key: str) -> str | None:
+    for name, value in context.invocation_metadata():
+        if name == key:
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None
+
+
+def _check_handshake(token: str, request: bytes) -> None:
+    payload = wire.bytes_field(request, 2, "HandshakeRequest")
+    if not payload:
+        authorize(token, None)
+    given = [payload]
+    with suppress(InvalidRequest):  # not a BasicAuth: 2 user name, 3 password
+        given.append(wire.bytes_field(payload, 3, "BasicAuth"))
+    check(token, given, "in the handshake, as the password or as the whole payload,")
+
+
+async def _abort(context: Context, error: FlightShuffleError) -> None:
+    text = error.to_json()
+    trailers: list[tuple[str, str | bytes]] = [(ERROR_TRAILER, text)]
+    if error.status in _WITH_DETAILS:
+        trailers += [_ARROW_STATUS, (_DETAILS, text.encode())]
+    # The status goes behind what was written before, so a peer that takes nothing does not get it. Its call
+    # ends without one: then gRPC cancels it, and lets go of what it still holds.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_SECONDS):
+            await context.abort(getattr(grpc.StatusCode, error.status), error.message, tuple(trailers))

@@ -1,0 +1,251 @@
+"""The bulk lane: a partition, or a whole dataset, as one Arrow IPC stream over HTTP.
+
+Guarantee: the chunked terminator is sent only behind the end of a complete, sealed partition (or of all
+of them). In every other case the connection is cut, so that no client, in whatever language, can take
+a part for the whole. That is why there is never a Content-Length, although the length of a sealed
+partition could be known: several HTTP clients hand out a short body without an error.
+
+    chunk   schema message, as soon as it is known
+    chunk   a run of messages: dictionaries that this reader lacks, record batches   (repeated)
+    chunk   end-of-stream marker, and in the same write:
+    0       trailers: rows, frames, checksum of the whole partition, first frame of this read
+
+Checksums
+    A client that asks with ``x-flight-shuffle-checksums: crc32c`` gets that header back, and with each chunk
+    of messages an extension that says of each of them, in order, how many bytes it has in the chunk and its
+    CRC-32C (see ``checksums``), in hexadecimal: ``;crc32c=1a0-aabbccdd.2c8-11223344``. The schema's chunk has
+    one, too. So every byte between the chunk's first and last is accounted for, and a client can tell where
+    the damage is before it decodes anything. Such a chunk has at most ``CHECKED_MESSAGES``, because clients
+    limit the length of that line. Other clients, some of which limit all extensions of a body together, get
+    none.
+
+Memory
+    A run is given to the kernel at once, and the room for it is held until the kernel has all of it.
+    So a slow reader holds at most one run, ``RUN_BYTES`` and the rest of one frame, and all of it is counted;
+    one that takes nothing holds none of it (``outlet``). Over TLS it keeps its run, and not counted is one run
+    that the TLS layer has encrypted and not yet given to the kernel.
+
+Cancelling
+    aiohttp cancels the handler when the connection is lost. However a handler ends, the connection is
+    cut unless the terminator was written.
+"""
+
+from __future__ import annotations
+
+from asyncio import Transport
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+from flight_server.datasets import Dataset, PartitionState, Totals
+from flight_server.memory import Pace
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    FRAMES_TRAILER,
+    FROM_TRAILER,
+    PARTITION_HEADER,
+    ROWS_TRAILER,
+    InvalidRequest,
+    wire,
+)
+from flight_server.protocol.checksums import message_crc32c
+from flight_server.tiering import Reader
+from flight_server.transfer import Reads, check_start, end_of_read, ended, head_of_read
+
+from .chunks import Message, Part, chunk, chunks_of
+from .outlet import Outlet, messages_of
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+SEALED_HEADER = "x-flight-shuffle-sealed"
+
+RUN_BYTES = 1 << 20
+NOTHING = Totals(rows=0, frames=0, bytes=0, crc32c=0)
+
+
+class ArrowStream(web.StreamResponse):
+    """An answer of the bulk lane. ``write`` and ``finish`` are what ``Delivery.deliver`` awaits.
+
+    aiohttp writes the head; the body goes straight to the transport, because aiohttp knows neither
+    trailers nor several buffers in one write.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        super().__init__(headers=headers)
+        self.content_type = ARROW_STREAM
+        self._transport: Transport | None = None
+        self._writer: AbstractStreamWriter | None = None
+        self._whole = False
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send the head, once."""
+        if self._writer is None:
+            if request.version < (1, 1):
+                raise InvalidRequest("the bulk lane needs HTTP/1.1: without chunks a cut could not be seen")
+            self._transport = request.transport
+            if self._transport is None:
+                raise ConnectionResetError("the client has left")
+            # With TLS not 0: uvloop's transport then pauses at "high or more", and would never go on.
+            self._transport.set_write_buffer_limits(high=int(request.secure), low=0)
+            self._writer = await super().prepare(request)
+        return self._writer
+
+    async def write(self, chunks: list[Part]) -> None:  # type: ignore[override] # several buffers at once
+        """Send whole chunks; returns when the kernel has taken them.
+
+        Raises:
+            ConnectionError: the client has left.
+        """
+        assert self._transport is not None
+        assert self._writer is not None
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        self._transport.writelines(chunks)
+        await self._writer.drain()
+
+    async def finish(self, trailers: Mapping[str, str]) -> None:
+        """Everything was sent: say so, with the totals.
+
+        Raises:
+            ConnectionError: the client has left.
+        """
+        lines = "".join(f"{name}: {value}\r\n" for name, value in trailers.items())
+        await self.write([*chunk([wire.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
+        self._whole = True
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """What aiohttp calls at the end: the terminator is ``finish``'s."""
+
+    def cut_unless_whole(self) -> None:
+        """End the connection if the terminator was not sent, so that this cannot pass for a whole."""
+        if not self._whole and self._transport is not None:
+            self.force_close()
+            self._transport.abort()
+
+    def outlet(self, parked: Callable[[Awaitable[None]], Awaitable[None]]) -> Outlet | None:
+        """The way past the transport; None where it encrypts."""
+        assert self._transport is not None
+        assert self._writer is not None
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return None
+        return Outlet(self._transport, self._writer.drain, parked)
+
+
+@dataclass(frozen=True)
+class BulkRead:
+    """What one request asks for.
+
+    Args:
+        partition: None for all of the dataset's partitions, one after the other.
+        start: the first frame; 0 for a whole dataset.
+        peer: who asks, for waits and statistics.
+        reader: what the reader calls itself, see ``places``.
+    """
+
+    reads: Reads
+    dataset: Dataset
+    partition: int | None
+    start: int
+    peer: str
+    reader: str | None = None
+
+    def check(self) -> None:
+        """Raise now, while an HTTP status can still be sent, what reading would raise at once.
+
+        Raises:
+            Released: retention has let frame ``start`` go.
+            InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
+            FlightShuffleError: a partition has failed.
+        """
+        if self.partition is None and self.dataset.failure is not None:
+            for partition in self.dataset.partitions():
+                partition.check()
+        first = self.dataset.partition(self.partition or 0)
+        first.check()
+        first.subscribe(self.start).close()
+        if first.state is PartitionState.SEALED:
+            check_start(first, self.start)
+
+    def headers(self) -> dict[str, str]:
+        """What is known before the first byte; the totals only if what was asked for is sealed."""
+        if self.partition is None:
+            partitions, sealed = self.dataset.partitions(), self.dataset.sealed
+        else:
+            partitions, sealed = [self.dataset.partition(self.partition)], True
+        sealed = sealed and all(partition.state is PartitionState.SEALED for partition in partitions)
+        return {
+            **dict(head_of_read(self.dataset)),
+            SEALED_HEADER: "true" if sealed else "false",
+            PARTITION_HEADER: self.dataset.name + ("" if self.partition is None else f"/{self.partition}"),
+            FROM_TRAILER: str(self.start),
+            # A URL without a generation means whichever is current.
+            "Cache-Control": "no-store",
+            **(self._totals([partition.totals for partition in partitions]) if sealed else {}),
+        }
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """The stream, sent to its end or cut.
+
+        Raises:
+            FlightShuffleError: before the first byte this becomes a status; after it the connection is cut.
+            ConnectionError: the client has left.
+        """
+        reads, dataset, peer = self.reads, self.dataset, self.peer
+        partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
+        dataset.want(partitions[0])
+        self.check()
+        pace = Pace(proven=not request.secure)  # see outlet
+        reader = Reader(dataset.name, partitions[0], peer, pace)
+        schema = await reads.schema_of(dataset, reader)
+        checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
+        headers = {**self.headers(), "Trailer": ", ".join(self._totals([NOTHING]))}
+        if checked:
+            headers[CHECKSUMS_HEADER] = CHECKSUMS
+        stream = ArrowStream(headers)
+        await stream.prepare(request)
+        totals: list[Totals] = []
+        try:
+            first = Message(wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header))
+            await reads.delivery.deliver(stream.write, chunks_of([first], checked=checked), reader)
+            for index in partitions:
+                reader = Reader(dataset.name, index, peer, pace, self.reader)
+                await self._send_partition(stream, reader, checked=checked)
+                # Now: a source's partition may be released as soon as it has no reader.
+                totals.append(dataset.partition(index).totals)
+            await reads.delivery.deliver(stream.finish, self._totals(totals), reader)
+            for index in partitions:
+                ended(dataset, Reader(dataset.name, index, peer, name=self.reader), self.start)
+        finally:
+            stream.cut_unless_whole()
+        return stream
+
+    async def _send_partition(self, stream: ArrowStream, reader: Reader, *, checked: bool) -> None:
+        reads, partition = self.reads, self.dataset.partition(reader.partition)
+
+        async def parked(drained: Awaitable[None]) -> None:
+            await reads.delivery.deliver(lambda _: drained, None, reader, partition=partition)
+
+        outlet = stream.outlet(parked)
+        run_bytes = min(RUN_BYTES, reads.budget.max_message_bytes // 4)
+        runs = reads.read(self.dataset, reader, self.start, run_bytes=run_bytes)
+        try:
+            async with aclosing(runs):
+                async for run in runs:
+                    if outlet is not None:
+                        await outlet.send(run, checked=checked)
+                    else:
+                        parts = chunks_of(messages_of(run), checked=checked)
+                        await reads.delivery.deliver(stream.write, parts, reader, room=run[0].room)
+                        del parts
+        finally:
+            if outlet is not None:
+                outlet.close()
+
+    def _totals(self, totals: list[Totals]) -> dict[str, str]:
+        if self.partition is not None:
+            return dict(end_of_read(totals[0], self.start))
+        rows, frames = sum(each.rows for each in totals), sum(each.frames for each in totals)
+        return {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}

@@ -1,0 +1,366 @@
+"""The bulk lane for writing: a put over a connection that was HTTP until its 101 (see ``put_framing``).
+
+Guarantee: what arrives becomes exactly what it would become by DoPut: ``puts.receive`` takes the messages
+and this module only brings them. A put is accepted (K) only behind the client's end marker; a connection
+that ends before it has broken the put off, however complete the last message was.
+
+Copies
+    A message of ``LARGE_BYTES`` and more is received by the kernel into the very ``bytes`` object that is
+    stored, sent and spilled: no copy in user space. Its buffer is a few bytes longer and takes the next
+    length in the same read; what is then left over is cut off in place. Smaller messages come in reads of
+    ``READ_BYTES``, many at a time, and are copied out.
+
+Back-pressure
+    Nothing is read but while ``puts.receive`` waits for a message, and only after ``room_for_arrivals``. So
+    TCP holds the producer back, exactly when gRPC's window would. A message is counted from the moment it
+    is whole. Uncounted is, for each producing stream, what of one message has arrived, or ``READ_BYTES`` of
+    small ones, and over TLS what the TLS layer has read ahead (256 KiB in both event loops). The memory for
+    a message is asked for when its length is known, and takes up RAM as its bytes come.
+
+Broken off
+    The loss of a connection cancels the handler, as on the other lanes. While nothing is read (the put waits
+    for the budget, a thread or the disk), the event loops do not look at it; so it is looked at every
+    ``LOOK_SECONDS``, and a reset is seen. A mere close is seen by the next read: the end marker may lie
+    before it, so that the put is whole after all. A peer that has vanished without a word is found by TCP
+    keepalive (see ``http``); one that only says nothing has the deadlines of ``producers``.
+
+Refused
+    E is sent at once, and behind it the end of the stream. What the client still sends is read and thrown
+    away for ``LINGER_SECONDS``, so that it finds E there and not a reset. A client that takes no answers
+    holds up nothing: of those it has not taken ``MAX_UNREAD_ANSWER_BYTES`` are kept, and later ones dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import select
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from io import BytesIO
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+from flight_server.protocol import (
+    ACCEPTED,
+    CHECKED_LENGTH,
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    LENGTH,
+    REFUSED,
+    RESULT,
+    UPGRADE,
+    BadFrame,
+    FlightShuffleError,
+    InvalidRequest,
+    answer,
+)
+from flight_server.transfer import PutReceiver
+
+READ_BYTES = 64 << 10
+LARGE_BYTES = 32 << 10
+MESSAGES_AT_ONCE = 64
+LINGER_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+MAX_UNREAD_ANSWER_BYTES = 1 << 20
+
+_LINES = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"
+_HEAD = f"{_LINES}\r\n".encode()
+_CHECKED_HEAD = f"{_LINES}{CHECKSUMS_HEADER}: {CHECKSUMS}\r\n\r\n".encode()
+
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
+
+
+class _Large:
+    """A message on its way into its own memory, and the head of ``head_bytes`` that follows it.
+
+    ``bytes`` that nobody has seen yet are filled through BytesIO, which owns them alone and gives them
+    back as they are: the only way to receive into ``bytes``. ``bytes(n)`` would be the same memory, but
+    written with zeros first.
+    """
+
+    def __init__(self, size_bytes: int, head_bytes: int, begun: memoryview) -> None:
+        self.size_bytes = size_bytes
+        self.filled_bytes = len(begun)
+        self._memory = BytesIO(_new_bytes(None, size_bytes + head_bytes))
+        with self._memory.getbuffer() as whole:
+            whole[: len(begun)] = begun
+
+    def room(self) -> memoryview:
+        return self._memory.getbuffer()[self.filled_bytes :]
+
+    def take(self) -> tuple[bytes, bytes]:
+        """The message, and what of the next head has come. No view of the room may be alive."""
+        with self._memory.getbuffer() as whole:
+            beyond = bytes(whole[self.size_bytes : self.filled_bytes])
+        self._memory.truncate(self.size_bytes)
+        return self._memory.getvalue(), beyond
+
+
+class Incoming:
+    """What arrives, cut into messages. Synchronous: ``room``, ``received``, ``ready``, ``take``.
+
+    Args:
+        scratch: where bytes arrive whose message is not known yet. It may be shared by all connections
+            of a loop: nothing stays there from one call to the next.
+        max_message_bytes: longer ones are refused when their length is known.
+        checked: each length is followed by a checksum.
+    """
+
+    def __init__(self, scratch: memoryview, max_message_bytes: int, *, checked: bool = False) -> None:
+        self.checksum: int | None = None
+        """What came with the message, or the end marker, that was taken last."""
+        self._head = CHECKED_LENGTH if checked else LENGTH
+        self._scratch = scratch
+        self._max_message_bytes = max_message_bytes
+        self._rest = b""  # what has arrived and belongs to no large message; taken up to ``_at``
+        self._at = 0
+        self._large: _Large | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a part of the next message has arrived."""
+        return self._large is not None or len(self._rest) > self._at
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``take`` has something to say: a message, the end, or that a length is too much."""
+        if self._large is not None:
+            return self._large.filled_bytes >= self._large.size_bytes
+        size_bytes = self._next_bytes()
+        return size_bytes is not None and (
+            not 0 < size_bytes <= self._max_message_bytes
+            or len(self._rest) - self._at >= self._head.size + size_bytes
+        )
+
+    def room(self) -> memoryview:
+        """Where the next bytes belong; never empty. Only while not ``ready``."""
+        if self._large is None:
+            size_bytes = self._next_bytes()
+            if size_bytes is None or size_bytes < LARGE_BYTES:
+                self._rest, self._at = self._rest[self._at :], 0
+                self._scratch[: len(self._rest)] = self._rest
+                return self._scratch[len(self._rest) :]
+            self._note_checksum()
+            begun = memoryview(self._rest)[self._at + self._head.size :]
+            self._large = _Large(size_bytes, self._head.size, begun)
+            self._rest, self._at = b"", 0
+        return self._large.room()
+
+    def received(self, count: int) -> None:
+        """``count`` bytes have been written to the room."""
+        if self._large is not None:
+            self._large.filled_bytes += count
+        else:
+            self._rest = bytes(self._scratch[: len(self._rest) + count])
+
+    def take(self) -> bytes | None:
+        """The next message, or None at the end marker. Only when ``ready``.
+
+        Raises:
+            BadFrame: the message is longer than this server takes.
+        """
+        if self._large is not None:
+            message, self._rest = self._large.take()
+            self._large = None
+            return message
+        size_bytes = self._next_bytes()
+        assert size_bytes is not None
+        if size_bytes > self._max_message_bytes:
+            raise BadFrame(
+                f"a message of {size_bytes} bytes is announced, more than this server's limit of "
+                f"{self._max_message_bytes}: write smaller batches, or raise --max-message",
+                limit_bytes=self._max_message_bytes,
+            )
+        self._note_checksum()
+        if size_bytes == 0:
+            return None
+        begin = self._at + self._head.size
+        self._at = begin + size_bytes
+        return self._rest[begin : self._at]
+
+    def _next_bytes(self) -> int | None:
+        if len(self._rest) - self._at < self._head.size:
+            return None
+        size_bytes: int = LENGTH.unpack_from(self._rest, self._at)[0]
+        return size_bytes
+
+    def _note_checksum(self) -> None:
+        if self._head is CHECKED_LENGTH:
+            self.checksum = CHECKED_LENGTH.unpack_from(self._rest, self._at)[1]
+
+
+class _TakenOver(web.StreamResponse):
+    """What aiohttp gets as the answer: it sends nothing, and ends with the connection."""
+
+    def __init__(self, intake: Intake) -> None:
+        super().__init__(status=101)
+        self.force_close()
+        self._intake = intake
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """The head has been sent."""
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """What aiohttp calls at the end."""
+        await self._intake.ended()
+
+
+class Intake(asyncio.BufferedProtocol):
+    """One put's connection, taken over from aiohttp; also the put's ``Answers``.
+
+    The HTTP protocol object stays behind it: it owns the handler's task, and learns when the connection
+    is lost.
+
+    Raises:
+        InvalidRequest: the request does not ask for the upgrade.
+        ConnectionError: the client has left.
+    """
+
+    def __init__(self, puts: PutReceiver, request: web.Request, scratch: memoryview, peer: str) -> None:
+        _check(request)
+        if request.transport is None:
+            raise ConnectionResetError("the client has left")
+        self._puts = puts
+        self._producer = puts.producer(peer)
+        self._http = request.protocol
+        self._transport = request.transport
+        self._scratch = scratch
+        checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
+        self._incoming: Incoming | None = Incoming(scratch, puts.max_message_bytes, checked=checked)
+        self._arrived: asyncio.Future[None] | None = None
+        self._heard = 0.0  # when a byte came last, or the wait for one began
+        self._gone = asyncio.Event()
+        self._poll = select.poll()
+        self._poll.register(self._transport.get_extra_info("socket").fileno(), 0)  # errors and hang-ups only
+        self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        # Paused around the change: uvloop chooses how to read when it starts to.
+        self._transport.pause_reading()
+        self._transport.set_protocol(self)
+        self._transport.write(_CHECKED_HEAD if checked else _HEAD)
+
+    async def receive(self) -> web.StreamResponse:
+        """Take the put, and accept it.
+
+        Raises:
+            FlightShuffleError: it was refused, or failed; nothing of it is left, and ``refuse`` is to say so.
+        """
+        async with aclosing(self._messages()) as messages:
+            await self._puts.receive(messages, self._producer, self)
+        self._transport.write(answer(ACCEPTED))
+        self._transport.close()
+        return _TakenOver(self)
+
+    def refuse(self, error: FlightShuffleError) -> web.StreamResponse:
+        """Send the error, end our side, and let what still comes fall through."""
+        self._incoming = None
+        if not self._transport.is_closing():
+            self._transport.write(answer(REFUSED, error.to_json().encode()))
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            self._transport.resume_reading()
+        return _TakenOver(self)
+
+    async def ended(self) -> None:
+        """Return when the connection is gone, and see to it that it goes. Cancelling cuts it."""
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self._gone.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._transport.abort()
+
+    async def _messages(self) -> AsyncGenerator[bytes, None]:
+        incoming = self._incoming
+        assert incoming is not None
+        taken = 0
+        while True:
+            await self._producer.room()
+            if not incoming.ready:
+                with self._producer.awaited():
+                    await self._arrival()
+                taken = 0
+            elif taken == MESSAGES_AT_ONCE:
+                await asyncio.sleep(0)  # other streams have their turns between many small messages
+                taken = 0
+            message = incoming.take()
+            if message is None:
+                return
+            taken += 1
+            yield message
+            del message
+
+    async def _arrival(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._arrived, self._heard = loop.create_future(), loop.time()
+        self._transport.resume_reading()
+        try:
+            await self._arrived
+        finally:
+            self._transport.pause_reading()
+
+    def _look(self) -> None:
+        if not self._transport.is_reading() and self._poll.poll(0):
+            self._transport.abort()
+            return
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(LOOK_SECONDS, self._look)
+        if self._arrived is not None and not self._arrived.done() and self._incoming is not None:
+            inside = self._incoming.begun
+            limit_seconds = self._producer.stall_seconds if inside else self._producer.idle_seconds
+            if limit_seconds is not None and loop.time() - self._heard >= limit_seconds:
+                self._arrived.set_exception(self._producer.stalled(inside=inside))
+
+    # What puts.receive asks of its PutAnswers
+
+    def put(self, metadata: bytes) -> None:
+        """Send a PutResult, unless the client is far behind with taking them."""
+        if self._transport.get_write_buffer_size() < MAX_UNREAD_ANSWER_BYTES:
+            self._transport.write(answer(RESULT, metadata))
+
+    @property
+    def checksum(self) -> int | None:
+        """Of the message that was given last, or of all at the end marker."""
+        return None if self._incoming is None else self._incoming.checksum
+
+    async def confirm_end(self) -> None:
+        """The end marker has been read: the client has ended the put itself."""
+
+    # What the transport asks of its protocol
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes belong."""
+        return self._scratch if self._incoming is None else self._incoming.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come."""
+        if self._incoming is None:
+            return
+        self._heard = asyncio.get_running_loop().time()
+        self._incoming.received(nbytes)
+        if self._incoming.ready:
+            self._transport.pause_reading()
+            if self._arrived is not None and not self._arrived.done():
+                self._arrived.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The handler's task is cancelled by the HTTP protocol."""
+        self._looking.cancel()
+        self._gone.set()
+        self._http.connection_lost(exc)
+
+
+def _check(request: web.Request) -> None:
+    connection = {token.strip().lower() for token in request.headers.get("Connection", "").split(",")}
+    wanted = request.headers.get("Upgrade", "").lower()
+    if "upgrade" not in connection or wanted != UPGRADE or request.version < (1, 1):
+        raise InvalidRequest(
+            f"a put needs HTTP/1.1 with 'Connection: Upgrade' and 'Upgrade: {UPGRADE}'; or write with Arrow Flight"
+        )
+    if request.can_read_body:
+        raise InvalidRequest("a put's request has no body: what is put follows the answer 101")

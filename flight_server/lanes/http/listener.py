@@ -1,0 +1,354 @@
+"""The HTTP side: the bulk lane, and what people and monitoring look at.
+
+    GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (see ``bulk``);
+                                                                      reader=… see ``places``
+    GET  /v1/datasets/{dataset}?generation=…                          all its partitions (see ``bulk``)
+    HEAD of both                                                      generation, sealed, totals
+    POST /v1/put                                                      takes a put        (see ``intake``)
+    GET  /v1/datasets?prefix=…                                        what there is  (see ``reports``)
+    GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names; these
+                                                                      three in pages: first=…&limit=…
+    GET  /metrics                                                     Prometheus
+    GET  /healthz, /readyz                                            alive; 503 while draining
+    GET  /                                                            a page that shows the statistics
+
+Names
+    A dataset's name stands in the path as it is, slashes included; ``%2F`` for a slash is the same. Only
+    a dataset whose own name ends in ``/partitions/<number>`` needs that, to be read as a whole.
+
+Errors
+    Before the first byte of a stream: a status and the error's JSON. INVALID_ARGUMENT is 400,
+    UNAUTHENTICATED 401, PERMISSION_DENIED 403, NOT_FOUND 404, INTERNAL 500, UNIMPLEMENTED 501,
+    UNAVAILABLE 503 with Retry-After. After it the connection is cut, and whoever asks again gets the error;
+    a put that was upgraded gets it on its own connection. A bug answers as on the other lane: an id, and
+    nothing of the exception.
+
+Browsers
+    Requests that a page of another site makes are refused, and without a token also those for a name that is
+    not this server's; see ``browsers``. The health URLs answer everyone.
+
+Authorization
+    As on the other lane. Without it: the health URLs, and the page, which has no data of its own.
+
+Compression
+    None, whatever the client accepts: it would cost more than loopback and data-centre networks do.
+    What a producer compressed inside Arrow's buffers goes through as it is.
+
+Connections
+    A client that vanished without a word is noticed by TCP keepalive as soon as the stream is idle:
+    ``keepalive_seconds``, and as long again for the answers. With bytes on the way it is the kernel's
+    retransmission limit; until then it holds no room (``outlet``). One that has
+    sent no whole request is closed after ``stall_seconds``, one that rests between two requests after
+    ``IDLE_CONNECTION_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+from urllib.parse import unquote
+
+import structlog
+from aiohttp import web
+
+from flight_server.access import Doorkeeper, authorize
+from flight_server.concurrency import Running
+from flight_server.protocol import (
+    PUT_PATH,
+    FlightShuffleError,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    Ticket,
+    check_attempt,
+    check_dataset_name,
+    dump_json,
+    parse_partition,
+)
+from flight_server.reporting import metrics, reports
+from flight_server.transfer import PutReceiver, Reads
+
+from .bulk_get import ArrowStream, BulkRead
+from .bulk_put import READ_BYTES, Intake
+from .http_errors import Runner, refusal
+from .listening import bind
+
+BACKLOG = 1024
+UNSENT_BYTES = 1 << 20
+IDLE_CONNECTION_SECONDS = 75.0
+SHUTDOWN_SECONDS = 1.0
+KEEPALIVE_PROBES = 3
+
+_HEALTH = frozenset({"/healthz", "/readyz"})
+_OPEN_TO_ALL = _HEALTH | {"/"}
+# Its own style and script, and requests to this server; nothing from elsewhere.
+_PAGE_MAY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_DATASETS = "/v1/datasets/"
+_RESOURCE = re.compile(r"(?P<dataset>.+?)(/partitions/(?P<partition>[^/]*))?")
+
+
+_log = structlog.get_logger("flight_server.lanes.http.listener")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """How the HTTP side listens.
+
+    Args:
+        names: that this server is called, beside its addresses.
+        stall_seconds: how long a connection may take to send its first request.
+    """
+
+    names: Sequence[str]
+    token: str | None
+    stall_seconds: float
+    keepalive_seconds: float
+
+
+class HttpServer:
+    """The listener and its handlers. ``await start()``, ``await stop()``."""
+
+    def __init__(
+        self,
+        reads: Reads,
+        puts: PutReceiver,
+        observed: reports.Observed,
+        running: Running,
+        options: HttpOptions,
+    ) -> None:
+        self._reads = reads
+        self._puts = puts
+        self._observed = observed
+        self._running = running
+        self._options = options
+        self._catalogue = observed.catalogue
+        self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
+        self._metrics = metrics.registry(observed)
+        self._scratch = memoryview(bytearray(READ_BYTES))
+        self._runner: Runner | None = None
+        # Connections that have sent a request, and since when each other one is known.
+        self._asked: set[object] = set()
+        self._silent_since: dict[object, float] = {}
+        self._doorkeeper = Doorkeeper(options.names, observed.background, any_name=options.token is not None)
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen; the port.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/v1/datasets", self._list)
+        app.router.add_get(_DATASETS + "{rest:.+}", self._read)
+        app.router.add_post(PUT_PATH, self._put)
+        app.router.add_get("/v1/statistics", self._statistics)
+        app.router.add_get("/v1/why", self._why)
+        app.router.add_get("/metrics", self._scrape)
+        app.router.add_get("/healthz", self._alive)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/", self._dashboard)
+        listener = self._listener(host, port)
+        self._runner = Runner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=IDLE_CONNECTION_SECONDS,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+        )
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener, ssl_context=tls, backlog=BACKLOG).start()
+        return int(listener.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Close every connection, once ``Running`` has ended what ran on them. Twice is fine."""
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+
+    async def end_silent(self) -> None:
+        """Close the connections that have sent no whole request head within ``stall_seconds``. aiohttp has a
+        deadline for the next request of a connection, but none for its first one.
+        """
+        now = asyncio.get_running_loop().time()
+        server = None if self._runner is None else self._runner.server
+        connections = [] if server is None else server.connections
+        self._asked.intersection_update(connections)
+        self._silent_since = {
+            each: self._silent_since.get(each, now) for each in connections if each not in self._asked
+        }
+        for connection in connections:
+            since = self._silent_since.get(connection)
+            if since is not None and now - since >= self._options.stall_seconds:
+                connection.force_close()
+
+    def _listener(self, host: str, port: int) -> socket.socket:
+        listener = bind(host, port, option="--http-port")
+        try:
+            # Connections inherit these; aiohttp turns keepalive itself on.
+            seconds = int(self._options.keepalive_seconds)
+            interval = max(1, seconds // KEEPALIVE_PROBES)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds))
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+            # Otherwise the kernel takes several MiB for each reader that reads nothing: a thousand of them bring
+            # all of TCP under memory pressure, and a good reader down to a tenth of its speed.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    # Errors and authorization
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._asked.add(request.protocol)
+        try:
+            async with self._running.call():
+                if request.path not in _HEALTH:
+                    await self._doorkeeper.check(request)
+                if request.path not in _OPEN_TO_ALL:
+                    authorize(self._options.token, request.headers.get("authorization"))
+                return await handler(request)
+        except FlightShuffleError as error:
+            return _answer(request, error)
+        except web.HTTPMethodNotAllowed as error:
+            return refusal(
+                InvalidRequest(
+                    f"only GET and HEAD are served here: write with Arrow Flight, or POST to {PUT_PATH}"
+                ),
+                error,
+            )
+        except web.HTTPException as error:
+            return refusal(NotFound(f"there is nothing at {request.path}; see /v1/datasets"), error)
+        except ConnectionError:
+            return web.Response()  # the client has left
+        except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
+            error_id = secrets.token_hex(6)
+            _log.error("internal_error", error_id=error_id, path=request.path, exc_info=bug)
+            return _answer(
+                request,
+                InternalError(
+                    f"internal error {error_id}: the server's log has the cause under this id",
+                    error_id=error_id,
+                ),
+            )
+
+    # Data
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        # From the path as it came: a slash that is escaped belongs to the name.
+        found = _RESOURCE.fullmatch(request.rel_url.raw_path.removeprefix(_DATASETS))
+        if found is None:
+            raise InvalidRequest("the path has no dataset's name")
+        name = check_dataset_name(unquote(found["dataset"]))
+        catalogue, peer = self._catalogue, _peer(request)
+        if found["partition"] is None:
+            query = _query(request, "generation")
+            dataset = catalogue.find(name, query.get("generation"))
+            wanted = BulkRead(self._reads, dataset, None, 0, peer)
+        else:
+            query = _query(request, "generation", "from", "reader")
+            index, start = parse_partition(found["partition"]), _frame_number(query.get("from", "0"))
+            dataset, _ = catalogue.resolve(Ticket(name, index, query.get("generation"), start))
+            reader = check_attempt(query["reader"], "reader") if "reader" in query else None
+            wanted = BulkRead(self._reads, dataset, index, start, peer, reader)
+        dataset.touch()
+        if request.method == "HEAD":
+            wanted.check()
+            return ArrowStream(wanted.headers())
+        catalogue.check_open()
+        return await wanted.answer(request)
+
+    async def _put(self, request: web.Request) -> web.StreamResponse:
+        self._catalogue.check_open()
+        return await Intake(self._puts, request, self._scratch, _peer(request)).receive()
+
+    # What there is
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        query = _query(request, "prefix", "first", "limit")
+        prefix = query.pop("prefix", "")
+        return _json(await reports.datasets(self._observed, prefix, reports.Page.of_query(query, "datasets")))
+
+    async def _statistics(self, request: web.Request) -> web.StreamResponse:
+        page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "statistics")
+        return _json(await reports.statistics(self._observed, page))
+
+    async def _why(self, request: web.Request) -> web.StreamResponse:
+        page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "why")
+        return _json(reports.why(self._observed, page))
+
+    async def _scrape(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(
+            body=metrics.render(self._metrics), headers={"Content-Type": metrics.CONTENT_TYPE}
+        )
+
+    async def _alive(self, _: web.Request) -> web.StreamResponse:
+        return _json({"alive": True})
+
+    async def _ready(self, _: web.Request) -> web.StreamResponse:
+        draining = self._catalogue.draining
+        return _json({"ready": not draining, "draining": draining}, status=503 if draining else 200)
+
+    async def _dashboard(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(
+            text=self._page, content_type="text/html", headers={"Content-Security-Policy": _PAGE_MAY}
+        )
+
+
+def _query(request: web.Request, *known: str) -> dict[str, str]:
+    """The query's values.
+
+    Raises:
+        InvalidRequest: an unknown key, or one that comes twice.
+    """
+    query = dict(request.query)
+    unknown = ", ".join(repr(key) for key in sorted(query.keys() - set(known)))
+    if unknown:
+        raise InvalidRequest(f"the query has an unknown key {unknown}; known are {', '.join(known)}")
+    if len(request.query) != len(query):
+        raise InvalidRequest("a key comes twice in the query")
+    return query
+
+
+def _frame_number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise InvalidRequest(f"'from' is the number of a frame in ASCII decimal, not {text[:40]!r}")
+    return int(text)
+
+
+def _peer(request: web.Request) -> str:
+    """Who asks, as gRPC writes it."""
+    name = request.transport.get_extra_info("peername") if request.transport is not None else None
+    if not name:
+        return "unknown"
+    return f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"
+
+
+def _json(body: dict[str, Any], status: int = 200) -> web.Response:
+    return web.Response(
+        body=dump_json(body),
+        status=status,
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+def _answer(request: web.Request, error: FlightShuffleError) -> web.StreamResponse:
+    """The error as this connection speaks: HTTP, or what it was upgraded to."""
+    speaks = None if request.transport is None else request.transport.get_protocol()
+    return speaks.refuse(error) if isinstance(speaks, Intake) else refusal(error)

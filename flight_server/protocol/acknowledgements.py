@@ -1,0 +1,46 @@
+"""How a reader says what it has, where a dataset's retention counts readers; see ``places``.
+
+The server says in the header ``x-flight-shuffle-acknowledge: frames`` of a read that acknowledgements count. A
+reader that has named itself in its ticket then sends the action ``acknowledge`` now and then and at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from .dataset_names import check_dataset_name
+from .errors import InvalidRequest
+from .requests import MAX_PARTITIONS, check_attempt
+from .strict_json import Fields, dump_json, parse_json
+
+ACKNOWLEDGE_HEADER: Final = "x-flight-shuffle-acknowledge"
+ACKNOWLEDGE: Final = "acknowledge"
+
+
+@dataclass(frozen=True)
+class AcknowledgeRequest:
+    """Body of the action: ``reader`` has the first ``frames`` frames of the partition."""
+
+    dataset: str
+    generation: str
+    partition: int
+    reader: str
+    frames: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> AcknowledgeRequest:
+        fields = Fields(parse_json(data, ACKNOWLEDGE), ACKNOWLEDGE)
+        name, generation = check_dataset_name(fields.required("dataset")), fields.text("generation")
+        partition, frames = (
+            fields.integer("partition", 0, MAX_PARTITIONS - 1),
+            fields.integer("frames", 0, 2**53),
+        )
+        reader = check_attempt(fields.required("reader"), "reader")
+        fields.end()
+        if generation is None or partition is None or frames is None:
+            raise InvalidRequest(f"{ACKNOWLEDGE} needs 'generation', 'partition' and 'frames'")
+        return cls(name, generation, partition, reader, frames)
+
+    def encode(self) -> bytes:
+        return dump_json(asdict(self))

@@ -1,0 +1,13 @@
+"""What the server tells of itself: statistics, waits, metrics, FlightInfo."""
+
+from .flight_infos import Locations, expiration, flight_info, poll_info, timestamp_scalar
+from .reports import Observed
+
+__all__ = [
+    "Locations",
+    "Observed",
+    "expiration",
+    "flight_info",
+    "poll_info",
+    "timestamp_scalar",
+]

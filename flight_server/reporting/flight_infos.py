@@ -1,0 +1,132 @@
+"""What the server says about a dataset: FlightInfo and PollInfo, as Arrow Flight defines them.
+
+A dataset may have 100,000 partitions, and so many endpoints. They are appended to the serialized
+message of the rest (protobuf joins repeated fields), a slice at a time, so that other streams go on.
+
+    FlightInfo       1 schema   3 endpoint
+    FlightEndpoint   1 ticket   2 location   3 expiration_time (Timestamp)
+    Ticket           1 ticket
+    Location         1 uri
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.concurrency import in_slices
+from flight_server.datasets import Dataset, PartitionState
+from flight_server.protocol import PUT_PATH, REUSE_CONNECTION, Ticket, bulk_path, dump_json, wire
+
+EMPTY_SCHEMA = pa.schema([])
+
+
+@dataclass
+class Locations:
+    """Where this server's lanes are, in the words that clients are told; known when the listeners are open."""
+
+    grpc: str | None = None
+    http: str | None = None
+
+    @property
+    def known(self) -> list[str]:
+        """Of both lanes."""
+        return [location for location in (self.grpc, self.http) if location is not None]
+
+    @property
+    def reads(self) -> list[str]:
+        """Where any partition can be read by gRPC: where the client asks now, and by address."""
+        return [REUSE_CONNECTION] if self.grpc is None else [REUSE_CONNECTION, self.grpc]
+
+    @property
+    def puts(self) -> list[str]:
+        """Where puts are taken on the bulk lane, for any dataset; empty if the server has no such lane."""
+        return [] if self.http is None else [self.http + PUT_PATH]
+
+    def bulk_read(self, dataset: Dataset, index: int) -> str | None:
+        """Where a partition can be read by HTTP, if the server has that lane."""
+        return None if self.http is None else self.http + bulk_path(dataset.name, index, dataset.generation)
+
+
+def expiration(dataset: Dataset) -> float | None:
+    """When the lease ends, in seconds since the epoch."""
+    left = dataset.lease_left_seconds
+    return None if left is None else time.time() + left
+
+
+def timestamp_scalar(seconds: float) -> Any:
+    """A moment as pyarrow's Flight classes take it; ``pa.scalar`` would import pandas, half a second long."""
+    kind = pa.timestamp("us", "UTC")
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack("<q", int(seconds * 1e6)))])[0]
+
+
+async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
+    """The FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed.
+
+    Raises:
+        FlightShuffleError: a partition has failed, or the dataset was dropped: a fresh copy of the cause.
+            A source's failed partition is no failure of its dataset: whoever reads it is told.
+    """
+    rows = total_bytes = 0
+    async for partition in in_slices(dataset.partitions()):
+        if dataset.puller is None or dataset.dropped:  # what a source has failed to do it may do next time
+            partition.check()
+        totals = partition.totals
+        rows += totals.rows
+        total_bytes += totals.bytes
+    info = flight.FlightInfo(
+        EMPTY_SCHEMA,
+        flight.FlightDescriptor.for_path(dataset.name),
+        [],
+        rows if dataset.sealed else -1,
+        total_bytes if dataset.sealed else -1,
+        ordered=False,
+        app_metadata=dump_json(
+            {"generation": dataset.generation, "kind": dataset.kind.value, "sealed": dataset.sealed}
+        ),
+    )
+    parts = [info.serialize()]
+    if dataset.schema is not None:
+        # Of a field that comes twice protobuf takes the last. Arrow's object of a wide schema takes long to make.
+        parts.append(wire.field(1, wire.encapsulate(dataset.schema.header)))
+    ends_at = expiration(dataset)
+    common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
+    common += b"".join(_location(uri) for uri in locations.reads)
+    async for index in in_slices(range(dataset.partition_count)):
+        ticket = wire.field(1, Ticket(dataset.name, index, dataset.generation).encode())
+        bulk = locations.bulk_read(dataset, index)
+        parts.append(wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b"")))
+    return b"".join(parts)
+
+
+def _location(uri: str) -> bytes:
+    return wire.field(2, wire.field(1, uri.encode()))
+
+
+async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
+    """The PollInfo message; complete, without a descriptor to ask again with, once sealed."""
+    parts = [wire.field(1, await flight_info(locations, dataset))]
+    if dataset.filling:
+        parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
+    parts.append(wire.double_field(3, await progress(dataset)))
+    ends_at = expiration(dataset)
+    if ends_at is not None:
+        parts.append(wire.field(4, wire.timestamp(ends_at)))
+    return b"".join(parts)
+
+
+async def progress(dataset: Dataset) -> float:
+    """Between 0 and 1: committed producers where their number is declared, else sealed partitions."""
+    if dataset.sealed:
+        return 1.0
+    if dataset.producers:
+        return min(1.0, dataset.attempts.committed_producers / dataset.producers)
+    done = 0
+    async for partition in in_slices(dataset.partitions()):
+        done += partition.state is PartitionState.SEALED
+    return done / dataset.partition_count

@@ -1,0 +1,290 @@
+"""Reports: what the server tells of itself as JSON, on both lanes.
+
+Guarantee: an answer has a bounded size, and the loop serves the streams while it is made. A server may
+have 100,000 datasets and a dataset 100,000 partitions, so an answer holds one *page* of them:
+
+    {"first": 0, "limit": 1000, "count": 100000, …}
+
+``count`` says how many there are. A client asks for the next page with ``first`` + ``limit``, until that
+reaches ``count``.
+
+    statistics                    the server's numbers, and a summary of each dataset; the page is of datasets,
+                                  by name
+    statistics of one dataset     its partitions and attempts besides; the page is of partitions by index, and
+                                  of attempts in the order in which they came
+    datasets                      a shorter summary of each dataset, for a prefix; the page is of datasets
+    why                           the open waits, longest first; the page is of waits
+
+A partition that has no frame and no reader yet is in no page. The numbers of a long answer are not of one
+moment, because the streams go on while they are added up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flight_server.concurrency import Background, Subscription, Waits, in_slices
+from flight_server.datasets import Catalogue, Counters, Dataset
+from flight_server.frames import Frame
+from flight_server.memory import MemoryPool
+from flight_server.protocol import Fields, check_dataset_name, parse_json
+from flight_server.tiering import Spiller
+from flight_server.transfer import Delivery
+
+MAX_PAGE = 1000
+MAX_NAMED_FILES = 100
+SLOWEST_READERS = 100
+_MAX_FIRST = 1 << 31
+_NUMBER = re.compile("[0-9]{1,15}")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What reports and metrics read: the parts of one server that count."""
+
+    catalogue: Catalogue
+    waits: Waits
+    spiller: Spiller
+    background: Background
+    counters: Counters
+    delivery: Delivery
+
+
+@dataclass(frozen=True)
+class Page:
+    """The part of a long answer that is asked for; ``dataset`` None for all of them."""
+
+    dataset: str | None = None
+    first: int = 0
+    limit: int = MAX_PAGE
+
+    @classmethod
+    def parse(cls, data: bytes, what: str) -> Page:
+        """The body of an action.
+
+        Raises:
+            InvalidRequest: it is not one.
+        """
+        return cls._of(parse_json(data, what), what)
+
+    @classmethod
+    def of_query(cls, query: dict[str, str], what: str) -> Page:
+        """The query of a URL.
+
+        Raises:
+            InvalidRequest: a number is none, or out of its range.
+        """
+        numbers = {
+            key: int(text) for key, text in query.items() if key != "dataset" and _NUMBER.fullmatch(text)
+        }
+        return cls._of({**query, **numbers}, what)
+
+    @classmethod
+    def _of(cls, body: dict[str, Any], what: str) -> Page:
+        fields = Fields(body, what)
+        name = fields.any("dataset")
+        first = fields.integer("first", 0, _MAX_FIRST)
+        limit = fields.integer("limit", 1, MAX_PAGE)
+        fields.end()
+        return cls(None if name is None else check_dataset_name(name), first or 0, limit or MAX_PAGE)
+
+    def head(self, count: int) -> dict[str, int]:
+        """What the answer says of itself."""
+        return {"first": self.first, "limit": self.limit, "count": count}
+
+    @property
+    def part(self) -> slice:
+        return slice(self.first, self.first + self.limit)
+
+
+async def statistics(server: Observed, page: Page) -> dict[str, Any]:
+    """Everything that is counted.
+
+    Raises:
+        NotFound: there is no such dataset.
+    """
+    readers = Counter(reader.dataset for reader in server.delivery.readers.values())
+    answer = _of_server(server)
+    if page.dataset is not None:
+        dataset = server.catalogue.find(page.dataset)
+        summary = await _summary(dataset, readers[dataset.name])
+        return {
+            **answer,
+            **page.head(dataset.partition_count),
+            "datasets": {dataset.name: {**summary, **await _details(server, dataset, page)}},
+        }
+    listed = server.catalogue.listed("")
+    answer |= page.head(len(listed))
+    answer["slowest_readers"] = _slowest(server)
+    answer["datasets"] = {
+        dataset.name: await _summary(dataset, readers[dataset.name])
+        async for dataset in in_slices(listed[page.part])
+    }
+    return answer
+
+
+async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
+    """What there is under a prefix of names."""
+    listed = server.catalogue.listed(prefix)
+    rows = []
+    async for dataset in in_slices(listed[page.part]):
+        totals = await _totals(dataset)
+        rows.append(
+            {
+                "dataset": dataset.name,
+                "kind": dataset.kind.value,
+                "generation": dataset.generation,
+                "partitions": dataset.partition_count,
+                "sealed": dataset.sealed,
+                "failed": dataset.puller is None and totals.states["failed"] > 0,
+                "rows": totals.rows,
+                "bytes": totals.size_bytes,
+            }
+        )
+    return {**page.head(len(listed)), "datasets": rows}
+
+
+def why(server: Observed, page: Page) -> dict[str, Any]:
+    """Each wait that lasts, and what the disk refuses."""
+    waits, count = server.waits.listed(page.dataset, page.part), server.waits.count(page.dataset)
+    return {**page.head(count), "waits": waits, "disk_trouble": server.spiller.trouble}
+
+
+@dataclass
+class _Totals:
+    """Sums over the partitions of a dataset that have been made, and how many are in which state."""
+
+    rows: int
+    frames: int
+    size_bytes: int
+    resident_bytes: int
+    states: Counter[str]
+
+
+async def _totals(dataset: Dataset) -> _Totals:
+    sums = _Totals(0, 0, 0, 0, Counter())
+    async for partition in in_slices(dataset.partitions()):
+        totals = partition.totals
+        sums.rows += totals.rows
+        sums.frames += totals.frames
+        sums.size_bytes += totals.bytes
+        sums.resident_bytes += partition.resident_bytes
+        sums.states[partition.state.value] += 1
+    return sums
+
+
+async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
+    totals = await _totals(dataset)
+    attempts: Counter[str] = Counter()
+    arrived_rows = arrived_bytes = 0
+    async for attempt in in_slices(list(dataset.attempts)):
+        attempts[attempt.state.value] += 1
+        arrived_rows += attempt.rows
+        arrived_bytes += attempt.total_bytes
+    left = dataset.lease_left_seconds
+    return {
+        "kind": dataset.kind.value,
+        "generation": dataset.generation,
+        "sealed": dataset.sealed,
+        "durable": dataset.durable,
+        "rows": totals.rows,
+        "frames": totals.frames,
+        "bytes": totals.size_bytes,
+        "resident_bytes": totals.resident_bytes,
+        "partition_count": dataset.partition_count,
+        "partition_states": dict(totals.states),
+        "readers": readers,
+        "lease_left_seconds": None if left is None else round(left, 3),
+        # Of all attempts that are held, also of those that will not be accepted.
+        "attempt_states": dict(attempts),
+        "attempts_rows": arrived_rows,
+        "attempts_bytes": arrived_bytes,
+        **({} if dataset.puller is None else {"source": dataset.puller.statistics()}),
+    }
+
+
+async def _details(server: Observed, dataset: Dataset, page: Page) -> dict[str, Any]:
+    wanted = range(page.first, page.first + page.limit)
+    made = {each.index: each async for each in in_slices(dataset.partitions()) if each.index in wanted}
+    partitions = {}
+    for index in sorted(made):
+        partition = made[index]
+        totals, subscriptions = partition.totals, partition.subscriptions()
+        partitions[str(index)] = {
+            "state": partition.state.value,
+            "rows": totals.rows,
+            "frames": totals.frames,
+            "bytes": totals.bytes,
+            "resident_bytes": partition.resident_bytes,
+            "frames_left": partition.frames_left,
+            "readers": len(subscriptions),
+            "subscriptions": [_reader(server, each) for each in subscriptions[: page.limit]],
+        }
+    return {
+        "attempts": [
+            {
+                "producer": attempt.producer,
+                "attempt": attempt.attempt,
+                "state": attempt.state.value,
+                "rows": attempt.rows,
+                "bytes": attempt.total_bytes,
+            }
+            for attempt in list(dataset.attempts)[page.part]
+        ],
+        "partitions": partitions,
+    }
+
+
+def _reader(server: Observed, subscription: Subscription[Frame]) -> dict[str, Any]:
+    reader = server.delivery.readers.get(subscription)
+    return {
+        "peer": None if reader is None else reader.peer,
+        "position": subscription.position,
+        "lag_bytes": subscription.lag_bytes,
+    }
+
+
+def _slowest(server: Observed) -> list[dict[str, Any]]:
+    slowest = heapq.nlargest(SLOWEST_READERS, server.delivery.readers, key=lambda each: each.lag_bytes)
+    return [
+        {
+            "dataset": server.delivery.readers[each].dataset,
+            "partition": server.delivery.readers[each].partition,
+            **_reader(server, each),
+        }
+        for each in slowest
+    ]
+
+
+def _of_server(server: Observed) -> dict[str, Any]:
+    return {
+        "memory": _pool(server.catalogue.budget.memory),
+        "disk": {**_pool(server.catalogue.budget.disk), "trouble": server.spiller.trouble},
+        "spilled_frames": server.spiller.spilled_frames,
+        "spilled_bytes": server.spiller.spilled_bytes,
+        "draining": server.catalogue.draining,
+        "waits": len(server.waits),
+        **asdict(server.counters),
+        "task_failures": dict(server.background.failures),
+        "quarantine": [
+            each.to_json() for each in server.catalogue.disk.disposal.quarantine[:MAX_NAMED_FILES]
+        ],
+        "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
+    }
+
+
+def _pool(pool: MemoryPool) -> dict[str, Any]:
+    numbers = pool.statistics()
+    shown: dict[str, Any] = {
+        "limit_bytes": numbers.limit_bytes,
+        "used_bytes": numbers.used_bytes,
+        "peak_bytes": numbers.peak_bytes,
+        "waiting": numbers.waiting,
+    }
+    if pool.accounts():
+        shown["accounts"] = {account.name: _pool(account) for account in pool.accounts()}
+    return shown

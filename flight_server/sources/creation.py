@@ -1,0 +1,174 @@
+"""Sources: datasets of kind ``source``, which this server pulls itself when they are first read.
+
+Guarantee: a ``create`` that succeeds has looked at the source: partitions and schema are known, and
+what is wrong with it was said. From then on reading a partition pulls it, once for all readers.
+
+    create {"dataset": "d", "kind": "source", "source": {…}}
+
+    {"format": "parquet" | "ipc" | "csv", "path": …}    files; see ``source_files``
+    {"flight": "grpc://host:port", "dataset": …}          another Flight server; see ``relay``
+
+Creating the same again is fine and looks at nothing again: new files in a directory are seen by a new
+generation, that is after a ``drop`` or when a pull finds that the source has changed (``pulls``).
+A source is never durable, because it can be pulled again.
+
+Who may read what
+    Local paths under ``source_roots`` only, ``s3://`` only with ``source_s3``, of other Flight servers only
+    those that ``source_flight`` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from flight_server.access import FlightLocation
+from flight_server.datasets import Catalogue, Dataset
+from flight_server.frames import SchemaMessage
+from flight_server.protocol import AlreadyExists, CreateRequest, FlightShuffleError, Forbidden, InvalidRequest
+
+from .files import FileSource, FileSpec, OpenFile
+from .pulls import Pulling, Pulls
+from .relay import FlightSpec, RelaySource
+from .roots import Roots
+from .s3 import SCHEME as S3_SCHEME
+from .s3 import S3Files
+from .source import Source
+
+_log = structlog.get_logger("flight_server.sources.creation")
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What sources may read, and how large their messages may be.
+
+    Args:
+        roots: directories with files.
+        s3: whether objects in S3.
+        flight: other servers.
+    """
+
+    roots: Sequence[Path]
+    s3: bool
+    flight: Sequence[FlightLocation]
+    max_message_bytes: int
+    full_validation: bool
+    keepalive_seconds: float
+
+
+class Sources:
+    """Creates datasets of kind ``source``; see the module's text."""
+
+    def __init__(self, catalogue: Catalogue, pulling: Pulling, allowed: Allowed) -> None:
+        self._catalogue = catalogue
+        self._pulling = pulling
+        self._allowed = allowed
+
+    async def create(self, request: CreateRequest, wanted: SchemaMessage | None) -> tuple[Dataset, bool]:
+        """The dataset, and whether it was made now. Creating the same twice is fine.
+
+        Raises:
+            InvalidRequest: the source is not one; see ``source_files`` and ``relay`` for more.
+            AlreadyExists: the name is taken by a dataset created otherwise.
+            Draining: the server is going down.
+        """
+        if request.durable:
+            raise InvalidRequest("create: a source is not 'durable': it is pulled again when it is needed")
+        known = self._known(request)
+        if known is None:
+            source = await self._open(request, wanted)
+            if request.partitions not in (1, source.partition_count):
+                raise InvalidRequest(
+                    f"create: the source has {source.partition_count} partitions, not {request.partitions}; leave "
+                    "'partitions' out"
+                )
+            known = self._known(request)  # somebody may have been faster
+            if known is None:
+                return self._install(request, wanted, source), True
+        return known, False
+
+    def _known(self, request: CreateRequest) -> Dataset | None:
+        """The dataset if there is one, and is what the request asks for."""
+        self._catalogue.check_open()
+        known = self._catalogue.get(request.dataset)
+        if known is None or known.failure is not None:
+            return None
+        made = known.puller.request if isinstance(known.puller, Pulls) else None
+        if made is None or (made.source, made.schema) != (request.source, request.schema):
+            raise AlreadyExists(
+                f"dataset {known.name!r} exists and was created otherwise; drop it first, or choose another name",
+                dataset=known.name,
+            )
+        return self._catalogue.create(replace(request, partitions=known.partition_count), None)[0]
+
+    def _install(self, request: CreateRequest, wanted: SchemaMessage | None, source: Source) -> Dataset:
+        dataset = self._catalogue.prepare(replace(request, partitions=source.partition_count), source.schema)
+        dataset.puller = Pulls(self._pulling, source, request, partial(self._renew, request, wanted))
+        self._catalogue.install(dataset)
+        return dataset
+
+    async def _renew(self, request: CreateRequest, wanted: SchemaMessage | None, old: Dataset) -> None:
+        """Put a new generation in the place of one whose source has changed, if it still has the place.
+
+        What does not work now is tried again when the next pull finds the same.
+        """
+        facts = {"dataset": old.name, "generation": old.generation}
+        try:
+            source = await self._open(request, wanted)
+        except FlightShuffleError as error:
+            _log.warning("source_not_renewed", reason=error.message, **facts)
+            return
+        if self._catalogue.get(old.name) is old and not self._catalogue.draining:
+            new = self._install(request, wanted, source)
+            _log.info("source_renewed", new_generation=new.generation, **facts)
+
+    async def _open(self, request: CreateRequest, wanted: SchemaMessage | None) -> Source:
+        assert request.source is not None
+        allowed = self._allowed
+        if "flight" in request.source:
+            spec = FlightSpec.parse(request.source)
+            if not any(each.covers(spec.location) for each in allowed.flight):
+                raise Forbidden(
+                    f"source: this server does not pull from {spec.location}: it would have to be started with "
+                    f"--source-flight {spec.location}"
+                )
+            relay = await RelaySource.open(
+                spec,
+                max_message_bytes=allowed.max_message_bytes,
+                full_validation=allowed.full_validation,
+                keepalive_seconds=allowed.keepalive_seconds,
+                background=self._pulling.background,
+            )
+            if wanted is not None:
+                relay.schema.check_same(wanted, request.dataset)
+            return relay
+        return await FileSource.open(
+            FileSpec.parse(request.source),
+            _Anywhere(Roots(allowed.roots), S3Files() if allowed.s3 else None),
+            None if wanted is None else wanted.schema,
+            self._pulling.background,
+            max_message_bytes=allowed.max_message_bytes,
+            full_validation=allowed.full_validation,
+        )
+
+
+class _Anywhere:
+    """Local files and, where that is allowed, objects in S3."""
+
+    def __init__(self, roots: Roots, s3: S3Files | None) -> None:
+        self._roots = roots
+        self._s3 = s3
+
+    def files(self, path: str) -> list[str]:
+        if self._s3 is not None and path.startswith(S3_SCHEME):
+            return self._s3.files(path)
+        return self._roots.files(path)
+
+    def open(self, path: str) -> OpenFile:
+        if self._s3 is not None and path.startswith(S3_SCHEME):
+            return self._s3.open(path)
+        return self._roots.open(path)

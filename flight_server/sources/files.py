@@ -1,0 +1,329 @@
+"""FileSource: a dataset of files, one partition for each, in the order of their resolved paths.
+
+Guarantee: the files, their identities and the schema are those of the moment of opening. A pull reads
+a file only if it is still the same one, before and after; otherwise it fails with SourceChanged. Rows
+come in the file's order, encoded once, as messages of about ``encoder.TARGET_BYTES``.
+
+    {"format": "parquet" | "ipc" | "csv", "path": "…" or "paths": ["…", …],
+     "columns": ["…", …], "batch_rows": n}
+
+Schema
+    The files' columns together: a column that a file lacks is null there, and types are widened where
+    that loses nothing (int32 and int64, say). A ``create`` with a schema of its own casts to that, and
+    takes only its columns. Directories named ``key=value`` in the files' paths add a column each (integers
+    if all values are, else text), unless the files have one of that name.
+
+Memory
+    Decoding is counted in no account: at most ``background.SLOTS`` files are decoded at a time, each
+    holding what ``source_formats`` says and the message that is being made. A message is admitted as a
+    producer's is before the next one is made, so a full server holds the pull back.
+
+Cancelling
+    A thread's present step runs to its end; whoever drops the reader last, that thread or the
+    loop, closes the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Protocol, Self
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from flight_server.concurrency import Background
+from flight_server.datasets import Totals
+from flight_server.frames import Checked, Encoder, SchemaMessage, check_text
+from flight_server.protocol import (
+    MAX_PARTITIONS,
+    Fields,
+    FlightShuffleError,
+    InvalidRequest,
+    PartitionFailed,
+    SourceUnavailable,
+)
+
+from .formats import Format, format_named
+from .source import SourceChanged
+
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_HIVE_KEY = re.compile(r"(?P<key>[^=]+)=(?P<value>.*)")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+
+class OpenFile(Protocol):
+    """A file of ``source_roots`` or ``source_s3``."""
+
+    stream: Any
+
+    def identity(self) -> tuple[int, ...]: ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """Where files are: see ``source_roots`` and ``source_s3``, whose methods these are."""
+
+    def files(self, path: str) -> list[str]: ...
+
+    def open(self, path: str) -> OpenFile: ...
+
+
+@dataclass(frozen=True)
+class FileSpec:
+    """What a ``create`` says."""
+
+    format: Format
+    paths: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    batch_rows: int | None
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> FileSpec:
+        fields = Fields(body, "source")
+        format_ = format_named(str(fields.required("format")))
+        path, paths, columns = fields.text("path"), _texts(fields, "paths"), _texts(fields, "columns")
+        batch_rows = fields.integer("batch_rows", 1, 1 << 31)
+        fields.end()
+        if (path is None) == (paths is None):
+            raise InvalidRequest("source: give 'path', or 'paths' with at least one")
+        return cls(format_, (path,) if path is not None else paths or (), columns, batch_rows)
+
+
+def _texts(fields: Fields, key: str) -> tuple[str, ...] | None:
+    value = fields.any(key)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+        raise InvalidRequest(f"source: {key!r} must be a list of at least one text, not {value!r}")
+    if len(set(value)) != len(value):
+        raise InvalidRequest(f"source: {key!r} names something twice")
+    return tuple(value)
+
+
+@dataclass(frozen=True)
+class _File:
+    """One partition: the file as it was when the source was opened."""
+
+    path: str
+    identity: tuple[int, ...]
+    schema: pa.Schema | None
+    keys: dict[str, str | None]
+
+
+class FileSource:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        spec: FileSpec,
+        where: Files,
+        files: list[_File],
+        schema: pa.Schema,
+        background: Background,
+        *,
+        max_message_bytes: int,
+        full_validation: bool,
+    ) -> None:
+        self.schema = SchemaMessage.of(schema)
+        self.partition_count = len(files)
+        self._spec = spec
+        self._where = where
+        self._files = files
+        self._background = background
+        self._max_message_bytes = max_message_bytes
+        self._full_validation = full_validation
+
+    @classmethod
+    async def open(
+        cls, spec: FileSpec, where: Files, wanted: pa.Schema | None, background: Background, **options: Any
+    ) -> Self:
+        """Look at every file once, in a thread.
+
+        Raises:
+            InvalidRequest: there are none, one cannot be of the format, or their schemas do not fit.
+            Forbidden: see ``source_roots``.
+            SourceUnavailable: one cannot be read.
+        """
+        files, schema = await background.in_thread(_look, spec, where, wanted)
+        return cls(spec, where, files, schema, background, **options)
+
+    def describe(self, index: int) -> str:
+        return self._files[index].path
+
+    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
+        """See ``source_contract``."""
+        async with self._background.slots:
+            messages = self._messages(self._files[index])
+            while (pulled := await self._background.in_thread(next, messages, None)) is not None:
+                yield pulled
+                del pulled
+
+    def _messages(self, file: _File) -> Iterator[Checked]:
+        """The messages of a file. Blocks, in whichever thread asks for the next one."""
+        try:
+            opened = self._where.open(file.path)
+        except FileNotFoundError:
+            raise SourceChanged(f"{file.path} is gone") from None
+        except OSError as error:
+            raise SourceUnavailable(f"{file.path} cannot be opened: {error.strerror or error}") from None
+        try:
+            _check_identity(file, opened)
+            encoder = Encoder(
+                self.schema.schema, max_message_bytes=self._max_message_bytes, max_rows=self._spec.batch_rows
+            )
+            yield from encoder.encode(self._batches(file, opened))
+            _check_identity(file, opened)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            _check_identity(file, opened)
+            _raise_read_error(file.path, error)
+        except FlightShuffleError as error:
+            raise type(error)(f"{file.path}: {error.message}", **error.detail) from None
+        finally:
+            opened.close()
+
+    def _batches(self, file: _File, opened: OpenFile) -> Iterator[pa.RecordBatch]:
+        if file.schema is None:
+            return
+        schema = self.schema.schema
+        in_file = frozenset(file.schema.names)
+        inside = pa.schema([field for field in schema if field.name in in_file])
+        keys = {
+            field.name: pa.scalar(file.keys.get(field.name), pa.string()).cast(field.type)
+            for field in schema
+            if field.name not in in_file
+        }
+        for batch in self._spec.format.batches(opened.stream, file.path, inside):
+            batch.validate(full=self._full_validation)
+            if batch.schema.equals(schema):
+                yield batch
+                continue
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in in_file
+                else pa.repeat(keys[field.name], batch.num_rows)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_identity(file: _File, opened: OpenFile) -> None:
+    try:
+        same = opened.identity() == file.identity
+    except FileNotFoundError:
+        same = False
+    except OSError as error:
+        raise SourceUnavailable(f"{file.path} cannot be read: {error.strerror or error}") from None
+    if not same:
+        raise SourceChanged(f"{file.path} was written again since this generation was opened")
+
+
+def _raise_read_error(path: str, error: Exception) -> NoReturn:
+    # Arrow raises OSError also for pages that do not decompress; what the system says has a number.
+    if isinstance(error, OSError) and error.errno is not None:
+        raise SourceUnavailable(f"{path} cannot be read: {error.strerror or error}") from None
+    raise PartitionFailed(f"{path} is damaged: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+# Opening
+
+
+def _look(spec: FileSpec, where: Files, wanted: pa.Schema | None) -> tuple[list[_File], pa.Schema]:
+    paths = sorted({path for given in spec.paths for path in where.files(given)})
+    if not paths:
+        raise InvalidRequest(f"source: there is no file below {', '.join(spec.paths)}")
+    if len(paths) > MAX_PARTITIONS:
+        raise InvalidRequest(
+            f"source: {len(paths)} files are more than the {MAX_PARTITIONS} partitions that a dataset may have"
+        )
+    files: list[_File] = []
+    for path in paths:
+        file = _look_at(spec, where, path, wanted)
+        before = files[-1].schema if files else None
+        # Most files have the schema of the one before: it is held once.
+        if file.schema is not None and before is not None and file.schema.equals(before, check_metadata=True):
+            file = replace(file, schema=before)
+        files.append(file)
+    schema = _unified(files, wanted)
+    if wanted is not None:
+        unknown = _missing(wanted.names, schema)
+        if unknown:
+            raise InvalidRequest(f"source: no file has column {unknown[0]!r} of the schema that was given")
+        schema = wanted
+    if spec.columns is not None:
+        unknown = _missing(spec.columns, schema)
+        if unknown:
+            raise InvalidRequest(f"source: there is no column {unknown[0]!r}; there are {schema.names}")
+        schema = pa.schema([schema.field(name) for name in spec.columns], schema.metadata)
+    return files, schema
+
+
+def _look_at(spec: FileSpec, where: Files, path: str, wanted: pa.Schema | None) -> _File:
+    try:
+        opened = where.open(path)
+    except OSError as error:
+        raise SourceUnavailable(f"source: {path} cannot be opened: {error.strerror or error}") from None
+    try:
+        identity = opened.identity()
+        schema = spec.format.schema(opened.stream, path, wanted)
+        if schema is not None:
+            check_text(schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidRequest(f"source: {path} cannot be read: {_first_line(error)}") from None
+    finally:
+        opened.close()
+    if schema is not None and len(set(schema.names)) != len(schema.names):
+        raise InvalidRequest(f"source: {path} has two columns of one name")
+    keys = [matched for part in path.split("/")[:-1] if (matched := _HIVE_KEY.fullmatch(part))]
+    return _File(path, identity, schema, {each["key"]: _hive_value(each["value"]) for each in keys})
+
+
+def _hive_value(text: str) -> str | None:
+    return None if text == _HIVE_NULL else unquote(text)
+
+
+def _missing(names: Sequence[str], schema: pa.Schema) -> list[str]:
+    known = frozenset(schema.names)
+    return [name for name in names if name not in known]
+
+
+def _different_schemas(files: Sequence[_File]) -> list[tuple[str, pa.Schema]]:
+    """The schemas of the files, each with the first file that has it."""
+    different: dict[int, tuple[str, pa.Schema]] = {}
+    for file in files:
+        if file.schema is not None:
+            different.setdefault(id(file.schema), (file.path, file.schema))
+    return list(different.values())
+
+
+def _unified(files: Sequence[_File], wanted: pa.Schema | None) -> pa.Schema:
+    schemas = _different_schemas(files)
+    if not schemas:
+        if wanted is not None:
+            return wanted
+        raise InvalidRequest("source: every file is empty, so there are no columns; give a schema")
+    first, together = schemas[0]
+    for path, schema in schemas[1:]:
+        if not schema.equals(together):
+            try:
+                together = pa.unify_schemas([together, schema], promote_options="permissive")
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                raise InvalidRequest(
+                    f"source: the columns of {path} do not fit those of {first}: {_first_line(error)}"
+                ) from None
+    # A column that every file has, and that may be null in none.
+    always = Counter(field.name for _, schema in schemas for field in schema if not field.nullable)
+    fields = [field.with_nullable(always[field.name] < len(schemas)) for field in together]
+    for key in dict.fromkeys(key for file in files for key in file.keys):
+        if key not in together.names:
+            values = [value for file in files if (value := file.keys.get(key)) is not None]
+            numbers = bool(values) and all(map(_INTEGER.fullmatch, values))
+            fields.append(pa.field(key, pa.int64() if numbers else pa.string()))
+    return pa.schema(fields, together.metadata)

@@ -1,0 +1,304 @@
+"""RelaySource: a dataset of another Flight server, kept here near its readers.
+
+Guarantee: partition k is the upstream's endpoint k, its frames byte for byte as the upstream sent them
+(nothing is encoded again, dictionaries included), and each pull asks the upstream once, whatever the
+number of readers here. A pull is whole or fails: its end counts only with status OK and, from a server
+of this kind, with totals and checksum equal to what arrived.
+
+    {"flight": "grpc://host:port" or "grpc+tls://host:port", "dataset": "…",
+     "generation": "…", "token": "…"}
+
+Snapshot
+    The endpoints' tickets, taken when the source is opened; those of a server of this kind name its
+    generation, so an upstream dataset that was replaced or lost is NOT_FOUND, never other data. Other
+    servers promise nothing of the kind; there ``repetition`` finds out when a second pull differs.
+    With ``generation`` only that one of the upstream is ever relayed.
+
+Trust
+    The upstream is a location that the configuration lists (see ``sources``). It is asked there and nowhere
+    else, because the token must not go where an endpoint says; endpoints that can be had only elsewhere are
+    refused. Messages are checked as a producer's are. The token is in no log, statistics or error.
+
+Waiting
+    A quiet upstream may be waiting for its own producer, so there is no deadline for a message; HTTP/2
+    pings find out when it is gone. What a pull holds before its message is admitted, at most a message
+    (twice if its buffers are compressed) and ``WINDOW_BYTES`` behind it, is counted in no account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import grpc
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.access import FlightLocation
+from flight_server.concurrency import Background
+from flight_server.datasets import Totals
+from flight_server.frames import Accepted, Checked, FrameDecoder, SchemaMessage, check_text, measure
+from flight_server.protocol import (
+    CRC_TRAILER,
+    ERROR_TRAILER,
+    FRAMES_TRAILER,
+    GENERATION_HEADER,
+    MAX_PARTITIONS,
+    REUSE_CONNECTION,
+    ROWS_TRAILER,
+    BadFrame,
+    Fields,
+    FlightShuffleError,
+    InvalidRequest,
+    NotFound,
+    PartitionFailed,
+    SourceUnavailable,
+    check_dataset_name,
+    from_json,
+    parse_json,
+    wire,
+)
+
+from .source import SourceChanged
+
+SERVICE = "/arrow.flight.protocol.FlightService/"
+ASK_SECONDS = 30.0
+WINDOW_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class FlightSpec:
+    """What a ``create`` says."""
+
+    location: FlightLocation
+    dataset: str
+    generation: str | None
+    token: str | None
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> FlightSpec:
+        fields = Fields(body, "source")
+        try:
+            location = FlightLocation.parse(str(fields.required("flight")))
+        except ValueError as error:
+            raise InvalidRequest(f"source: 'flight': {error}") from None
+        dataset = check_dataset_name(fields.required("dataset"))
+        generation, token = fields.text("generation"), fields.text("token")
+        fields.end()
+        if location.port is None or location.tls is None:
+            raise InvalidRequest("source: 'flight' is grpc://host:port or grpc+tls://host:port")
+        return cls(location, dataset, generation, token)
+
+    def __str__(self) -> str:
+        return f"{self.location} dataset {self.dataset!r}"
+
+
+class RelaySource:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        spec: FlightSpec,
+        schema: SchemaMessage,
+        tickets: list[bytes],
+        *,
+        max_message_bytes: int,
+        full_validation: bool,
+        keepalive_seconds: float,
+        background: Background,
+    ) -> None:
+        self.schema = schema
+        self.partition_count = len(tickets)
+        self._spec = spec
+        self._tickets = tickets
+        self._max_message_bytes = max_message_bytes
+        self._full_validation = full_validation
+        self._keepalive_seconds = keepalive_seconds
+        self._background = background
+
+    @classmethod
+    async def open(cls, spec: FlightSpec, **options: Any) -> Self:
+        """Ask the upstream what the dataset is.
+
+        Raises:
+            NotFound: the upstream has no such dataset.
+            InvalidRequest: it has another generation, or cannot be relayed from there.
+            SourceUnavailable: it cannot be reached, or does not answer.
+        """
+        descriptor = flight.FlightDescriptor.for_path(spec.dataset).serialize()
+        async with _channel(spec, options["max_message_bytes"], options["keepalive_seconds"]) as channel:
+            try:
+                info = await _ask(channel, spec, "GetFlightInfo", descriptor)
+                header = wire.schema_header(wire.bytes_field(info, 1, "FlightInfo"))
+                described = flight.FlightInfo.deserialize(info)
+                if not described.schema.names:  # nobody has produced yet: this waits for it
+                    answer = await _ask(channel, spec, "GetSchema", descriptor)
+                    header = wire.schema_header(wire.bytes_field(answer, 1, "SchemaResult"))
+                measure(header)
+                schema = pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(header)))
+                check_text(schema)
+            except grpc.aio.AioRpcError as error:
+                raise _opening_error(spec, error) from None
+            except (BadFrame, pa.ArrowException, OSError, ValueError) as error:
+                raise SourceUnavailable(f"source: {spec} answered what is not Flight: {error}") from None
+        _check_generation(spec, described)
+        tickets = [_ticket(spec, endpoint) for endpoint in described.endpoints]
+        if not 1 <= len(tickets) <= MAX_PARTITIONS:
+            raise InvalidRequest(
+                f"source: {spec} has {len(tickets)} endpoints; 1 to {MAX_PARTITIONS} are relayed"
+            )
+        return cls(spec, SchemaMessage(header), tickets, **options)
+
+    def describe(self, index: int) -> str:
+        return f"{self._spec} partition {index}"
+
+    async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
+        """See ``source_contract``."""
+        ticket = wire.field(1, self._tickets[index])
+        decoder = FrameDecoder(
+            max_message_bytes=self._max_message_bytes, full_validation=self._full_validation
+        )
+        async with _channel(self._spec, self._max_message_bytes, self._keepalive_seconds) as channel:
+            call = channel.unary_stream(SERVICE + "DoGet")(ticket, metadata=_credentials(self._spec))
+            try:
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    inspected = decoder.inspect(message)
+                    if inspected.costly:
+                        accepted = await self._background.in_thread(decoder.decode, inspected)
+                    else:
+                        accepted = decoder.decode(inspected)
+                    pulled = self._checked(accepted, message)
+                    if pulled is not None:
+                        yield pulled
+                    del message, inspected, pulled
+                await self._check_end(call, so_far())
+            except grpc.aio.AioRpcError as error:
+                raise _pull_error(error) from None
+            finally:
+                call.cancel()
+                decoder.end()
+
+    def _checked(self, accepted: Accepted, message: bytes) -> Checked | None:
+        """The message if it is one to keep."""
+        if accepted.schema is not None:
+            try:
+                self.schema.check_same(accepted.schema, self._spec.dataset)
+            except InvalidRequest as other:
+                raise SourceChanged(f"its stream has another schema: {other.message}") from None
+            return None
+        if accepted.kind is wire.MessageKind.NONE:
+            return None
+        return Checked(message, accepted)
+
+    async def _check_end(self, call: Any, arrived: Totals) -> None:
+        """The stream has ended: with OK, and with what has arrived.
+
+        Raises:
+            grpc.aio.AioRpcError: it has failed.
+            SourceUnavailable: it was cut.
+        """
+        code = await call.code()
+        if code is not grpc.StatusCode.OK:
+            raise SourceUnavailable(f"the upstream ended with {code.name}: {await call.details()}")
+        trailers = _texts(await call.trailing_metadata())
+        if ROWS_TRAILER not in trailers:
+            if GENERATION_HEADER in _texts(await call.initial_metadata()):
+                raise SourceUnavailable("the upstream's stream ended without its totals")
+            return
+        said = trailers[ROWS_TRAILER], trailers.get(FRAMES_TRAILER), trailers.get(CRC_TRAILER)
+        if said != (str(arrived.rows), str(arrived.frames), f"{arrived.crc32c:08x}"):
+            raise SourceUnavailable(
+                f"the upstream says rows, frames, checksum {said}, but {arrived.rows} rows in {arrived.frames} "
+                "frames arrived, or other ones"
+            )
+
+
+def _is_at(place: str, location: FlightLocation) -> bool:
+    try:
+        return FlightLocation.parse(place) == location
+    except ValueError:
+        return False
+
+
+@asynccontextmanager
+async def _channel(spec: FlightSpec, max_message_bytes: int, keepalive_seconds: float) -> AsyncIterator[Any]:
+    keepalive_ms = int(keepalive_seconds * 1000)
+    options = [
+        # Above what the decoder accepts, so that it is the decoder that says why.
+        ("grpc.max_receive_message_length", max_message_bytes + (1 << 20)),
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", keepalive_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.enable_http_proxy", 0),
+        # Probing the bandwidth would let the window grow to several times that.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+    ]
+    target = spec.location.target
+    if spec.location.tls:
+        channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options)
+    else:
+        channel = grpc.aio.insecure_channel(target, options)
+    async with channel:
+        yield channel
+
+
+def _credentials(spec: FlightSpec) -> tuple[tuple[str, str], ...]:
+    return () if spec.token is None else (("authorization", f"Bearer {spec.token}"),)
+
+
+async def _ask(channel: Any, spec: FlightSpec, method: str, request: bytes) -> bytes:
+    call = channel.unary_unary(SERVICE + method)
+    return bytes(await call(request, metadata=_credentials(spec), timeout=ASK_SECONDS))
+
+
+def _check_generation(spec: FlightSpec, described: Any) -> None:
+    if spec.generation is None:
+        return
+    has = parse_json(described.app_metadata, "FlightInfo.app_metadata").get("generation")
+    if has != spec.generation:
+        raise InvalidRequest(f"source: {spec} has generation {has!r}, not {spec.generation!r}")
+
+
+def _ticket(spec: FlightSpec, endpoint: Any) -> bytes:
+    places = [_text(location.uri) for location in endpoint.locations]
+    if places and REUSE_CONNECTION not in places and not any(_is_at(each, spec.location) for each in places):
+        raise InvalidRequest(
+            f"source: {spec} can be read only at {', '.join(places)}: give that address as 'flight'"
+        )
+    return bytes(endpoint.ticket.ticket)
+
+
+def _opening_error(spec: FlightSpec, error: Any) -> FlightShuffleError:
+    code, details = error.code(), error.details()
+    if code is grpc.StatusCode.NOT_FOUND:
+        return NotFound(f"source: {spec}: {details}")
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return InvalidRequest(f"source: {spec} wants another 'token': {details}")
+    return SourceUnavailable(f"source: {spec} does not answer: {code.name}: {details}")
+
+
+def _pull_error(error: Any) -> Exception:
+    """What a failed DoGet means for the snapshot."""
+    code = error.code()
+    said = _texts(error.trailing_metadata() or ()).get(ERROR_TRAILER)
+    try:
+        message = from_json(said).message if said is not None else error.details()
+    except ValueError:
+        message = error.details()
+    text = f"the upstream says {code.name}: {message}"
+    if code is grpc.StatusCode.NOT_FOUND:
+        return SourceChanged(text)
+    if code is grpc.StatusCode.INTERNAL and said is not None:
+        return PartitionFailed(text)
+    return SourceUnavailable(text)
+
+
+def _texts(metadata: Any) -> dict[str, str]:
+    return {key: _text(value) for key, value in metadata}
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")

@@ -1,0 +1,101 @@
+"""Objects in S3: what ``source_roots`` is for local files. Only used where ``source_s3`` is set.
+
+Credentials and endpoint are the process's own, found as every AWS client finds them; a URL is bucket
+and key and nothing else. A URL with credentials, or with options such as another endpoint, would let
+a client point this server's requests anywhere, and is refused.
+
+An object that was written again has another size or time, which is its identity here. S3 changes an
+object only as a whole, but a reader's requests are many: identity is looked at before and after.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pyarrow import fs
+
+from flight_server.protocol import InvalidRequest, SourceUnavailable
+
+SCHEME = "s3://"
+_URL = re.compile(r"s3://(?P<path>[a-z0-9][a-z0-9.-]{1,62}(/[^?#]*)?)")
+_IGNORED = (".", "_")
+
+
+class S3File:
+    """An open object."""
+
+    def __init__(self, files: Any, path: str) -> None:
+        self._files = files
+        self._path = path
+        self.stream = files.open_input_file(path)
+
+    def identity(self) -> tuple[int, ...]:
+        """Size and time of writing, as they are now. Blocks."""
+        found = self._files.get_file_info(self._path)
+        if found.type is not fs.FileType.File:
+            raise FileNotFoundError(self._path)
+        return int(found.size), int(found.mtime_ns)
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+class S3Files:
+    """Every bucket that this process's credentials reach.
+
+    Args:
+        files: a ``pyarrow.fs.FileSystem``; None for the one of each URL's bucket, in its own region.
+    """
+
+    def __init__(self, files: Any = None) -> None:
+        self._files = files
+
+    def files(self, url: str) -> list[str]:
+        """The objects that a URL means: itself, or all below it in order. Blocks.
+
+        Raises:
+            InvalidRequest: not a plain URL, or there is nothing.
+            SourceUnavailable: S3 cannot be reached, or does not let us.
+        """
+        files, path = self._split(url)
+        try:
+            found = files.get_file_info(path)
+            if found.type is fs.FileType.File:
+                return [url]
+            below = files.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+        except OSError as error:
+            raise SourceUnavailable(f"source: {url} cannot be listed: {error}") from None
+        start = len(path.rstrip("/")) + 1
+        paths = sorted(each.path for each in below if each.type is fs.FileType.File)
+        kept = [path for path in paths if not _ignored(path[start:])]
+        if not kept:
+            raise InvalidRequest(f"source: there is no object at or below {url!r}")
+        return [SCHEME + path for path in kept]
+
+    def open(self, url: str) -> S3File:
+        """The object, to be read; its owner closes it. Blocks.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return S3File(*self._split(url))
+
+    def _split(self, url: str) -> tuple[Any, str]:
+        matched = _URL.fullmatch(url)
+        if matched is None:
+            raise InvalidRequest(
+                f"source: {url!r} is not s3://bucket/key; credentials and options are the server's, not the URL's"
+            )
+        path = matched["path"]
+        if self._files is not None:
+            return self._files, path
+        try:
+            files, _ = fs.FileSystem.from_uri(SCHEME + path.partition("/")[0])
+        except OSError as error:
+            raise SourceUnavailable(f"source: {url} cannot be reached: {error}") from None
+        return files, path
+
+
+def _ignored(path: str) -> bool:
+    return any(part.startswith(_IGNORED) for part in path.split("/"))

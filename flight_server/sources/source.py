@@ -1,0 +1,42 @@
+"""What a source is: the contract between ``pulls``, which runs it, and those that know a format.
+
+Guarantee: a source is one snapshot of what it pulls from, taken when it was opened. Every pull of a
+partition gives the same messages, byte for byte, or fails; with :class:`SourceChanged` where the
+snapshot is gone and a new one would be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol
+
+from flight_server.datasets import Totals
+from flight_server.frames import Checked, SchemaMessage
+
+
+class SourceChanged(Exception):
+    """What the source was opened on is no longer there, or is not what it was."""
+
+
+class Source(Protocol):
+    """One snapshot; holds neither tasks nor open files between pulls."""
+
+    @property
+    def schema(self) -> SchemaMessage: ...
+
+    @property
+    def partition_count(self) -> int: ...
+
+    def describe(self, index: int) -> str:
+        """Where partition ``index`` comes from, for errors and ``why``; nothing secret in it."""
+
+    def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
+        """The partition's messages, in order, each when it is asked for. Cancelling is safe.
+
+        Args:
+            so_far: what has been published of this pull; compared with what the source says at its end.
+
+        Raises:
+            SourceChanged: see the class.
+            FlightShuffleError: any other failure; its message says what failed, not for which dataset.
+        """

@@ -1,0 +1,59 @@
+"""Files on disk and their formats."""
+
+from .data_dir import DataDir, DataDirUnusable, raise_open_files_limit
+from .disk import Disk
+from .disk_files import NotAFile, is_real_directory, read_regular, sync_directory
+from .disposal import Disposal, to_its_end
+from .durable_files import MANIFEST_NAME, DurableFiles, Forgotten, Leaving
+from .manifest import DictionaryRecord, FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
+from .ownership import (
+    DATASETS_NAME,
+    DIRECTORY_LOCK,
+    Marker,
+    OtherFormat,
+    read_marker,
+    remove_unused_directory,
+    sweep_staging,
+)
+from .quarantine import DAMAGE_NAME, NOTE_NAME, Quarantined, listed, noted_damage, put_aside
+from .segments import DiskTrouble, Segment, SegmentSlice, SegmentWriter
+
+__all__ = [
+    "DAMAGE_NAME",
+    "DATASETS_NAME",
+    "DIRECTORY_LOCK",
+    "MANIFEST_NAME",
+    "NOTE_NAME",
+    "DataDir",
+    "DataDirUnusable",
+    "DictionaryRecord",
+    "Disk",
+    "DiskTrouble",
+    "Disposal",
+    "DurableFiles",
+    "Forgotten",
+    "FrameRecord",
+    "Leaving",
+    "Manifest",
+    "Marker",
+    "NotAFile",
+    "OtherFormat",
+    "PackedFrames",
+    "PartitionRecord",
+    "Quarantined",
+    "Segment",
+    "SegmentSlice",
+    "SegmentWriter",
+    "Torn",
+    "is_real_directory",
+    "listed",
+    "noted_damage",
+    "put_aside",
+    "raise_open_files_limit",
+    "read_marker",
+    "read_regular",
+    "remove_unused_directory",
+    "sweep_staging",
+    "sync_directory",
+    "to_its_end",
+]

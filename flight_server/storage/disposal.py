@@ -1,0 +1,130 @@
+"""Disposal: the one thread in which files are closed, deleted and put aside, in the order of the calls.
+
+Guarantee: what :meth:`Disposal.forget` was asked to forget is gone from the disk as soon as that allows it;
+what the disk refuses is tried again at each :meth:`Disposal.forget_again`. Damaged datasets end in the
+quarantine instead, and ``quarantine`` lists them. Where the thread has ended, because the server stops, what
+is asked for is done at once by the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from flight_server.memory import Reservation
+from flight_server.protocol import DataQuarantined
+
+from .durable_files import DurableFiles
+from .quarantine import Quarantined, note_damage
+from .segments import DiskTrouble, dispose_now
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("flight_server.storage.disposal")
+
+
+class Disposal:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        self.quarantine: list[Quarantined] = []
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-disposal")
+        # What the disk would not let go of yet. Touched in the thread only.
+        self._unforgotten: list[DurableFiles] = []
+        self._closed = False
+
+    def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
+        """Close and unlink a segment's file, in the thread."""
+        self._do(dispose_now, fd, path, reservation)
+
+    def forget(self, files: DurableFiles) -> None:
+        """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
+        self._do(self._forget, files)
+
+    def forget_again(self) -> None:
+        """Try once more what the disk has refused. Called now and then."""
+        if self._unforgotten:
+            self._do(self._forget)
+
+    def damaged(self, files: DurableFiles, said: Quarantined) -> None:
+        """Note that the files are damaged: they are put aside when the dataset goes, and not deleted."""
+        if files.damage is None:
+            files.damage = said
+            self.quarantine.append(said)
+            self._do(note_damage, files.directory, said)
+
+    def check_quarantine(self, name: str) -> None:
+        """Raise if a dataset of that name was damaged.
+
+        Raises:
+            DataQuarantined: it is kept aside.
+        """
+        aside = [each for each in self.quarantine if each.dataset == name]
+        if aside:
+            where = "; ".join(f"{each.path}: {each.reason}" for each in aside)
+            raise DataQuarantined(
+                f"data loss: dataset {name!r} was found damaged on disk and is kept aside, nothing of it is deleted "
+                f"({where}). Write it again, or have its files looked at",
+                dataset=name,
+                generation=aside[-1].generation,
+                path=aside[-1].path,
+            )
+
+    async def settled(self) -> None:
+        """Return when everything was tried that was asked for before, also the segments that went with it."""
+        for _ in range(2):
+            try:
+                tried = asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
+            except RuntimeError:  # it was closed
+                tried = asyncio.ensure_future(asyncio.to_thread(self._thread.shutdown))
+            await to_its_end(tried)
+
+    def close(self) -> None:
+        """Try what is left, and end the thread. Blocks. Twice is fine."""
+        if not self._closed:
+            self.forget_again()
+            self._closed = True
+            self._thread.shutdown(wait=True)
+
+    def _do(self, work: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._thread.submit(work, *arguments)
+        except RuntimeError:  # it was closed, or the interpreter is going down
+            work(*arguments)
+
+    def _forget(self, *more: DurableFiles) -> None:
+        waiting, self._unforgotten = [*self._unforgotten, *more], []
+        for files in waiting:
+            try:
+                aside = files.forget()
+            except DiskTrouble as trouble:
+                _log.error("files_not_forgotten", directory=files.directory.name, trouble=str(trouble))
+                self._unforgotten.append(files)
+            except Exception as bug:  # noqa: BLE001  # the others must be forgotten all the same
+                _log.error("files_not_forgotten", directory=files.directory.name, exc_info=bug)
+            else:
+                damage = files.damage
+                if damage is not None:
+                    others = [each for each in self.quarantine if each is not damage]
+                    self.quarantine = others if aside is None else [*others, aside]
+                    files.damage = None
+
+
+async def to_its_end(work: asyncio.Future[T]) -> T:
+    """What the work returns. A cancellation is raised when the work has ended, not before."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not work.cancelled():
+            work.exception()  # it is looked at, so that the loop does not report it
+        raise cancelled
+    return work.result()

@@ -1,0 +1,286 @@
+"""Manifest: the file that makes a durable dataset out of segments.
+
+Guarantee: :meth:`Manifest.decode` returns exactly what :meth:`Manifest.encode` was given, or raises
+:class:`Torn`. A dataset is on disk if and only if its manifest is there and valid and the segments
+that it names are.
+
+Format
+    A dataset's directory holds ``manifest`` and its segments (see ``spill``). All numbers are unsigned
+    and little-endian. ::
+
+        8 bytes   magic, "FLSHMAN2"
+        u32       length of the header
+        header    UTF-8 JSON: everything but the frames
+        frames    40 bytes each, the partitions' one after the other in the header's order:
+                      u32  segment, as an index into the header's "segments"
+                      u64  offset of the message in the segment
+                      u64  its length
+                      u64  rows
+                      u32  CRC-32C of its IPC message, see ``checksums``
+                      u32  CRC-32C of its app_metadata
+                      u32  dictionary state, as an index into the header's "states"
+        footer    u64 length of all of the above, u32 its CRC-32C, 8 bytes magic
+
+    The header's keys are the fields of :class:`Manifest`. A *state* maps dictionary ids to indices
+    into "dictionaries": what a reader must have been sent before the frame, in this order.
+
+Validity
+    The file has the footer's length plus 20 bytes; both magics and the CRC are right; the header has
+    these keys and no others, names only segments of the form ``segment-000001``, and every index and
+    range lies within what it refers to. Each segment is at least as long as "segments" says. What
+    follows in a segment belongs to nobody. The frames' own CRC-32C values are checked when they are
+    read, so that a bit that flips later costs one partition and not the start of the server.
+
+Algorithm of a reader
+    1. Read ``manifest``. If it is not there, the directory's dataset was never sealed: delete what the
+       server has put there. If it is not valid, it is damaged, because it got its name when it was whole.
+    2. Of several manifests of one dataset take the one with the highest ``sequence``: the others were
+       replaced by it, and the crash came before they were deleted.
+    3. Open the segments; if one is missing or shorter than it was, the dataset is damaged.
+    4. Delete every segment that the manifest does not name.
+
+What becomes of damage is said in ``recovery``.
+
+A manifest is written once, when the last partition is sealed, and never changed. It has no version
+beside its magic: a format that differs has another one, and is refused and left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import google_crc32c
+
+from flight_server.protocol import FlightShuffleError, Kind, Retention, check_dataset_name
+
+from .ownership import OtherFormat
+
+MAGIC = b"FLSHMAN2"
+
+_LENGTH = struct.Struct("<I")
+_FRAME = struct.Struct("<IQQQIII")
+_FOOTER = struct.Struct("<QI8s")
+_SEGMENT_NAME = re.compile(r"segment-[0-9]{6,}")
+_GENERATION = re.compile(r"[0-9a-zA-Z]{1,64}")
+
+
+class Torn(Exception):
+    """The bytes are not a valid manifest."""
+
+
+class FrameRecord(NamedTuple):
+    """Where a frame is and what it is. The fields of the format, in its order."""
+
+    segment: int
+    offset: int
+    size_bytes: int
+    rows: int
+    crc32c: int
+    metadata_crc32c: int
+    state: int
+
+
+class DictionaryRecord(NamedTuple):
+    """Where a dictionary message is; ``sequence`` is its place among its producer's messages."""
+
+    segment: int
+    offset: int
+    size_bytes: int
+    crc32c: int
+    sequence: int
+
+
+class PartitionRecord(NamedTuple):
+    """A sealed partition: its totals, and how many of its frames, from ``first`` on, are listed."""
+
+    partition: int
+    first: int
+    listed: int
+    frames: int
+    rows: int
+    size_bytes: int
+    crc32c: int
+
+
+class PackedFrames:
+    """Frame records as the file has them: iterating makes a record at a time.
+
+    Args:
+        data: of the file.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
+        self.data = bytearray(data)
+
+    @classmethod
+    def of(cls, records: Iterable[FrameRecord]) -> PackedFrames:
+        """Those of these records."""
+        packed = cls()
+        for record in records:
+            packed.append(record)
+        return packed
+
+    def append(self, record: FrameRecord) -> None:
+        self.data += _FRAME.pack(*record)
+
+    def part(self, start: int, count: int) -> Iterator[FrameRecord]:
+        """So many of them from ``start`` on."""
+        size_bytes = _FRAME.size
+        with memoryview(self.data) as data:
+            yield from map(
+                FrameRecord._make, _FRAME.iter_unpack(data[start * size_bytes : (start + count) * size_bytes])
+            )
+
+    def __iter__(self) -> Iterator[FrameRecord]:
+        return self.part(0, len(self))
+
+    def __len__(self) -> int:
+        return len(self.data) // _FRAME.size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedFrames) and self.data == other.data
+
+    __hash__ = None  # type: ignore[assignment]  # not hashable, as a list is not: it can be appended to
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """See the module's text.
+
+    Args:
+        sequence: which of two manifests of one name is the later one.
+        schema: the IPC header of the schema message in base64; None if nobody ever said one.
+        accepted: the winning attempt of each producer of a shuffle, so that sealing again with the
+            same attempts is still fine after a restart.
+        sealed_at: seconds since the epoch.
+        segments: file name and the length that is needed of it.
+    """
+
+    dataset: str
+    kind: str
+    generation: str
+    sequence: int
+    partition_count: int
+    producers: int | None
+    retention: Any
+    lease_seconds: float | None
+    schema: str | None
+    accepted: dict[str, str] | None
+    sealed_at: float
+    segments: list[tuple[str, int]]
+    dictionaries: list[DictionaryRecord]
+    states: list[list[tuple[int, list[int]]]]
+    partitions: list[PartitionRecord]
+    frames: PackedFrames
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        header = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "frames"}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        body = b"".join((MAGIC, _LENGTH.pack(len(text)), text, self.frames.data))
+        return body + _FOOTER.pack(len(body), google_crc32c.value(body), MAGIC)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """The manifest of a file's bytes.
+
+        Raises:
+            Torn: they are not one.
+            OtherFormat: they are one of another version.
+        """
+        body = _checked(data)
+        start = len(MAGIC) + _LENGTH.size
+        (length,) = _LENGTH.unpack_from(body, len(MAGIC))
+        records = body[start + length :]
+        try:
+            header = json.loads(bytes(body[start : start + length]))
+            if set(header) != {field.name for field in fields(cls)} - {"frames"}:
+                raise Torn("the header has other keys")
+            header["segments"] = [(str(name), int(size)) for name, size in header["segments"]]
+            header["dictionaries"] = [DictionaryRecord(*map(int, each)) for each in header["dictionaries"]]
+            header["states"] = [
+                [(int(number), list(map(int, messages))) for number, messages in state]
+                for state in header["states"]
+            ]
+            header["partitions"] = [PartitionRecord(*map(int, each)) for each in header["partitions"]]
+            _require("the length of the frames", holds=len(records) % _FRAME.size == 0)
+            manifest = cls(**header, frames=PackedFrames(records))
+            manifest._check()
+        except (ValueError, TypeError, AttributeError, struct.error, FlightShuffleError) as error:
+            raise Torn(str(error)) from error
+        return manifest
+
+    def frames_by_partition(self) -> Iterator[tuple[PartitionRecord, int]]:
+        """Each partition, and which of ``frames`` is the first one that is listed for it."""
+        at = 0
+        for partition in self.partitions:
+            yield partition, at
+            at += partition.listed
+
+    def _check(self) -> None:
+        """Raise ValueError if something refers to what is not there."""
+        check_dataset_name(self.dataset)
+        Kind(self.kind)
+        Retention.parse(self.retention)
+        _require("the generation", holds=bool(_GENERATION.fullmatch(self.generation)))
+        _require("a segment's name", holds=all(_SEGMENT_NAME.fullmatch(name) for name, _ in self.segments))
+        _require(
+            "the number of frames", holds=sum(each.listed for each in self.partitions) == len(self.frames)
+        )
+        _require(
+            "a partition",
+            holds=all(
+                0 <= each.partition < self.partition_count and each.first + each.listed == each.frames
+                for each in self.partitions
+            ),
+        )
+        _require("a dictionary's place", holds=all(self._within(each) for each in self.dictionaries))
+        _require(
+            "a dictionary state",
+            holds=all(
+                0 <= message < len(self.dictionaries)
+                for state in self.states
+                for _, messages in state
+                for message in messages
+            ),
+        )
+        _require(
+            "a frame's place",
+            holds=all(self._within(each) and each.state < len(self.states) for each in self.frames),
+        )
+
+    def _within(self, record: FrameRecord | DictionaryRecord) -> bool:
+        if not 0 <= record.segment < len(self.segments):
+            return False
+        return 0 <= record.offset <= record.offset + record.size_bytes <= self.segments[record.segment][1]
+
+
+def _require(what: str, *, holds: bool) -> None:
+    if not holds:
+        raise ValueError(f"{what} is not valid")
+
+
+def _checked(data: bytes) -> memoryview:
+    """What the footer is about, if it is right."""
+    size_bytes = len(data) - _FOOTER.size
+    if size_bytes < len(MAGIC) + _LENGTH.size:
+        raise Torn(f"{len(data)} bytes are too few")
+    length, checksum, magic = _FOOTER.unpack_from(data, size_bytes)
+    body = data[:size_bytes]
+    if length != size_bytes or not body.startswith(magic):
+        raise Torn(f"a file of {len(data)} bytes does not end where it says")
+    if google_crc32c.value(body) != checksum:
+        raise Torn("the footer's checksum is another one")
+    if magic != MAGIC:
+        raise OtherFormat(
+            f"its manifest has format {magic.decode('ascii', 'replace')}, and this version reads {MAGIC.decode()}: "
+            "start the version that wrote it, or move the directory away; nothing was changed"
+        )
+    return memoryview(body)

@@ -1,0 +1,116 @@
+"""Quarantine: datasets whose damage on disk is proven. They are kept aside and named; only a drop deletes one.
+
+What counts as damage
+    A manifest whose checksum is wrong; a segment that is missing, shorter than it was, or no file; bytes
+    that have another checksum, also when they are read again. An I/O error proves nothing.
+
+What is done
+    Found at the start, the dataset's directory is moved to ``quarantine`` in the data directory, with
+    the note ``quarantine.json`` in it: dataset, generation, reason, when. Reading the name says so until it
+    is written again. Found while the dataset is served, the partition fails, the directory stays in
+    ``datasets`` with the note ``damage.json``, so that the other partitions are served on, also after
+    a restart; it is moved when the dataset is replaced or expires. Only an explicit ``drop`` deletes it.
+
+    Both are listed in ``statistics``. A server deletes nothing in ``quarantine`` and counts it in no pool:
+    that is for people, who move a directory back to ``datasets`` (with the server stopped) or delete it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from .disk_files import NotAFile, is_real_directory, read_regular, sync_directory, write_file
+from .ownership import QUARANTINE_NAME, Marker
+
+NOTE_NAME = "quarantine.json"
+DAMAGE_NAME = "damage.json"
+
+_log = structlog.get_logger("flight_server.storage.quarantine")
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A damaged dataset: where it lies, why, and since when."""
+
+    dataset: str | None
+    generation: str | None
+    path: str
+    reason: str
+    when: str
+
+    @classmethod
+    def now(cls, dataset: str | None, generation: str | None, path: Path, reason: str) -> Quarantined:
+        return cls(dataset, generation, str(path), reason, datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def put_aside(directory: Path, said: Quarantined) -> Quarantined:
+    """Move a dataset's directory to the quarantine, or leave it where it is if the disk refuses. Blocks."""
+    room = directory.parent.parent / QUARANTINE_NAME
+    target = room / directory.name
+    moved = Quarantined(said.dataset, said.generation, str(target), said.reason, said.when)
+    try:
+        room.mkdir(exist_ok=True)
+        _write(directory / NOTE_NAME, moved)
+        directory.rename(target)
+        sync_directory(room)
+        sync_directory(directory.parent)
+    except OSError as error:
+        if is_real_directory(directory):
+            moved = said
+        _log.error("quarantine_incomplete", path=moved.path, trouble=str(error))
+    _log.error("data_quarantined", **moved.to_json())
+    return moved
+
+
+def note_damage(directory: Path, said: Quarantined) -> None:
+    """Leave the note in the directory of a dataset that is served on. Blocks."""
+    _log.error("data_damaged", **said.to_json())
+    try:
+        _write(directory / DAMAGE_NAME, said)
+        sync_directory(directory)
+    except OSError as error:
+        _log.error("damage_not_noted", path=said.path, trouble=str(error))
+
+
+def noted_damage(directory: Path, marker: Marker) -> Quarantined | None:
+    """The note of :func:`note_damage`, if there is one. Where it cannot be read, one that says so. Blocks."""
+    note = directory / DAMAGE_NAME
+    if not os.path.lexists(note):
+        return None
+    reason = f"it was found damaged, and its {DAMAGE_NAME} cannot be read"
+    return _read(note) or Quarantined.now(marker.dataset, marker.generation, directory, reason)
+
+
+def listed(data_dir: Path) -> list[Quarantined]:
+    """What lies in the quarantine. Blocks."""
+    found = []
+    room = data_dir / QUARANTINE_NAME
+    if is_real_directory(room):
+        for directory in sorted(room.iterdir()):
+            said = _read(directory / NOTE_NAME)
+            if said is not None:
+                found.append(
+                    Quarantined(said.dataset, said.generation, str(directory), said.reason, said.when)
+                )
+    return found
+
+
+def _write(path: Path, said: Quarantined) -> None:
+    write_file(path, json.dumps(said.to_json()).encode())
+
+
+def _read(path: Path) -> Quarantined | None:
+    with suppress(OSError, NotAFile, ValueError, TypeError, RecursionError):
+        return Quarantined(**json.loads(read_regular(path)))
+    return None

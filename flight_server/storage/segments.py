@@ -1,0 +1,278 @@
+"""Segments: append-only files that frames are moved to, and the disk budget they are counted in.
+
+Format
+    A segment is frames' FlightData messages one after the other, with nothing between. Where each one
+    starts and its length are known only to those who hold a :class:`SegmentSlice`: in RAM for spilled
+    frames, in the manifest for durable datasets (see ``manifest``). A segment without either means
+    nothing, so what a crash leaves behind is deleted at the next start.
+
+Who holds what
+    A :class:`Segment` is one file with one file descriptor and one disk reservation. Its slices hold
+    it, and nobody else does but the files of a durable dataset; when the last slice goes, the file is
+    closed and unlinked, its directory too if it was the last one there, and its bytes return to the
+    disk pool. A segment takes appends until it has ``segment_bytes``; so space comes back while a
+    dataset lives, a segment at a time, and a dataset's frames do not keep another dataset's file.
+    One open file for each segment is on purpose: what was written stays readable when its directory
+    vanishes, or its file system is mounted anew somewhere else.
+
+Errors
+    Writing is all or nothing for its caller: on ENOSPC, EIO, a vanished directory or a read-only mount
+    the segment is cut back to where it was and takes no further appends, :class:`DiskTrouble` is
+    raised, and the frames stay in RAM as they were. A slice that cannot be read is :class:`DiskTrouble`,
+    too, because the next try may read it; whether its bytes are the right ones is the frame's to check.
+    After a failed fsync nobody knows which of the segment's pages are on the medium, and the next
+    fsync would say that all are: the segment is ``suspect`` for ever, and who needs its frames to be
+    safe copies them to another one.
+
+Concurrency
+    ``append`` and ``SegmentSlice.read`` block and are called in threads. One writer at a time per
+    :class:`SegmentWriter`; reads and finalizers may come from any thread at any time. Unlinking a file
+    can take milliseconds, so a finalizer passes it to ``dispose``, which the disk runs in a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from flight_server.memory import MemoryPool, Reservation
+
+from .disk_files import open_regular
+from .ownership import DIRECTORY_LOCK, Marker, make_dataset_directory, remove_unused_directory
+
+_IOV_MAX = 1024
+_OPEN_ATTEMPTS = 3
+
+
+class DiskTrouble(Exception):
+    """The disk did not take the bytes, or give them. ``full`` if for lack of room, by its own word or by the limit."""
+
+    def __init__(self, message: str, *, full: bool) -> None:
+        super().__init__(message)
+        self.full = full
+
+
+def trouble_with(path: Path, error: OSError) -> DiskTrouble:
+    """What the system said about a file or directory, as :class:`DiskTrouble`."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return DiskTrouble(f"{path}: {error.strerror or error}", full=full)
+
+
+def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:
+    """Close a segment's file; unless ``path`` is None, unlink it, and its directory if that is empty
+    then. Its bytes return to the disk pool after they have returned to the disk. Blocks.
+    """
+    os.close(fd)
+    if path is not None:
+        # A directory that went read-only or away: the next start deletes what is left.
+        with suppress(OSError), DIRECTORY_LOCK:
+            path.unlink(missing_ok=True)
+            remove_unused_directory(path.parent)
+    reservation.free()
+
+
+Dispose = Callable[[int, "Path | None", Reservation], None]
+
+
+class SegmentSlice:
+    """One frame's place on disk."""
+
+    __slots__ = ("offset", "segment", "size_bytes")
+
+    def __init__(self, segment: Segment, offset: int, size_bytes: int) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.size_bytes = size_bytes
+
+    def __str__(self) -> str:
+        return f"{self.segment.path.parent.name}/{self.segment.path.name} at {self.offset}"
+
+    def read(self, *, anew: bool = False) -> bytes:
+        """The frame's bytes, fewer where the file ends before. Blocks.
+
+        Args:
+            anew: from the medium, where the kernel allows it, instead of the page cache.
+
+        Raises:
+            DiskTrouble: the disk does not give them now.
+        """
+        try:
+            if anew:
+                self.segment.uncache(self.offset, self.size_bytes)
+            return self.segment.read(self.offset, self.size_bytes)
+        except OSError as error:
+            raise trouble_with(self.segment.path, error) from error
+
+
+class Segment:
+    """One file. Made by :class:`SegmentWriter`, or by recovery for a file that is there.
+
+    Args:
+        number: from 1 on, and another one for each segment of a dataset.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        disk: MemoryPool,
+        *,
+        number: int = 1,
+        existing: bool = False,
+        dispose: Dispose = dispose_now,
+    ) -> None:
+        self.path = path
+        self.number = number
+        self._dispose = dispose
+        self.size_bytes = 0
+        self.keep = False  # a manifest names the file: close it, and leave it where it is
+        self.suspect = False
+        self.synced_bytes = 0  # of which fsync has said that they are on the medium
+        self._reservation = disk.empty()
+        if existing:
+            self._fd = open_regular(path)
+            self.size_bytes = self.synced_bytes = os.fstat(self._fd).st_size
+            self._reservation.grow(self.size_bytes)
+        else:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def append(self, messages: Sequence[bytes], size_bytes: int) -> int:
+        """Write the messages at the end; returns the offset of the first. Blocks.
+
+        Raises:
+            DiskTrouble: nothing was written.
+        """
+        if not self._reservation.try_grow(size_bytes):
+            raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
+        start = self.size_bytes
+        try:
+            _write_all(self._fd, messages, start)
+        except OSError as error:
+            self._reservation.shrink(size_bytes)
+            # If not even this works, what was written before is still found by its slices.
+            with suppress(OSError):
+                os.ftruncate(self._fd, start)
+            raise trouble_with(self.path, error) from error
+        self.size_bytes = start + size_bytes
+        return start
+
+    def in_place(self) -> bool:
+        """The file's name still leads to it: its directory has not vanished. Blocks."""
+        try:
+            named, held = self.path.stat(), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self._fd, size_bytes, offset)
+
+    def uncache(self, offset: int, size_bytes: int) -> None:
+        """Let the kernel forget these bytes, if the medium has them. Blocks."""
+        os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)
+
+    def sync(self) -> None:
+        """What was appended before is on the medium. Blocks.
+
+        Raises:
+            DiskTrouble: it may not be, now or after another call.
+        """
+        size_bytes = self.size_bytes
+        if size_bytes > self.synced_bytes:
+            try:
+                os.fsync(self._fd)
+            except OSError as error:
+                self.suspect = True
+                raise trouble_with(self.path, error) from error
+            self.synced_bytes = size_bytes
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            fd, self._fd = self._fd, -1
+            self._dispose(fd, None if self.keep else self.path, self._reservation)
+
+
+def _write_all(fd: int, messages: Sequence[bytes], offset: int) -> None:
+    for first in range(0, len(messages), _IOV_MAX):
+        views = [memoryview(message) for message in messages[first : first + _IOV_MAX]]
+        while views:
+            written = os.pwritev(fd, views, offset)
+            if written == 0:
+                raise OSError(errno.EIO, "the disk took nothing")
+            offset += written
+            while views and written >= len(views[0]):
+                written -= len(views[0])
+                del views[0]
+            if written:
+                views[0] = views[0][written:]
+
+
+class SegmentWriter:
+    """Appends frames to a directory's segments, a new file when one has ``segment_bytes``.
+
+    Args:
+        directory: made when the first frame comes, so that what never spills touches no disk.
+        marker: what makes the directory this server's, see ``ownership``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        disk: MemoryPool,
+        segment_bytes: int,
+        dispose: Dispose = dispose_now,
+        marker: Marker | None = None,
+    ) -> None:
+        self.directory = directory
+        self.marker = marker
+        self._disk = disk
+        self._dispose = dispose
+        self._segment_bytes = segment_bytes
+        # Weak: a segment that no slice needs any more is not kept for what may be appended later.
+        self._open: weakref.ref[Segment] | None = None
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def append(self, messages: Sequence[bytes]) -> list[SegmentSlice]:
+        """Write the messages; a slice for each, in their order. Blocks.
+
+        Raises:
+            DiskTrouble: none of them was written.
+        """
+        size_bytes = sum(map(len, messages))
+        with self._lock:
+            room_bytes = self._disk.available_bytes
+            if room_bytes is not None and size_bytes > room_bytes:
+                raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
+            segment = self._open() if self._open is not None else None
+            if segment is None or segment.suspect:
+                segment = self._new()
+            self._open = None  # after trouble its directory may be gone: the next try opens another
+            offset = segment.append(messages, size_bytes)
+            slices = []
+            for message in messages:
+                slices.append(SegmentSlice(segment, offset, len(message)))
+                offset += len(message)
+            if segment.size_bytes < self._segment_bytes:
+                self._open = weakref.ref(segment)
+            return slices
+
+    def _new(self) -> Segment:
+        for attempt in range(_OPEN_ATTEMPTS):
+            self._count += 1
+            path = self.directory / f"segment-{self._count:06}"
+            try:
+                with DIRECTORY_LOCK:
+                    make_dataset_directory(self.directory, self.marker)
+                    return Segment(path, self._disk, number=self._count, dispose=self._dispose)
+            except FileNotFoundError as error:
+                # The last segment before this one went in the same moment, and its directory with it.
+                if attempt == _OPEN_ATTEMPTS - 1:
+                    raise trouble_with(self.directory, error) from error
+            except OSError as error:
+                raise trouble_with(self.directory, error) from error
+        raise AssertionError("unreachable")

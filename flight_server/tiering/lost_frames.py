@@ -1,0 +1,35 @@
+"""Lost frames: what follows when a frame does not come back from disk as it went there."""
+
+from __future__ import annotations
+
+import structlog
+
+from flight_server.datasets import Dataset, Partition
+from flight_server.protocol import CorruptFrame
+from flight_server.storage import Disposal, Quarantined
+
+_log = structlog.get_logger("flight_server.tiering.lost_frames")
+
+
+def frame_lost(
+    disposal: Disposal, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
+) -> CorruptFrame:
+    """Fail the partition, and note a durable dataset as damaged; the cause, for the partition's readers.
+
+    Args:
+        epoch: of the partition when the frame was one of its frames.
+    """
+    cause = CorruptFrame(
+        f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
+        dataset=partition.dataset,
+        partition=partition.index,
+    )
+    if partition.epoch == epoch and partition.failure is None:
+        _log.error("frame_lost", dataset=partition.dataset, partition=partition.index, reason=corrupt.message)
+        partition.corrupt(cause, epoch)
+        files = dataset.files
+        if files is not None and files.committed:
+            reason = f"partition {partition.index}: {corrupt.message}"
+            said = Quarantined.now(dataset.name, dataset.generation, files.directory, reason)
+            disposal.damaged(files, said)
+    return cause

@@ -1,0 +1,327 @@
+"""Recovery: durable datasets come back when a server starts.
+
+Guarantee: :func:`recover` leaves the catalogue with the datasets that were sealed and durable, not dropped and
+not damaged, each with its generation, its frames on disk and its partitions sealed. It runs before the
+server listens, under the directory's lock, so it may block.
+
+The reader's algorithm is in ``manifest``. A directory in ``datasets`` is looked at if it has a marker of
+this data directory (see ``ownership``); everything else that lies there is left alone, logged and listed
+in ``statistics`` as ``foreign_files``. Of a directory of ours without a manifest, which was never sealed,
+the files that this server makes are deleted.
+
+Damage
+    A dataset whose manifest or segments are proven to be damaged goes to the quarantine (see there).
+
+    One name may have several generations on disk, when a crash came between the seal of the newer one and
+    the deletion of the older ones. The newest is restored, and then the older ones are deleted. When one
+    of them is damaged, none is served: the damaged one may be the newest, whose seal was acknowledged,
+    and an older one in its place would be wrong data without an error. All of them go to the quarantine,
+    each with the reason; a reader of the name is told where they lie. To have the older one back, move its
+    directory from ``quarantine`` to ``datasets`` while the server is stopped.
+
+What cannot be *read* is no proof of damage: an I/O error or a missing permission ends the start with that
+error and nothing is deleted, so that the data is there when the disk is well again. So does a memory limit
+that has no room for what is kept of datasets, frames and dictionaries (``metadata``); and a format of another
+version.
+
+Dictionaries are read once, to be checked, one at a time, and stay on disk like frames.
+
+Disk space of the segments is counted in the disk pool as it was before, also when that is more than
+the limit now: then nothing more is spilled until something has been dropped.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import structlog
+
+from flight_server.datasets import Catalogue, Dataset, Totals
+from flight_server.frames import DictionaryMessage, DictionaryState, Record, SchemaMessage, stored_checksums
+from flight_server.memory import DICTIONARY_BYTES
+from flight_server.protocol import Kind, OutOfBudget, Retention, encapsulate
+from flight_server.storage import (
+    DAMAGE_NAME,
+    DATASETS_NAME,
+    DIRECTORY_LOCK,
+    MANIFEST_NAME,
+    NOTE_NAME,
+    DictionaryRecord,
+    DiskTrouble,
+    DurableFiles,
+    FrameRecord,
+    Manifest,
+    Marker,
+    NotAFile,
+    OtherFormat,
+    Quarantined,
+    Segment,
+    SegmentSlice,
+    Torn,
+    is_real_directory,
+    listed,
+    noted_damage,
+    put_aside,
+    read_marker,
+    read_regular,
+    remove_unused_directory,
+    sweep_staging,
+    sync_directory,
+)
+
+# What a server puts into a dataset's directory; the marker goes with the directory, the manifest first.
+_OURS = re.compile(rf"segment-[0-9]{{6,}}|manifest\.new|{re.escape(NOTE_NAME)}|{re.escape(DAMAGE_NAME)}")
+
+_log = structlog.get_logger("flight_server.tiering.recovery")
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What :func:`recover` has found."""
+
+    datasets: int
+    quarantined: int
+    foreign: int
+    disk_bytes: int
+
+
+@dataclass
+class _Generation:
+    """One sealed dataset on disk: its manifest, or why it has none that is valid."""
+
+    directory: Path
+    marker: Marker
+    manifest: Manifest | None
+    damage: str | None = None
+
+    @property
+    def dataset(self) -> str | None:
+        return self.marker.dataset if self.manifest is None else self.manifest.dataset
+
+    @property
+    def sequence(self) -> int:
+        return -1 if self.manifest is None else self.manifest.sequence
+
+
+def recover(catalogue: Catalogue) -> Recovered:
+    """Fill an empty catalogue. See the module's text.
+
+    Raises:
+        OSError: the directory cannot be read, the memory limit is too small for what is there, or another
+            version has written it.
+    """
+    base, data_dir = catalogue.disk.datasets_dir, catalogue.disk.data_dir
+    assert base is not None
+    assert data_dir is not None
+    base.mkdir(parents=True, exist_ok=True)
+    sync_directory(base.parent)
+    sweep_staging(data_dir)
+    catalogue.disk.disposal.quarantine = listed(data_dir)
+    before = len(catalogue.disk.disposal.quarantine)
+    found: dict[str | None, list[_Generation]] = defaultdict(list)
+    for directory in sorted(base.iterdir()):
+        marker = read_marker(directory) if is_real_directory(directory) else None
+        if marker is None or (marker.kind, marker.owner) != ("dataset", catalogue.disk.owner):
+            catalogue.disk.foreign.append(str(directory))
+            _log.warning("foreign_files_left_alone", path=str(directory))
+        elif (generation := _read(directory, marker)) is None:
+            _delete(directory)
+        else:
+            found[generation.dataset].append(generation)
+    for generations in found.values():
+        _restore_newest(catalogue, sorted(generations, key=lambda each: each.sequence))
+    quarantined = len(catalogue.disk.disposal.quarantine) - before
+    return Recovered(
+        len(catalogue), quarantined, len(catalogue.disk.foreign), catalogue.budget.disk.used_bytes
+    )
+
+
+def _read(directory: Path, marker: Marker) -> _Generation | None:
+    try:
+        manifest = Manifest.decode(read_regular(directory / MANIFEST_NAME))
+    except FileNotFoundError:
+        return None
+    except OtherFormat as other:
+        raise OtherFormat(f"{directory}: {other}") from None
+    except (Torn, NotAFile) as damage:
+        return _Generation(directory, marker, None, f"its manifest is damaged: {damage}")
+    return _Generation(directory, marker, manifest)
+
+
+def _restore_newest(catalogue: Catalogue, generations: list[_Generation]) -> None:
+    """Of one name, the newest last."""
+    if all(each.damage is None for each in generations):
+        newest = generations[-1]
+        try:
+            _restore(catalogue, newest)
+        except (Torn, NotAFile) as torn:
+            newest.damage = str(torn)
+        except OutOfBudget as full:
+            raise OSError(f"dataset {newest.dataset!r} cannot be recovered: {full.message}") from None
+        else:
+            for older in generations[:-1]:
+                damage = noted_damage(older.directory, older.marker)
+                if damage is None:
+                    _delete(older.directory)
+                else:
+                    catalogue.disk.disposal.quarantine.append(put_aside(older.directory, damage))
+            return
+    damaged = ", ".join(str(each.marker.generation) for each in generations if each.damage is not None)
+    for each in generations:
+        reason = each.damage or (
+            f"it is whole, but it may be older than a damaged generation ({damaged}): move the directory back to "
+            f"{DATASETS_NAME} while the server is stopped to have this one served"
+        )
+        said = Quarantined.now(each.dataset, each.marker.generation, each.directory, reason)
+        catalogue.disk.disposal.quarantine.append(put_aside(each.directory, said))
+
+
+def _delete(directory: Path) -> None:
+    """Delete what this server has made. Manifest first: what is half deleted must not look like a dataset."""
+    (directory / MANIFEST_NAME).unlink(missing_ok=True)
+    sync_directory(directory)
+    _delete_files(directory, keep=set())
+    with suppress(OSError), DIRECTORY_LOCK:
+        remove_unused_directory(directory)
+
+
+def _delete_files(directory: Path, *, keep: set[str]) -> None:
+    for path in directory.iterdir():
+        if path.name not in keep and _OURS.fullmatch(path.name):
+            with suppress(IsADirectoryError):
+                path.unlink()
+
+
+def _restore(catalogue: Catalogue, found: _Generation) -> None:
+    manifest, directory = found.manifest, found.directory
+    assert manifest is not None
+    schema = _schema(manifest)
+    segments = list(_segments(catalogue, manifest, directory))
+    states = _states(catalogue, manifest, segments)
+    _delete_files(directory, keep={DAMAGE_NAME, *(name for name, _ in manifest.segments)})
+    retention = Retention.parse(manifest.retention)
+    damage = noted_damage(directory, found.marker)
+    if damage is not None:
+        catalogue.disk.disposal.quarantine.append(damage)
+    dataset = Dataset(
+        manifest.dataset,
+        kind=Kind(manifest.kind),
+        partitions=manifest.partition_count,
+        schema=None if schema is None else catalogue.schemas.recovered(schema),
+        producers=manifest.producers,
+        retention=retention,
+        lease_seconds=manifest.lease_seconds,
+        files=DurableFiles.recovered(directory, segments, found.marker, damage),
+        metadata=catalogue.budget.metadata,
+        generation=manifest.generation,
+        clock=catalogue.clock,
+    )
+    dataset.restore(
+        (
+            (
+                record.partition,
+                _records(manifest.frames.part(at, record.listed), segments, states),
+                record.first,
+                record.size_bytes
+                - sum(frame.size_bytes for frame in manifest.frames.part(at, record.listed)),
+                Totals(record.rows, record.frames, record.size_bytes, record.crc32c),
+            )
+            for record, at in manifest.frames_by_partition()
+        ),
+        accepted=_accepted(manifest),
+        # A clock that was set back must not make the data younger than it is.
+        sealed_for_seconds=max(0.0, time.time() - manifest.sealed_at),
+    )
+    catalogue.restore(dataset, manifest.sequence)
+    _log.info("dataset_recovered", dataset=dataset.name, generation=dataset.generation, rows=dataset.rows)
+
+
+def _schema(manifest: Manifest) -> SchemaMessage | None:
+    if manifest.schema is None:
+        return None
+    try:
+        header = base64.b64decode(manifest.schema, validate=True)
+        pa.ipc.read_schema(pa.py_buffer(encapsulate(header)))  # it is one
+        return SchemaMessage(header)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Torn(f"its schema is not one: {error}") from error
+
+
+def _accepted(manifest: Manifest) -> dict[int, str] | None:
+    if manifest.accepted is None:
+        return None
+    return {int(producer): attempt for producer, attempt in manifest.accepted.items()}
+
+
+def _segments(catalogue: Catalogue, manifest: Manifest, directory: Path) -> Iterator[Segment]:
+    for number, (name, size_bytes) in enumerate(manifest.segments, 1):
+        try:
+            segment = Segment(
+                directory / name,
+                catalogue.budget.disk,
+                number=number,
+                existing=True,
+                dispose=catalogue.disk.disposal.dispose,
+            )
+        except FileNotFoundError:
+            raise Torn(f"{name} is missing") from None
+        # Whatever comes next, the files are not this object's to unlink.
+        segment.keep = True
+        if segment.size_bytes < size_bytes:
+            raise Torn(f"{name} has {segment.size_bytes} of {size_bytes} bytes")
+        yield segment
+
+
+def _records(
+    listed: Iterable[FrameRecord], segments: list[Segment], states: list[DictionaryState]
+) -> Iterator[Record]:
+    return (
+        Record(
+            offset=frame.offset,
+            size_bytes=frame.size_bytes,
+            rows=frame.rows,
+            crc32c=frame.crc32c,
+            metadata_crc32c=frame.metadata_crc32c,
+            segment=segments[frame.segment],
+            dictionaries=states[frame.state],
+        )
+        for frame in listed
+    )
+
+
+def _states(catalogue: Catalogue, manifest: Manifest, segments: list[Segment]) -> list[DictionaryState]:
+    messages = [
+        _dictionary(catalogue, manifest.dataset, record, segments[record.segment])
+        for record in manifest.dictionaries
+    ]
+    return [
+        DictionaryState({number: tuple(messages[each] for each in listed) for number, listed in state})
+        for state in manifest.states
+    ]
+
+
+def _dictionary(
+    catalogue: Catalogue, dataset: str, record: DictionaryRecord, segment: Segment
+) -> DictionaryMessage:
+    place = SegmentSlice(segment, record.offset, record.size_bytes)
+    room = catalogue.budget.metadata.reserve(DICTIONARY_BYTES, "a dictionary", dataset=dataset)
+    for anew in (False, True):
+        try:
+            data = place.read(anew=anew)
+        except DiskTrouble as trouble:
+            raise OSError(str(trouble)) from trouble
+        checksum, metadata_checksum = stored_checksums(data)
+        if checksum == record.crc32c:
+            # The manifest has no checksum of a dictionary's app_metadata, which no reader takes.
+            return DictionaryMessage(
+                None, record.sequence, checksum, metadata_crc32c=metadata_checksum, slice_=place, room=room
+            )
+    raise Torn(f"a dictionary of {place.size_bytes} bytes has another checksum")

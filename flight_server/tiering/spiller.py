@@ -1,0 +1,147 @@
+"""Spiller: the one task that moves frames, and in the end dictionaries, from RAM to disk.
+
+Guarantee: while somebody waits for room among the frames and there is one in RAM and room on disk
+for it, frames are being moved. It starts before the account is full (``HIGH_WATER``), so that
+producers seldom wait for the disk.
+
+Before anything is written, source datasets that nobody reads are let go, one at a time: they can be
+pulled again.
+
+Disk trouble
+    What a failed write should have moved stays in RAM, readable. A write that was refused for lack of
+    room is tried again with half as much, down to a single frame, so that the last bytes of a disk are
+    used. Any other failure, or that of a single frame, is *trouble*: it is told in the statistics, by
+    ``why``, and in the error that a producer gets in the end. While somebody waits it is tried again
+    every ``RETRY_SECONDS``, and not before that at any new frame; the first write that succeeds ends
+    the trouble.
+
+A bug in a move is logged, counts as trouble, and is tried again like that. The server keeps the spiller
+as one of its duties (see ``background``), so that an exception elsewhere in it does not end it either.
+
+Cancelling
+    Between a write and its bookkeeping is no await, so cancelling the task loses nothing: frames whose
+    write was cut off are still in RAM, and the unused slices give their space back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+
+import structlog
+
+from flight_server.datasets import Catalogue
+from flight_server.frames import Message
+from flight_server.storage import DiskTrouble, SegmentSlice, SegmentWriter
+
+from . import victims
+
+HIGH_WATER = 0.8
+SPILL_BATCH_BYTES = 16 << 20
+RETRY_SECONDS = 0.25
+# How soon to look again when every frame in RAM is in use by a reader: each is on its way out.
+_FIRST_LOOK_SECONDS = 0.005
+
+_log = structlog.get_logger("flight_server.tiering.spiller")
+
+
+class Spiller:
+    """See the module's text. ``poke`` it whenever frames came or somebody waits."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._frames = catalogue.budget.frames
+        self._poked = asyncio.Event()
+        self.trouble: str | None = None
+        self.spilled_bytes = 0
+        self.spilled_frames = 0
+
+    def poke(self) -> None:
+        """Look whether there is something to move. Cheap; call it at every frame."""
+        if not self._poked.is_set() and (self._excess_bytes() > 0 or self._frames.wanted_bytes):
+            self._poked.set()
+
+    def failed(self, trouble: DiskTrouble) -> None:
+        """The disk has refused a write, here or on behalf of a durable dataset."""
+        if self.trouble is None:
+            _log.warning("disk_trouble", trouble=str(trouble), full=trouble.full)
+        self.trouble = str(trouble)
+
+    def succeeded(self) -> None:
+        """The disk has taken a write."""
+        if self.trouble is not None:
+            _log.info("disk_recovered", trouble=self.trouble)
+            self.trouble = None
+
+    async def run(self) -> None:
+        """Move frames until cancelled."""
+        look_seconds = _FIRST_LOOK_SECONDS
+        while True:
+            await self._poked.wait()
+            self._poked.clear()
+            while (excess_bytes := self._excess_bytes()) > 0:
+                if await self._moved(min(excess_bytes, SPILL_BATCH_BYTES)):
+                    look_seconds = _FIRST_LOOK_SECONDS
+                    continue
+                # Readers hold what is in RAM, or the disk refuses. Both may change.
+                await asyncio.sleep(RETRY_SECONDS if self.trouble else look_seconds)
+                look_seconds = min(2 * look_seconds, RETRY_SECONDS)
+                if not self._frames.wanted_bytes:
+                    break
+
+    def _excess_bytes(self) -> int:
+        limit = self._frames.limit_bytes
+        assert limit is not None
+        return self._frames.used_bytes + self._frames.wanted_bytes - int(limit * HIGH_WATER)
+
+    async def _moved(self, size_bytes: int) -> bool:
+        """Move about ``size_bytes``; False if it is not worth trying again at once."""
+        try:
+            return await self._move(size_bytes)
+        except DiskTrouble as trouble:
+            self.failed(trouble)
+        except Exception:  # noqa: BLE001  # a spill that fails must not end spilling; it is logged
+            # As text: a log that renders variables would print messages, and keep their reservations.
+            _log.error("spiller_failed", traceback=traceback.format_exc())
+            self.trouble = "an internal error; the server's log has it"
+        return False
+
+    async def _move(self, size_bytes: int) -> bool:
+        # What can be pulled again is not worth writing. One dataset at a time: it may be enough.
+        if victims.let_go(self._catalogue.alive(), spilled=self.trouble is not None):
+            return True
+        moved = False
+        for writer, frames in victims.pick(self._catalogue.alive(), size_bytes):
+            await self._move_what_fits(writer, frames)
+            moved = True
+        return moved
+
+    async def _move_what_fits(self, writer: SegmentWriter, frames: list[Message]) -> None:
+        while True:
+            try:
+                return await self._move_group(writer, frames)
+            except DiskTrouble as trouble:
+                if not trouble.full or len(frames) == 1:
+                    raise
+            frames = frames[: len(frames) // 2]
+
+    async def _move_group(self, writer: SegmentWriter, frames: list[Message]) -> None:
+        for frame in frames:
+            if frame.slice is not None:
+                frame.leave_ram()  # it is on disk already, as a part of a durable dataset
+        # The payloads, not only their bytes: they stay counted while the thread writes them.
+        pairs = [(frame, frame.payload) for frame in frames if frame.payload is not None]
+        if not pairs:
+            return
+        loop = asyncio.get_running_loop()
+        slices: list[SegmentSlice] = await loop.run_in_executor(
+            self._catalogue.disk.io_threads, writer.append, [payload.data for _, payload in pairs]
+        )
+        self.succeeded()
+        for (frame, _), slice_ in zip(pairs, slices, strict=True):
+            if frame.slice is None:
+                frame.move_to(slice_)
+            else:
+                frame.leave_ram()  # a durable dataset was sealed meanwhile
+            self.spilled_bytes += slice_.size_bytes
+        self.spilled_frames += len(pairs)

@@ -1,0 +1,29 @@
+"""What a put and a read do, whatever the lane."""
+
+from .delivery import Delivery
+from .eviction import Eviction
+from .producers import Producer
+from .reading import Outgoing, Reads, Run, check_start, end_of_read, ended, head_of_read
+from .receiving import PutReceiver, parse_descriptor
+from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
+from .sinks import seal
+
+__all__ = [
+    "MAX_CONTROL_BYTES",
+    "Delivery",
+    "Eviction",
+    "Outgoing",
+    "Producer",
+    "PutReceiver",
+    "Reads",
+    "Run",
+    "action_limit_bytes",
+    "check_size",
+    "check_start",
+    "counted",
+    "end_of_read",
+    "ended",
+    "head_of_read",
+    "parse_descriptor",
+    "seal",
+]

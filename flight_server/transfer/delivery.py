@@ -1,0 +1,109 @@
+"""Delivery: who reads now, and the writes to them that last.
+
+Guarantee: each reader is listed from its subscription to its end, and each write to it while the write lasts,
+with its deadline; ``eviction`` sets the deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flight_server.concurrency import Subscription, Waits
+from flight_server.datasets import Counters, Partition
+from flight_server.frames import Frame
+from flight_server.memory import Reservation
+from flight_server.protocol import ReaderTooSlow
+from flight_server.tiering import Reader
+
+READER_STALL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write to a reader that lasts; see :meth:`Delivery.deliver`."""
+
+    since: float
+    reader: Reader
+    room: Reservation | None
+    partition: Partition | None
+
+
+class Delivery:
+    """See the module's text.
+
+    Args:
+        stall_seconds: of any stream; a reader is given no more than ``READER_STALL_SECONDS``.
+    """
+
+    def __init__(self, waits: Waits, counters: Counters, *, stall_seconds: float) -> None:
+        self.stall_seconds = min(READER_STALL_SECONDS, stall_seconds)
+        # Those that are attached, with who reads.
+        self.readers: dict[Subscription[Frame], Reader] = {}
+        # In the order in which they began.
+        self.writes: dict[asyncio.Timeout, Write] = {}
+        self._waits = waits
+        self._counters = counters
+
+    @contextmanager
+    def reading(self, subscription: Subscription[Frame], reader: Reader) -> Iterator[None]:
+        """Show the subscription in the statistics, and close it at the end."""
+        self.readers[subscription] = reader
+        self._counters.gets += 1
+        try:
+            yield
+        finally:
+            del self.readers[subscription]
+            subscription.close()
+
+    async def deliver(
+        self,
+        write: Any,
+        data: Any,
+        reader: Reader,
+        *,
+        room: Reservation | None = None,
+        partition: Partition | None = None,
+    ) -> None:
+        """Await ``write(data)``: the reader's transport takes the bytes when it can.
+
+        Args:
+            room: what the reader holds of ``sends`` meanwhile.
+            partition: whose end ends the wait, too.
+
+        Raises:
+            ReaderTooSlow: it took nothing for ``stall_seconds`` while others waited for its room.
+            FlightShuffleError: the partition has failed or was dropped.
+        """
+        listed = Write(asyncio.get_running_loop().time(), reader, room, partition)
+        try:
+            async with asyncio.timeout(None) as timeout:
+                with (
+                    self._listed(timeout, listed),
+                    self._waits.enter(
+                        "reader", dataset=reader.dataset, partition=reader.partition, peer=reader.peer
+                    ),
+                ):
+                    await write(data)
+        except TimeoutError:
+            if partition is not None:
+                partition.check()
+            self._counters.readers_ended_as_too_slow += 1
+            raise ReaderTooSlow(
+                f"dataset {reader.dataset!r} partition {reader.partition}: this reader took nothing for "
+                f"{self.stall_seconds} s while others waited for the room it held; read on from the "
+                "next frame, faster",
+                dataset=reader.dataset,
+                partition=reader.partition,
+            ) from None
+
+    @contextmanager
+    def _listed(self, timeout: asyncio.Timeout, write: Write) -> Iterator[None]:
+        self.writes[timeout] = write
+        try:
+            yield
+        finally:
+            del self.writes[timeout]

@@ -1,0 +1,328 @@
+"""Reading a partition, the same for both lanes.
+
+Guarantee: :meth:`Reads.read` yields every frame of the partition from ``start`` on, exactly once and in
+order, each with the dictionary messages that this reader has not been sent yet, and ends only when
+the partition is sealed and read to its end. Everything else is an error.
+
+Runs
+    What is yielded is a run: messages that could be had without waiting, at least one, and no more once
+    they have ``run_bytes``. So small frames can go out in one write, and no frame is kept back for the
+    sake of another one.
+
+Who holds what
+    A run holds its messages' bytes and the room for their copy. When the consumer comes for the next run
+    this one is emptied, so the consumer must have handed the bytes to its transport by then, and must
+    keep no reference to what is in it: a reader that waits for room while it holds some could wait for
+    another one that does the same. A consumer whose transport takes nothing can have the run ``park``: then
+    it holds neither bytes nor room, and gets them back message by message.
+
+A reader that starts at frame k (``from``) is sent the dictionaries in force at k, then what changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+from flight_server.concurrency import EndOfQueue, Gone, Subscription, Waits, WouldBlock
+from flight_server.datasets import Catalogue, Counters, Dataset, Partition, PartitionState, Totals
+from flight_server.frames import NO_DICTIONARIES, Frame, Message, Payload, SchemaMessage, missing_messages
+from flight_server.memory import Reservation
+from flight_server.protocol import (
+    ACKNOWLEDGE_HEADER,
+    CRC_TRAILER,
+    FRAMES_TRAILER,
+    FROM_TRAILER,
+    GENERATION_HEADER,
+    ROWS_TRAILER,
+    CorruptFrame,
+    InvalidRequest,
+    Unavailable,
+)
+from flight_server.tiering import ReadBack, Reader, frame_lost
+
+from .delivery import Delivery
+
+
+class Outgoing:
+    """One message on its way to one reader: a frame, or a dictionary that the frame needs."""
+
+    __slots__ = ("message", "payload", "room")
+
+    def __init__(self, message: Message, payload: Payload, room: Reservation) -> None:
+        self.message = message
+        self.payload: Payload | None = payload
+        self.room: Reservation | None = room
+
+    @property
+    def data(self) -> bytes:
+        """The FlightData message; only while it is not parked."""
+        assert self.payload is not None
+        return self.payload.data
+
+    def park(self) -> None:
+        """Let go of the bytes and of their room. Twice is fine."""
+        self.payload = self.room = None
+
+
+class Run(list[Outgoing]):
+    """See "Runs"."""
+
+    __slots__ = ("_back", "_partition", "_told")
+
+    def __init__(
+        self, back: ReadBack, partition: Partition, told: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        super().__init__()
+        self._back = back
+        self._partition = partition
+        self._told = told
+
+    def park(self) -> None:
+        """Let go of all bytes and room; each message is to be fetched again before it is sent."""
+        for outgoing in self:
+            outgoing.park()
+        self._back.close()
+
+    async def fetch(self, outgoing: Outgoing) -> None:
+        """Get bytes and room for a message of the run again. None of its messages may have some.
+
+        Raises:
+            CorruptFrame: the bytes did not come back from disk; the partition has failed.
+            FlightShuffleError: the partition has failed or was dropped meanwhile.
+        """
+        self._partition.check()
+        with self._told():
+            outgoing.payload, outgoing.room = await self._back.next_to_send(outgoing.message)
+
+
+def head_of_read(dataset: Dataset) -> list[tuple[str, str]]:
+    """What the headers of both lanes say at the start of a read."""
+    counted = [(ACKNOWLEDGE_HEADER, "frames")] if dataset.retention.readers is not None else []
+    return [(GENERATION_HEADER, dataset.generation), *counted]
+
+
+def end_of_read(totals: Totals, start: int) -> list[tuple[str, str]]:
+    """What the trailers of both lanes say at the end of a read from frame ``start``."""
+    return [
+        (ROWS_TRAILER, str(totals.rows)),
+        (FRAMES_TRAILER, str(totals.frames)),
+        (CRC_TRAILER, f"{totals.crc32c:08x}"),
+        (FROM_TRAILER, str(start)),
+    ]
+
+
+def ended(dataset: Dataset, reader: Reader, start: int) -> None:
+    """The stream from frame ``start`` has ended cleanly: the kernel, or over gRPC its library, has its last byte. See
+    ``places``.
+    """
+    partition = dataset.partition(reader.partition)
+    if reader.name is None and partition.state is PartitionState.SEALED:
+        partition.passed(start, time.monotonic())
+
+
+def check_start(partition: Partition, start: int) -> None:
+    """A sealed partition has a frame ``start``, or ends just before it.
+
+    Raises:
+        InvalidRequest: it has fewer frames.
+    """
+    frames = partition.totals.frames
+    if start > frames:
+        raise InvalidRequest(
+            f"dataset {partition.dataset!r} partition {partition.index} has {frames} frames: there is nothing to "
+            f"read on from {start}",
+            dataset=partition.dataset,
+            partition=partition.index,
+        )
+
+
+class Reads:
+    """Reads partitions, for both lanes; see the module's text.
+
+    Args:
+        schema_seconds: how long a reader waits for a schema that no producer has sent.
+        resume_seconds: how long a reader with a name keeps its place when its connection has ended.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        waits: Waits,
+        delivery: Delivery,
+        counters: Counters,
+        *,
+        schema_seconds: float,
+        resume_seconds: float,
+    ) -> None:
+        self.delivery = delivery
+        self.budget = catalogue.budget
+        self._disk = catalogue.disk
+        self._waits = waits
+        self._counters = counters
+        self._schema_seconds = schema_seconds
+        self._resume_seconds = resume_seconds
+
+    async def schema_of(self, dataset: Dataset, reader: Reader) -> SchemaMessage:
+        """The dataset's schema, waiting for its first producer if nobody has said it.
+
+        Raises:
+            Unavailable: nobody has sent one within ``schema_seconds``.
+        """
+        if dataset.schema is not None:
+            return dataset.schema
+        seconds = self._schema_seconds
+        try:
+            with self._waits.enter(
+                "producer",
+                dataset=reader.dataset,
+                partition=reader.partition,
+                peer=reader.peer,
+                deadline_seconds=seconds,
+            ):
+                async with asyncio.timeout(seconds):
+                    return await dataset.described()
+        except TimeoutError:
+            raise Unavailable(
+                f"dataset {dataset.name!r} has no schema yet: no producer has come within {seconds} s; "
+                "start a producer, or create the dataset with its schema",
+                dataset=dataset.name,
+            ) from None
+
+    async def read(
+        self, dataset: Dataset, reader: Reader, start: int, *, run_bytes: int = 0
+    ) -> AsyncGenerator[Run, None]:
+        """See the module's text. Close the generator to leave; cancelling it is safe at each step.
+
+        Raises:
+            Released: retention has let frame ``start`` go, or a later one before this reader came for it.
+            InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
+            FlightShuffleError: the partition failed or was dropped.
+        """
+        partition = dataset.partition(reader.partition)
+        dataset.want(reader.partition)
+        subscription, epoch = partition.subscribe(start), partition.epoch
+        with self.delivery.reading(subscription, reader), self._place(dataset, reader, subscription):
+            waiting: deque[Message] = deque()
+            told = partial(self._corruption_told, dataset, partition, epoch)
+            back = ReadBack(
+                reader,
+                subscription,
+                waiting,
+                budget=self.budget,
+                threads=self._disk.io_threads,
+                waits=self._waits,
+                counted=self._counters.frame_read_back,
+            )
+            cursor = _Cursor(self._counters, dataset, subscription, waiting, back)
+            run = Run(back, partition, told)
+            try:
+                while True:
+                    with told():
+                        cursor.take(run, run_bytes)
+                        if not run and cursor.waiting:
+                            run.append(await cursor.fetch())
+                    back.drop_kept()
+                    if run:
+                        back.read_ahead()
+                        yield run
+                        reader.pace.took(sum(outgoing.message.size_bytes for outgoing in run))
+                        back.let_go(run.clear)
+                    elif cursor.ended:
+                        check_start(partition, start)
+                        return
+                    else:
+                        with self._waits.enter(
+                            "producer" if dataset.puller is None else "source",
+                            dataset=reader.dataset,
+                            partition=reader.partition,
+                            peer=reader.peer,
+                        ):
+                            await subscription.wait()
+            except Gone as gone:
+                raise partition.released(gone) from None
+            finally:
+                back.close()
+                reader.pace.on_stall = None  # a circle would keep the frames of a partition that is released
+
+    @contextmanager
+    def _corruption_told(self, dataset: Dataset, partition: Partition, epoch: int) -> Iterator[None]:
+        """A frame that does not come back from disk fails its partition, and the error says which that is."""
+        try:
+            yield
+        except CorruptFrame as corrupt:
+            raise frame_lost(self._disk.disposal, dataset, partition, epoch, corrupt).fresh() from corrupt
+
+    @contextmanager
+    def _place(self, dataset: Dataset, reader: Reader, subscription: Subscription[Frame]) -> Iterator[None]:
+        """The place of a reader that has a name, where that counts."""
+        if reader.name is None or dataset.retention.readers is None:
+            yield
+            return
+        places = dataset.partition(reader.partition).places
+        places.take(reader.name, subscription, time.monotonic())
+        try:
+            yield
+        finally:
+            places.leave(reader.name, subscription, time.monotonic() + self._resume_seconds)
+
+
+class _Cursor:
+    """What one reader has been given so far, and what it takes next."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        dataset: Dataset,
+        subscription: Subscription[Frame],
+        waiting: deque[Message],
+        back: ReadBack,
+    ) -> None:
+        self.waiting = waiting  # taken from the subscription, their bytes not yet at hand
+        self.ended = False
+        self._counters = counters
+        self._dataset = dataset
+        self._subscription = subscription
+        self._back = back
+        self._sent = NO_DICTIONARIES
+
+    def take(self, run: Run, run_bytes: int) -> None:
+        """Add the messages that can be had now, no more once the run has ``run_bytes``; maybe none."""
+        size_bytes = 0
+        while not run or size_bytes < run_bytes:
+            if not self.waiting and not self._next_frame():
+                return
+            message = self.waiting[0]
+            at_once = self._back.next_nowait(message)
+            if at_once is None:
+                return
+            size_bytes += message.size_bytes
+            run.append(self._outgoing(*at_once))
+
+    async def fetch(self) -> Outgoing:
+        """The message that comes next, as soon as its bytes and room for them can be had."""
+        return self._outgoing(*await self._back.next_to_send(self.waiting[0]))
+
+    def _next_frame(self) -> bool:
+        """Take the next frame and the dictionaries that it needs; False if there is none now."""
+        if self.ended:
+            return False
+        try:
+            frame = self._subscription.next_nowait()
+        except WouldBlock:
+            return False
+        except EndOfQueue:
+            self.ended = True
+            return False
+        self.waiting += (*missing_messages(self._sent, frame.dictionaries), frame)
+        self._sent = frame.dictionaries
+        self._dataset.touch()
+        self._counters.frame_out(frame)
+        return True
+
+    def _outgoing(self, payload: Payload, room: Reservation) -> Outgoing:
+        return Outgoing(self.waiting.popleft(), payload, room)

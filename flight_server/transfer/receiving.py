@@ -1,0 +1,380 @@
+"""Writing: what a DoPut's messages become.
+
+Guarantee: nothing is stored before it was checked (``decoder``), counted and admitted (``admission``);
+and a producer that breaks off, is refused or commits other totals than arrived leaves nothing behind:
+its partition fails, or its attempt is discarded.
+
+Broken off or ended
+    gRPC's asyncio API reports both as the end of the requests, and the cancellation that tells them
+    apart comes later. So a put that is not ended by a commit is not sealed before one more operation
+    on the call has succeeded (:meth:`PutAnswers.confirm_end`).
+
+Decoding
+    What is large or compressed is decoded in a thread, and counted in the account of arrivals as what
+    it decodes to, so that many producers' batches are never decompressed beyond the budget. What the
+    decoder keeps of compressed dictionaries is counted until the put ends.
+
+Checksums
+    The frame's own checksum is computed once, when it is decoded, and is the one that its client's is compared
+    with, where the client sends one (see ``put_framing``). A commit may name the ``running_crc32c`` of all
+    messages before it, which a client of the gRPC lane can compute, too.
+
+Answers
+    A commit is answered with its totals. Where no commit is in use, each message's app_metadata is
+    echoed, as Arrow's integration tests expect. Messages without a header are not stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.datasets import Counters
+from flight_server.frames import Accepted, Checked, FrameBuilder, FrameDecoder, Inspected, SchemaMessage
+from flight_server.memory import Reservation
+from flight_server.protocol import (
+    BadFrame,
+    Commit,
+    Conflict,
+    DamagedMessage,
+    FlightShuffleError,
+    InvalidRequest,
+    Kind,
+    MessageKind,
+    ProducerFailed,
+    PutCommand,
+    check_dataset_name,
+    check_few_fields,
+    dump_json,
+    locate,
+    parse_partition,
+)
+from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
+from flight_server.tiering import Admission, Durability
+
+from .producers import Producer
+from .request_limits import check_size
+from .sinks import AttemptSink, Sink, StreamSink
+
+
+class PutAnswers(Protocol):
+    """The way back to the client, and what it says beside the messages."""
+
+    @property
+    def checksum(self) -> int | None:
+        """What the client has sent with the message that came last: its ``sent_crc32c``, and at the end of a put the
+        ``running_crc32c`` of all. None if it sends none.
+        """
+
+    def put(self, metadata: bytes) -> None:
+        """Send a PutResult with this app_metadata. Never waits."""
+
+    async def confirm_end(self) -> None:
+        """Return only if the client has ended its requests itself, and its call has not broken off."""
+
+
+def parse_path(path: list[bytes]) -> tuple[str, int | None]:
+    """Dataset and partition of a PATH descriptor; partition None when it was not named.
+
+    Raises:
+        InvalidRequest: no element, more than two, or an illegal one.
+    """
+    if not 1 <= len(path) <= 2:
+        raise InvalidRequest(
+            f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"
+        )
+    try:
+        parts = [part.decode() for part in path]
+    except UnicodeDecodeError:
+        raise InvalidRequest("a PATH descriptor must be UTF-8 text") from None
+    return check_dataset_name(parts[0]), parse_partition(parts[1]) if len(parts) == 2 else None
+
+
+def parse_descriptor(data: bytes) -> PutCommand:
+    """What a descriptor says.
+
+    Raises:
+        InvalidRequest: it is not a descriptor, or says nothing sensible.
+    """
+    check_few_fields(data, "FlightDescriptor")
+    try:
+        descriptor = flight.FlightDescriptor.deserialize(data)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidRequest(f"the descriptor is not a FlightDescriptor: {error}") from None
+    if descriptor.descriptor_type is flight.DescriptorType.PATH:
+        dataset, partition = parse_path(descriptor.path)
+        return PutCommand(dataset, partition)
+    if descriptor.descriptor_type is flight.DescriptorType.CMD:
+        return PutCommand.parse(descriptor.command)
+    raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
+
+
+class PutReceiver:
+    """Takes puts, from both lanes; see the module's text.
+
+    Args:
+        full_validation: check every offset and text of a batch, not only its shape.
+        idle_seconds, stall_seconds: see :class:`~flight_server.transfer.Producer`.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        durability: Durability,
+        counters: Counters,
+        *,
+        max_message_bytes: int,
+        max_schema_bytes: int,
+        full_validation: bool,
+        idle_seconds: float | None,
+        stall_seconds: float,
+    ) -> None:
+        self.admission = admission
+        self.durability = durability
+        self.counters = counters
+        self.max_message_bytes = max_message_bytes
+        self._max_schema_bytes = max_schema_bytes
+        self._full_validation = full_validation
+        self._idle_seconds = idle_seconds
+        self._stall_seconds = stall_seconds
+
+    def producer(self, peer: str) -> Producer:
+        """A client that begins a put now."""
+        return Producer(
+            self.admission, peer, idle_seconds=self._idle_seconds, stall_seconds=self._stall_seconds
+        )
+
+    def decoder(self) -> FrameDecoder:
+        """For the messages of one put."""
+        return FrameDecoder(
+            max_message_bytes=self.max_message_bytes,
+            full_validation=self._full_validation,
+            max_schema_bytes=self._max_schema_bytes,
+        )
+
+    async def receive(self, messages: AsyncIterator[bytes], producer: Producer, answers: PutAnswers) -> None:
+        """Take one put from its first message to its end.
+
+        Args:
+            messages: FlightData as it came; its end may be the client's, or that of a broken call.
+            producer: the client; it is told of the put's command.
+            answers: tells which of the two it was, and takes the answers.
+
+        Raises:
+            FlightShuffleError: the put was refused or failed; nothing of it is left.
+        """
+        put = _Put(self, producer, answers)
+        try:
+            async for message in messages:
+                await put.take(message)
+                del message  # while the next one is awaited, only its frame may hold it
+            await put.end()
+        except FlightShuffleError as error:
+            put.abort(error)
+            raise
+        except BaseException:
+            # The client broke off (cancellation) or this is a bug; readers learn what it means for them.
+            put.abort(None)
+            raise
+
+
+class _Put:
+    def __init__(self, receiver: PutReceiver, producer: Producer, answers: PutAnswers) -> None:
+        self._receiver = receiver
+        self._admission = receiver.admission
+        self._durability = receiver.durability
+        self._catalogue = receiver.durability.catalogue
+        self._producer = producer
+        self._peer = producer.peer
+        self._answers = answers
+        self._decoder = receiver.decoder()
+        self._command: PutCommand | None = None
+        self._sink: Sink | None = None
+        self._builder: FrameBuilder | None = None  # from the schema on, as the sink
+        self._running_crc32c = 0  # of all messages so far
+        self._commit_seen = False
+        self._schema_room: Reservation | None = None
+        receiver.counters.puts += 1
+
+    async def take(self, message: bytes) -> None:
+        if self._command is None:
+            self._check_first(message)
+            descriptor = bytes(locate(message).descriptor)
+            if not descriptor:
+                raise InvalidRequest("the first message of a put must carry the descriptor of its dataset")
+            check_size(len(descriptor), f"the descriptor of a put from {self._peer}")
+            self._command = self._producer.command = parse_descriptor(descriptor)
+        try:
+            inspected = self._decoder.inspect(message)
+            accepted = await self._decode(inspected, len(message))
+        except (BadFrame, DamagedMessage) as bad:
+            kind = type(bad) if self._is_whole(message) else DamagedMessage
+            raise kind(
+                f"{self._where()}: {bad.message}",
+                **bad.detail,
+                dataset=self._command.dataset,
+                producer=self._command.producer,
+            ) from None
+        before = self._running_crc32c
+        self._running_crc32c = running_crc32c(before, accepted.sent_crc32c)
+        if accepted.schema is not None:
+            dataset = self._command.dataset
+            schema = self._catalogue.schemas.hold(accepted.schema, dataset)
+            self._sink = self._open(self._command, schema)
+            self._builder = FrameBuilder(self._catalogue.budget.metadata, dataset)
+            return
+        if accepted.kind is MessageKind.NONE:
+            await self._metadata_only(accepted.metadata, before)
+            return
+        assert self._sink is not None
+        if self._commit_seen:
+            raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
+        checked = Checked(message, accepted)
+        reservation = await self._admission.admit(
+            checked.kept_bytes,
+            dataset=self._command.dataset,
+            partition=self._command.partition,
+            peer=self._peer,
+        )
+        self._keep(self._sink, checked, reservation)
+
+    async def _decode(self, inspected: Inspected, size_bytes: int) -> Accepted:
+        """Decode in the loop what is quickly done, and the rest in a thread. Cancelling is safe."""
+        assert self._command is not None
+        if inspected.kind is MessageKind.SCHEMA and self._schema_room is None:
+            # The decoder has it as Arrow's object until the put ends.
+            measure = self._decoder.measure
+            size = (
+                await asyncio.to_thread(measure, inspected.parts)
+                if inspected.costly
+                else measure(inspected.parts)
+            )
+            self._schema_room = self._catalogue.schemas.room(size.object_bytes, self._command.dataset)
+        if not inspected.costly:
+            return self._decoder.decode(inspected, self._answers.checksum)
+        room = await self._admission.arrival(
+            max(size_bytes, inspected.decoded_bytes),
+            dataset=self._command.dataset,
+            partition=self._command.partition,
+            peer=self._peer,
+        )
+        return await asyncio.to_thread(_decode, self._decoder, inspected, self._answers.checksum, room)
+
+    async def end(self) -> None:
+        if not self._commit_seen:
+            await self._answers.confirm_end()
+        self._decoder.end()
+        if self._command is None:
+            raise InvalidRequest(
+                "the put ended before its first message, which carries descriptor and schema"
+            )
+        if self._sink is None:
+            raise InvalidRequest(f"{self._where()}: the put ended before its schema")
+        self._compare(self._answers.checksum, self._running_crc32c)
+        await self._sink.end()
+
+    def abort(self, error: FlightShuffleError | None) -> None:
+        self._decoder.end()
+        if self._sink is None or self._command is None:
+            return
+        reason = error.message if error is not None else "its producer broke off"
+        self._sink.abort(
+            ProducerFailed(
+                f"{self._where()} failed: {reason}. Nothing of it was kept; write it again",
+                dataset=self._command.dataset,
+                partition=self._command.partition or 0,
+                producer=self._command.producer,
+            )
+        )
+
+    def _where(self) -> str:
+        return str(self._producer)
+
+    def _open(self, command: PutCommand, schema: SchemaMessage) -> Sink:
+        self._catalogue.check_open()
+        if command.mode != "overwrite":
+            known = self._catalogue.get(command.dataset)
+            if known is not None and known.kind is Kind.SHUFFLE:
+                if command.generation is not None:
+                    self._catalogue.find(command.dataset, command.generation)
+                return AttemptSink(self._durability, command, known, schema)
+            if known is not None and known.kind is not Kind.STREAM:
+                raise Conflict(
+                    f"dataset {known.name!r} is of kind {known.kind.value!r}, which nobody puts into; "
+                    "choose another name",
+                    dataset=known.name,
+                )
+            if known is None and command.producer not in (None, 0):
+                self._catalogue.find(command.dataset)
+        return StreamSink(self._durability, command, schema)
+
+    def _check_first(self, message: bytes) -> None:
+        """Compare the first message, which says whose it is, before any of it is believed."""
+        if not self._is_whole(message):
+            raise DamagedMessage(
+                f"the first message of a put from {self._peer} was damaged on its way; write it again"
+            )
+
+    def _is_whole(self, message: bytes) -> bool:
+        said = self._answers.checksum
+        if said is None:
+            return True
+        try:
+            parts = locate(message)
+        except BadFrame:
+            return False
+        checksum = message_crc32c(parts.header, parts.body)
+        return said == sent_crc32c(checksum, parts.metadata, parts.descriptor)
+
+    def _compare(self, said: int | None, arrived: int) -> None:
+        """All messages so far are those that the client has sent."""
+        if said is not None and said != arrived:
+            raise DamagedMessage(
+                f"{self._where()}: what arrived has checksum {arrived:08x}, and {said:08x} was sent; nothing of it "
+                "was kept, write it again",
+                dataset=self._command.dataset if self._command is not None else None,
+                producer=self._command.producer if self._command is not None else None,
+            )
+
+    async def _metadata_only(self, metadata: bytes, before: int) -> None:
+        assert self._command is not None
+        check_size(len(metadata), f"{self._where()}: a message without a batch")
+        if self._sink is not None and self._command.attempt is not None:
+            if self._commit_seen:
+                raise Conflict(f"{self._where()}: a second commit came", dataset=self._command.dataset)
+            self._commit_seen = True
+            try:
+                totals = Commit.parse(metadata)
+            except InvalidRequest as bad:
+                raise InvalidRequest(
+                    f"{self._where()}: {bad.message}", dataset=self._command.dataset
+                ) from None
+            self._compare(totals.crc32c, before)
+            self._answers.put(dump_json(await self._sink.commit(totals)))
+        elif metadata:
+            self._answers.put(metadata)
+
+    def _keep(self, sink: Sink, checked: Checked, reservation: Reservation) -> None:
+        """Store a message that was checked and admitted. No await: it is kept or it is not."""
+        assert self._builder is not None
+        frame = self._builder.add(checked, reservation)
+        if frame is None:
+            return
+        metadata = checked.accepted.metadata
+        sink.publish(sink.place(metadata), frame)
+        self._receiver.counters.frame_in(frame)
+        sink.dataset.touch()
+        if metadata and self._command is not None and self._command.attempt is None:
+            self._answers.put(metadata)
+
+
+def _decode(decoder: FrameDecoder, inspected: Inspected, said: int | None, room: Reservation) -> Accepted:
+    """In a thread. Holds the room for as long as it runs, also when nobody waits for it any more."""
+    try:
+        return decoder.decode(inspected, said)
+    finally:
+        room.free()

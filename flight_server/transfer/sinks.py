@@ -1,0 +1,276 @@
+"""Where a put's frames go: the one partition of a stream's producer, or a shuffle producer's attempt.
+
+A *stream* partition is readable frame by frame. Its clean end seals it; with ``producer`` and
+``attempt`` in the descriptor the end must be a commit message, because a client library may end a
+stream cleanly that its user never finished. A put into a name that exists is refused; with
+``overwrite`` the new generation takes the name when it is sealed, and until then, or if it fails, the
+old one stays. Of several overwrites the one that is sealed last has the name; one that says which
+``generation`` it replaces is refused if the name leads to another one by then.
+
+A *shuffle* attempt gathers frames for any partition, and counts only once it has committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+from flight_server.datasets import Attempt, Dataset, Partition
+from flight_server.frames import Frame, SchemaMessage
+from flight_server.protocol import (
+    Commit,
+    Conflict,
+    CreateRequest,
+    FlightShuffleError,
+    InvalidRequest,
+    Kind,
+    ProducerFailed,
+    PutCommand,
+    parse_partition,
+)
+from flight_server.tiering import Durability
+
+FAILED_LEASE_SECONDS = 300.0
+
+
+class Sink(Protocol):
+    """Where a put's frames go."""
+
+    dataset: Dataset
+
+    def place(self, metadata: bytes) -> int:
+        """The partition of a batch with this app_metadata."""
+
+    def publish(self, partition: int, frame: Frame) -> None:
+        """Keep a frame."""
+
+    async def commit(self, totals: Commit) -> dict[str, Any]:
+        """The producer says that it has sent everything; the answer for it."""
+
+    async def end(self) -> None:
+        """The producer's stream has ended cleanly."""
+
+    def abort(self, cause: FlightShuffleError) -> None:
+        """The producer has failed, at any time before ``end`` has returned. Twice is fine."""
+
+
+class StreamSink:
+    """The one producer of one partition."""
+
+    def __init__(self, durability: Durability, command: PutCommand, schema: SchemaMessage) -> None:
+        self._durability = durability
+        self._overwrites = command.mode == "overwrite"
+        self._replaces = command.generation if self._overwrites else None
+        self._must_commit = command.attempt is not None
+        self._committed = False
+        self._rows = 0
+        self._frames = 0
+        index = command.partition or 0
+        self.dataset = self._find(command, schema, index)
+        # A put that is refused must not leave its schema behind.
+        self.dataset.check_schema(schema)
+        self._partition: Partition = self.dataset.begin_stream(index)
+        self.dataset.describe(schema)
+
+    def _find(self, command: PutCommand, schema: SchemaMessage, index: int) -> Dataset:
+        catalogue = self._durability.catalogue
+        request = CreateRequest(command.dataset)
+        if command.mode == "overwrite":
+            catalogue.check_open()
+            if index:
+                raise InvalidRequest("overwrite replaces a whole dataset: it writes partition 0 and no other")
+            if command.generation is not None:
+                catalogue.find(command.dataset, command.generation)  # overwrite this one and no other
+            old = catalogue.get(command.dataset)
+            if old is not None:
+                # What was asked for when the name was created goes on; but one put writes one partition.
+                request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
+            dataset = catalogue.prepare(request, schema)
+            if old is None or (old.failure is not None and not (old.files and old.files.committed)):
+                catalogue.install(dataset)
+            return dataset
+        existing = catalogue.get(command.dataset)
+        if command.generation is not None:
+            return catalogue.find(command.dataset, command.generation)
+        if existing is None:
+            if index:
+                raise InvalidRequest(
+                    f"dataset {command.dataset!r} does not exist: create it with the number of its partitions "
+                    f"before putting partition {index}",
+                    dataset=command.dataset,
+                )
+            return catalogue.create(request, schema)[0]
+        if existing.partition_count == 1 and existing.failure is not None:
+            # What failed frees its name. A new generation: nobody may read on in other data.
+            existing.partition(index)
+            return catalogue.create(existing.request(), schema)[0]
+        return existing
+
+    def place(self, metadata: bytes) -> int:
+        return self._partition.index
+
+    def publish(self, partition: int, frame: Frame) -> None:
+        self._partition.publish(frame)
+        self._rows += frame.rows
+        self._frames += 1
+
+    async def commit(self, totals: Commit) -> dict[str, Any]:
+        if totals != Commit(self._rows, self._frames):
+            raise InvalidRequest(
+                f"dataset {self.dataset.name!r} partition {self._partition.index}: the commit says {totals.rows} "
+                f"rows in {totals.frames} frames, but {self._rows} rows in {self._frames} frames arrived; write "
+                "it again",
+                dataset=self.dataset.name,
+                partition=self._partition.index,
+            )
+        await self._seal()
+        self._committed = True
+        totals_now = self._partition.totals
+        return {
+            "committed": True,
+            "rows": totals_now.rows,
+            "bytes": totals_now.bytes,
+            "generation": self.dataset.generation,
+        }
+
+    async def end(self) -> None:
+        if self._committed:
+            return
+        if self._must_commit:
+            raise ProducerFailed(
+                f"dataset {self.dataset.name!r} partition {self._partition.index}: the producer ended without its "
+                "commit message",
+                dataset=self.dataset.name,
+                partition=self._partition.index,
+            )
+        await self._seal()
+
+    async def _seal(self) -> None:
+        if self.dataset.durable:
+            index = self._partition.index
+            await self._durability.persist(self.dataset, [index], self._finish, self._check_name)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._check_name()
+        self.dataset.end_stream(self._partition)
+        if self._overwrites:
+            self._durability.catalogue.install(self.dataset)
+
+    def _check_name(self) -> None:
+        """An overwrite can take the name now.
+
+        Raises:
+            Conflict: another generation than the one that it replaces has it.
+        """
+        current = self._durability.catalogue.get(self.dataset.name)
+        if not self._overwrites or current is self.dataset:
+            return
+        now = "gone" if current is None else f"at generation {current.generation}"
+        if self._replaces is not None and (current is None or current.generation != self._replaces):
+            raise Conflict(
+                f"dataset {self.dataset.name!r}: generation {self._replaces} was to be overwritten, but the dataset "
+                f"is {now} now; read that one and write again",
+                dataset=self.dataset.name,
+            )
+        if self.dataset.files is not None and self.dataset.files.forgotten:
+            raise Conflict(
+                f"dataset {self.dataset.name!r}: generation {self.dataset.generation} was replaced while it was "
+                f"written, and the dataset is {now} now; write it again",
+                dataset=self.dataset.name,
+            )
+
+    def abort(self, cause: FlightShuffleError) -> None:
+        if self._partition.failure is None and not self._committed:
+            self._partition.fail(cause)
+            if self.dataset.partition_count == 1:
+                # Its name stays for a while, so that readers learn why, and is free for the next put.
+                self.dataset.lease_seconds = FAILED_LEASE_SECONDS
+                self.dataset.touch()
+
+
+class AttemptSink:
+    """One attempt of one shuffle producer."""
+
+    def __init__(
+        self, durability: Durability, command: PutCommand, dataset: Dataset, schema: SchemaMessage
+    ) -> None:
+        if command.producer is None or command.attempt is None:
+            raise InvalidRequest(
+                f"dataset {dataset.name!r} is a shuffle: put with "
+                '{"dataset": …, "producer": task index, "attempt": id of this try}',
+                dataset=dataset.name,
+            )
+        if command.partition is not None:
+            raise InvalidRequest(
+                f"dataset {dataset.name!r} producer {command.producer} attempt {command.attempt}: a shuffle's "
+                "partition is each batch's app_metadata, not a part of the descriptor",
+                dataset=dataset.name,
+            )
+        self._durability = durability
+        self.dataset = dataset
+        dataset.check_schema(schema)
+        self._attempt: Attempt = dataset.begin_attempt(command.producer, command.attempt)
+        dataset.describe(schema)
+        self._committed = False
+
+    def place(self, metadata: bytes) -> int:
+        try:
+            index = parse_partition(metadata.decode("ascii", "backslashreplace"))
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                f"{self._attempt}: each batch's app_metadata must be its partition; {error.message}",
+                dataset=self.dataset.name,
+            ) from None
+        if index >= self.dataset.partition_count:
+            raise InvalidRequest(
+                f"{self._attempt}: a batch is for partition {index}, but there are partitions 0 to "
+                f"{self.dataset.partition_count - 1}",
+                dataset=self.dataset.name,
+                partition=index,
+            )
+        return index
+
+    def publish(self, partition: int, frame: Frame) -> None:
+        self._attempt.publish(partition, frame)
+
+    async def commit(self, totals: Commit) -> dict[str, Any]:
+        answer = {
+            "committed": True,
+            "rows": self._attempt.rows,
+            "bytes": self._attempt.total_bytes,
+            "generation": self.dataset.generation,
+        }
+        complete = self.dataset.commit(self._attempt, totals)
+        self._committed = True
+        if complete:
+            await seal(self._durability, self.dataset, None)
+        return answer
+
+    async def end(self) -> None:
+        if not self._committed:
+            raise ProducerFailed(
+                f"{self._attempt}: the producer ended without its commit message; nothing of it was kept",
+                dataset=self.dataset.name,
+                producer=self._attempt.producer,
+            )
+
+    def abort(self, cause: FlightShuffleError) -> None:
+        if not self._committed:
+            self.dataset.attempts.discard(self._attempt)
+
+
+async def seal(durability: Durability, dataset: Dataset, attempts: dict[int, str] | None) -> None:
+    """Seal a shuffle with its accepted attempts; if it is durable, when it is on disk.
+
+    Raises:
+        Conflict: see :meth:`Dataset.accept`; nothing was changed.
+        Unavailable: the disk does not take it; seal again with the same attempts.
+    """
+    dataset.accept(attempts)
+    if dataset.durable and not dataset.sealed:
+        await durability.persist(dataset, range(dataset.partition_count), dataset.close)
+    else:
+        dataset.close()
+    dataset.touch()

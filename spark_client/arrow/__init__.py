@@ -1,0 +1,22 @@
+"""Arrays in, arrays out: coalescing, sorting, sizes, types."""
+
+from .buffers import offsets, values, view
+from .coalescer import Coalescer
+from .own_memory import Lent, own, own_dictionaries
+from .row_picking import Picker
+from .sizes import batch_row_bits, has_dictionary
+from .types import Declared
+
+__all__ = [
+    "Coalescer",
+    "Declared",
+    "Lent",
+    "Picker",
+    "batch_row_bits",
+    "has_dictionary",
+    "offsets",
+    "own",
+    "own_dictionaries",
+    "values",
+    "view",
+]

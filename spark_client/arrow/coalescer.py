@@ -1,0 +1,305 @@
+"""Rows of many small batches become few large frames, one partition each, in bounded memory.
+
+A `Coalescer` takes record batches with the partition of each row, and gives back `(partition, frame)`
+pairs: record batches whose rows are all of one partition, in the order in which they came in, each row
+once. After `finish` every row has been given back. It neither waits nor writes: it is arrays in, arrays
+out.
+
+    coalescer = Coalescer(schema, partitions=200)
+    for batch in batches:
+        for partition, frame in coalescer.add(batch, partition_ids(batch, keys, 200)):
+            send(partition, frame)
+    for partition, frame in coalescer.finish():
+        send(partition, frame)
+
+How
+    Batches are kept as they come, without a copy, until there are enough of them; their memory must not change
+    meanwhile (see :mod:`spark_client.arrow.own_memory`). Then their partition ids
+    are sorted once (a stable radix sort), and the rows are copied out partition by partition. A partition
+    that has less than a whole frame is kept: its rows, already sorted, are the first batch of the next
+    round. With one partition nothing is sorted and frames are slices of the batches put end to end.
+
+Sizes of frames
+    A frame's size is that of its rows in buffers of their own, without dictionaries, which travel in
+    messages of their own. A partition with at least `target_frame_bytes` is cut evenly into frames of
+    between one and two targets. No frame is above `max_frame_bytes`, unless it is a single row. Smaller
+    frames appear at the end, and when the budget does not allow to wait for more: then the largest
+    partitions go first, until half of the budget is free. So many partitions of equal size get frames of
+    about `budget_bytes / partitions`: 1,000 partitions need a budget of 1 GiB for frames near 1 MiB.
+
+Memory
+    `buffered_bytes` is what is held between calls, and never exceeds `budget_bytes`. It counts each
+    allocation that buffered rows keep alive, whole and once (a slice is copied if keeping it would hold over
+    an eighth more than its rows), and for each row the working room that sorting will need. The peak, while
+    frames are taken, is
+
+        2 * budget_bytes + one frame + the batch being added
+
+    because a round copies what it has buffered, and lets go of the original before it copies again.
+    A single row, or the dictionaries of a single batch, above half of the budget add twice their size.
+    A frame shares nothing with the coalescer but dictionaries: it may be kept or dropped as the caller
+    likes. (With one partition, frames are slices, and share the copy with their neighbours.)
+
+Dictionaries
+    Batches with different dictionaries are given a common one. Where the index type is too small for it,
+    they are not put together: frames are then smaller, and each has a dictionary that fits. When the
+    dictionaries take more than half of the budget, nothing is kept for the next round, so that a common
+    dictionary does not grow without bound.
+
+Rows without columns, and batches without rows
+    Only counts are kept for a schema without columns: each partition gets one frame, at the end.
+    A batch without rows changes nothing; a partition without rows gets no frame.
+
+Use
+    The frames of one call must all be taken before the next call: they are made while they are taken.
+    An error while they are taken (out of memory, above all) leaves the coalescer unusable, never
+    incomplete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .sizes import check_type, has_dictionary, held_buffers, held_dictionaries, own_bytes
+from .sorted_rows import WORKING_BYTES_PER_ROW, SortedRows
+
+MIB = 1024 * 1024
+
+Frames = Iterator[tuple[int, pa.RecordBatch]]
+
+
+class Coalescer:
+    """Gathers rows by partition into frames; see the module for what it guarantees.
+
+    TypeError: the schema has a type whose rows cannot be moved one by one (views, unions, run-end
+    encoding). ValueError: a number that is not positive, or a `max_frame_bytes` below the target.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        partitions: int,
+        *,
+        budget_bytes: int = 128 * MIB,
+        target_frame_bytes: int = 2 * MIB,
+        max_frame_bytes: int = 3 * MIB,
+    ) -> None:
+        if partitions < 1 or target_frame_bytes < 1 or budget_bytes < 1:
+            raise ValueError("the number of partitions, the target and the budget must be positive")
+        if max_frame_bytes < target_frame_bytes:
+            raise ValueError(f"max_frame_bytes={max_frame_bytes} is below {target_frame_bytes=}")
+        for field in schema:
+            check_type(field.type, field.name)
+        self.schema = schema
+        self.partitions = partitions
+        self.budget_bytes = budget_bytes
+        self._target_bytes = target_frame_bytes
+        self._max_bytes = max_frame_bytes
+        self._has_dictionaries = any(has_dictionary(field.type) for field in schema)
+        # Two frames' worth for each partition fills frames well; more would only hold memory.
+        self._round_bytes = min(budget_bytes // 2, 2 * target_frame_bytes * partitions)
+        self._id_type = np.dtype(_smallest_unsigned(partitions))
+        self._row_bytes = WORKING_BYTES_PER_ROW + self._id_type.itemsize
+        self._rows = np.zeros(partitions, np.int64)
+        self._kept: pa.RecordBatch | None = None
+        self._kept_rows = np.zeros(partitions, np.int64)
+        self._kept_bytes = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_ids: list[NDArray[Any]] = []
+        self._pending_bytes = 0
+        self._held: dict[int, int] = {}
+        self._state = "ready"
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is held for rows that have not been given back, as the module's docstring counts it."""
+        return self._kept_bytes + self._pending_bytes
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """How many rows each partition has got so far."""
+        return self._rows.copy()
+
+    def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None) -> Frames:
+        """Take the batch in; iterate over the result to get the frames that are due now, often none.
+
+        `ids` is the partition of each row, any integer type; it may be left out when there is one
+        partition.
+
+        ValueError: the schema is another one, or `ids` are not one partition for each row.
+        RuntimeError: the frames of an earlier call were not all taken, or it is finished.
+        """
+        self._check_ready()
+        if not batch.schema.equals(self.schema):
+            raise ValueError(f"the batch has another schema: {_difference(self.schema, batch.schema)}")
+        checked = self._check_ids(ids, batch.num_rows)
+        self._rows += np.bincount(checked, minlength=self.partitions)
+        return self._run(self._add(batch, checked), after="ready")
+
+    def finish(self) -> Frames:
+        """Iterate over the result to get all rows that are left; nothing can be added afterwards.
+
+        RuntimeError: the frames of an earlier call were not all taken, or it is finished already.
+        """
+        self._check_ready()
+        frames = self._gather(everything=True) if self.schema.names else self._bare_rows()
+        return self._run(frames, after="finished")
+
+    def _add(self, batch: pa.RecordBatch, ids: NDArray[Any]) -> Frames:
+        if not batch.num_rows or not batch.num_columns:
+            return
+        pieces = list(self._pieces(batch))
+        start = 0
+        for piece in pieces:
+            piece_ids = ids[start : start + piece.num_rows]
+            start += piece.num_rows
+            if self._pending and self._pending_bytes + self._cost_bytes(piece) > self._round_bytes:
+                yield from self._gather()
+            # Pieces of a large batch go on at once, so that none keeps all of it alive.
+            self._hold(piece, piece_ids, passing=len(pieces) > 1)
+            if len(pieces) > 1 or self._pending_bytes >= self._round_bytes:
+                yield from self._gather()
+
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch, halved until each piece fits a round or is a single row."""
+        if batch.num_rows == 1 or self._size_bytes(batch) <= self._round_bytes:
+            yield batch
+        else:
+            half = batch.num_rows // 2
+            yield from self._pieces(batch.slice(0, half))
+            yield from self._pieces(batch.slice(half))
+
+    def _hold(self, batch: pa.RecordBatch, ids: NDArray[Any], *, passing: bool) -> None:
+        held = self._new(held_buffers(batch))
+        if passing:
+            held = {0: self._own_bytes(batch)}
+        elif sum(held.values()) > _most_held_bytes(self._size_bytes(batch)):
+            batch = pa.concat_batches([batch])
+            held = held_buffers(batch)
+        held |= self._new_dictionaries(batch)
+        self._held |= held
+        self._pending.append(batch)
+        self._pending_ids.append(ids)
+        self._pending_bytes += sum(held.values()) + self._row_bytes * batch.num_rows
+
+    def _own_bytes(self, batch: pa.RecordBatch) -> int:
+        return own_bytes(batch) if self._has_dictionaries else int(batch.nbytes)
+
+    def _size_bytes(self, batch: pa.RecordBatch) -> int:
+        return self._own_bytes(batch) + self._row_bytes * int(batch.num_rows)
+
+    def _cost_bytes(self, batch: pa.RecordBatch) -> int:
+        """The most by which holding the batch adds to what is buffered."""
+        return _most_held_bytes(self._size_bytes(batch)) + sum(self._new_dictionaries(batch).values())
+
+    def _new_dictionaries(self, batch: pa.RecordBatch) -> dict[int, int]:
+        return self._new(held_dictionaries(batch)) if self._has_dictionaries else {}
+
+    def _new(self, allocations: dict[int, int]) -> dict[int, int]:
+        return {address: size for address, size in allocations.items() if address not in self._held}
+
+    def _gather(self, *, everything: bool = False) -> Frames:
+        """One round: sort what is buffered, give back whole frames, keep the rest if not `everything`."""
+        batches, ids = self._pending, self._pending_ids
+        if self._kept is not None:
+            batches.insert(0, self._kept)
+            ids.insert(0, np.repeat(np.arange(self.partitions, dtype=self._id_type), self._kept_rows))
+        self._kept, self._kept_bytes = None, 0
+        self._pending, self._pending_ids, self._pending_bytes = [], [], 0
+        self._held = {}
+        if batches:
+            yield from self._sort(batches, ids, everything=everything)
+
+    def _sort(self, batches: list[pa.RecordBatch], ids: list[NDArray[Any]], *, everything: bool) -> Frames:
+        try:
+            rows = SortedRows(batches, ids, self.partitions, self.schema)
+        except pa.ArrowInvalid:
+            if len(batches) == 1:
+                raise
+            half = len(batches) // 2
+            yield from self._sort(batches[:half], ids[:half], everything=True)
+            yield from self._sort(batches[half:], ids[half:], everything=everything)
+            return
+        kept = np.zeros(self.partitions, np.bool_)
+        if not everything:
+            kept = self._choose(rows)
+            self._keep(rows, kept)
+        for partition in np.flatnonzero(~kept & (rows.counts > 0)).tolist():
+            for frame in rows.frames(partition, self._target_bytes, self._max_bytes):
+                yield partition, frame
+
+    def _choose(self, rows: SortedRows) -> NDArray[np.bool_]:
+        """The partitions to keep: the smallest ones below a frame, as many as fit half of the budget."""
+        data_bytes = rows.partition_bytes()
+        costs = data_bytes + rows.counts * self._row_bytes
+        smallest_first = np.argsort(costs, kind="stable")
+        fit = np.cumsum(costs[smallest_first]) <= self.budget_bytes // 2 - rows.fixed_bytes
+        kept = np.zeros(self.partitions, np.bool_)
+        kept[smallest_first[fit]] = True
+        return kept & (data_bytes < self._target_bytes) & (rows.counts > 0)
+
+    def _keep(self, rows: SortedRows, partitions: NDArray[np.bool_]) -> None:
+        if not partitions.any():
+            return
+        self._kept = rows.rows_of(partitions)
+        self._kept_rows = np.where(partitions, rows.counts, 0)
+        self._held = held_buffers(self._kept) | held_dictionaries(self._kept)
+        self._kept_bytes = sum(self._held.values()) + self._row_bytes * self._kept.num_rows
+
+    def _bare_rows(self) -> Frames:
+        """The frames of a schema without columns."""
+        for partition in np.flatnonzero(self._rows).tolist():
+            nothing = pa.StructArray.from_buffers(pa.struct([]), int(self._rows[partition]), [None])
+            frame = pa.RecordBatch.from_struct_array(nothing)
+            yield partition, frame.replace_schema_metadata(self.schema.metadata)
+
+    def _check_ready(self) -> None:
+        if self._state == "finished":
+            raise RuntimeError("this coalescer is finished: make a new one for more rows")
+        if self._state == "taking":
+            raise RuntimeError("the frames of an earlier call were not all taken: iterate over them first")
+
+    def _check_ids(self, ids: NDArray[Any] | None, rows: int) -> NDArray[Any]:
+        if ids is None:
+            if self.partitions > 1:
+                raise ValueError(f"the partition of each row is needed: there are {self.partitions}")
+            return np.zeros(rows, self._id_type)
+        if ids.dtype.kind not in "iu" or ids.shape != (rows,):
+            raise ValueError(f"{rows} rows need as many integers for partitions, not {ids.dtype}{ids.shape}")
+        if rows and not 0 <= ids.min() <= ids.max() < self.partitions:
+            raise ValueError(
+                f"partitions run from 0 to {self.partitions - 1}, ids from {ids.min()} to {ids.max()}"
+            )
+        return ids.astype(self._id_type)
+
+    def _run(self, frames: Frames, *, after: str) -> Frames:
+        self._state = "taking"
+        return self._taken(frames, after)
+
+    def _taken(self, frames: Frames, after: str) -> Frames:
+        yield from frames
+        self._state = after
+
+
+def _most_held_bytes(size_bytes: int) -> int:
+    """What rows of this size may keep alive before they are copied: an eighth is for padding and trims."""
+    return size_bytes + size_bytes // 8
+
+
+def _smallest_unsigned(partitions: int) -> type[np.unsignedinteger[Any]]:
+    # numpy sorts integers of one and two bytes by radix.
+    return np.uint8 if partitions <= 1 << 8 else np.uint16 if partitions <= 1 << 16 else np.uint32
+
+
+def _difference(expected: pa.Schema, actual: pa.Schema) -> str:
+    if expected.names != actual.names:
+        return f"columns {actual.names} instead of {expected.names}"
+    for wanted, field in zip(expected, actual, strict=True):
+        if not field.equals(wanted):
+            return f"the column {field.name!r} is {field} instead of {wanted}"
+    return f"{actual} instead of {expected}"

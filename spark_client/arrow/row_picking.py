@@ -1,0 +1,77 @@
+"""Rows of a record batch picked by position: what a coalescer copies with.
+
+A result owns its buffers and holds its rows only; dictionaries are shared with the batch they came from.
+
+Lists
+    Arrow picks the rows of a list element by element. Lists of fixed-width values without nulls (vectors,
+    above all) are shown to it as byte strings over the same buffers, which it copies a row at a time: about
+    five times faster for vectors of 256 floats.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
+
+from .buffers import offsets
+
+SHORTEST_BYTES = 32
+"""Lists of fewer bytes than this on average are left to Arrow."""
+
+
+class Picker:
+    """Picks rows of `batch`; each result has the batch's schema."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._schema = batch.schema
+        self._as_bytes = [_is_vector(column) for column in batch.columns]
+        columns = [
+            _to_bytes(column) if as_bytes else column
+            for column, as_bytes in zip(batch.columns, self._as_bytes, strict=True)
+        ]
+        self._rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+    def take(self, positions: NDArray[np.int64]) -> pa.RecordBatch:
+        """The rows at `positions`, in that order. Positions must be in the batch: they are not checked."""
+        picked = pc.take(self._rows, pa.array(positions), boundscheck=False)
+        columns = [
+            _to_lists(column, field.type) if as_bytes else column
+            for column, field, as_bytes in zip(picked.columns, self._schema, self._as_bytes, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _is_vector(column: pa.Array) -> bool:
+    kind = column.type
+    if not (types.is_list(kind) or types.is_large_list(kind)):
+        return False
+    element = kind.value_type
+    if not types.is_primitive(element) or element.bit_width % 8 or column.values.null_count:
+        return False
+    # Short lists would gain little, and their wider offsets would weigh too much beside them.
+    return int(column.nbytes) >= SHORTEST_BYTES * len(column) > 0
+
+
+def _to_bytes(column: pa.Array) -> pa.Array:
+    validity = column.buffers()[0]
+    elements = column.values
+    width = elements.type.bit_width // 8
+    bounds = (offsets(column).astype(np.int64) + elements.offset) * width
+    if column.offset and validity is not None:
+        validity = pa.array(column.is_valid()).buffers()[1]
+    buffers = [validity, pa.py_buffer(bounds), elements.buffers()[1]]
+    return pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
+
+
+def _to_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    validity, _, data = column.buffers()
+    width = kind.value_type.bit_width // 8
+    bounds = offsets(column) // width
+    bounds = bounds.astype(np.int64 if types.is_large_list(kind) else np.int32, copy=False)
+    elements = pa.Array.from_buffers(kind.value_type, int(bounds[-1]), [None, data])
+    return pa.Array.from_buffers(
+        kind, len(column), [validity, pa.py_buffer(bounds)], column.null_count, children=[elements]
+    )

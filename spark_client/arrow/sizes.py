@@ -1,0 +1,174 @@
+"""What record batches weigh, in two senses that a slice makes very different.
+
+*Held* is what a batch keeps alive: a slice of ten rows keeps the buffers of all its parent's rows, and a
+column picked from a received message keeps the message. `held_buffers` follows each buffer to the
+allocation it is part of.
+
+*Own* is what its rows would take in buffers of their own, which is also what they take in an encoded frame.
+`row_bits` gives it row by row, so that a frame can be cut before it is made. Dictionaries are not part of
+it: they travel in messages of their own.
+
+pyarrow's `get_total_buffer_size` is neither: it counts a buffer that is part of a larger one by its own
+size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+from .buffers import offsets
+
+RowBits = int | NDArray[np.int64]
+"""Bits of each row; one number when all rows take as much."""
+
+
+def check_type(kind: pa.DataType, name: str) -> None:
+    """TypeError: a type whose rows cannot be weighed, or that drags other rows' buffers into a frame."""
+    if isinstance(kind, pa.BaseExtensionType):
+        check_type(kind.storage_type, name)
+    elif types.is_dictionary(kind):
+        check_type(kind.value_type, name)
+    elif _is_list(kind) or types.is_struct(kind):
+        for index in range(kind.num_fields):
+            check_type(kind.field(index).type, f"{name}.{kind.field(index).name}")
+    elif not (types.is_null(kind) or types.is_primitive(kind) or _is_bytes(kind) or _is_fixed(kind)):
+        raise TypeError(
+            f"the column {name!r} has the type {kind}, whose rows cannot be moved one by one: "
+            "cast views and run-end encodings to the plain type, and take unions apart"
+        )
+
+
+def has_dictionary(kind: pa.DataType) -> bool:
+    """Whether there is a dictionary anywhere in a column of this type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return has_dictionary(kind.storage_type)
+    if types.is_dictionary(kind):
+        return True
+    return any(has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def allocations(buffers: Iterator[pa.Buffer | None]) -> dict[int, int]:
+    """Address and size of each allocation that the buffers are part of."""
+    sizes: dict[int, int] = {}
+    for buffer in buffers:
+        if buffer is None:
+            continue
+        while buffer.parent is not None:
+            buffer = buffer.parent  # noqa: PLW2901  # up to the allocation that the slice is of
+        sizes[buffer.address] = buffer.size
+    return sizes
+
+
+def held_buffers(batch: pa.RecordBatch) -> dict[int, int]:
+    """Address and size of each allocation that the rows of the batch keep alive; without dictionaries."""
+    return allocations(buffer for column in batch.columns for buffer in column.buffers())
+
+
+def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
+    """Address and size of each allocation that the batch's dictionaries keep alive."""
+    return allocations(
+        buffer
+        for column in batch.columns
+        if has_dictionary(column.type)
+        for dictionary in _dictionaries(column)
+        for buffer in dictionary.buffers()
+    )
+
+
+def own_bytes(batch: pa.RecordBatch) -> int:
+    """What the rows take in buffers of their own; without dictionaries."""
+    return sum(
+        _total_bits(row_bits(column), len(column)) // 8 if has_dictionary(column.type) else column.nbytes
+        for column in batch.columns
+    )
+
+
+def buffer_count(batch: pa.RecordBatch) -> int:
+    """How many buffers the columns have, at all depths; without dictionaries."""
+    return sum(len(column.buffers()) for column in batch.columns)
+
+
+def batch_row_bits(batch: pa.RecordBatch) -> RowBits:
+    """The bits of each row over all columns."""
+    return _total(row_bits(column) for column in batch.columns)
+
+
+def row_bits(array: pa.Array) -> RowBits:
+    """The bits that each row takes: values, offsets and validity, at any depth."""
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return row_bits(array.storage)
+    if types.is_null(kind):
+        return 0
+    validity = 0 if array.buffers()[0] is None else 1
+    if types.is_dictionary(kind):
+        return int(kind.index_type.bit_width) + validity
+    if types.is_struct(kind):
+        return _total([validity, *(row_bits(array.field(index)) for index in range(kind.num_fields))])
+    if types.is_fixed_size_list(kind):
+        size: int = kind.list_size
+        inner = row_bits(array.values.slice(array.offset * size, len(array) * size))
+        if not isinstance(inner, int):
+            per_row: NDArray[np.int64] = inner.reshape(len(array), size).sum(axis=1)
+            return per_row + validity
+        return inner * size + validity
+    if _is_list(kind) or _is_bytes(kind):
+        bounds: NDArray[np.int64] = offsets(array).astype(np.int64)
+        inner = 8 if _is_bytes(kind) else row_bits(array.values)
+        if not isinstance(inner, int):
+            bounds, inner = np.concatenate([[0], np.cumsum(inner)])[bounds], 1
+        return np.diff(bounds) * inner + (offsets(array).itemsize * 8 + validity)
+    return int(kind.bit_width) + validity
+
+
+def _total(parts: Any) -> RowBits:
+    total: RowBits = 0
+    for part in parts:
+        total = total + part
+    return total
+
+
+def _total_bits(bits: RowBits, rows: int) -> int:
+    return bits * rows if isinstance(bits, int) else int(bits.sum())
+
+
+def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        yield from _dictionaries(array.storage)
+    elif types.is_dictionary(kind):
+        yield array.dictionary
+        yield from _dictionaries(array.dictionary)
+    elif types.is_struct(kind):
+        for index in range(kind.num_fields):
+            yield from _dictionaries(array.field(index))
+    elif _is_list(kind):
+        yield from _dictionaries(array.values)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_map(kind)
+    )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(types.is_fixed_size_binary(kind) or types.is_decimal(kind) or types.is_interval(kind))

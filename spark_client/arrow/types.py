@@ -1,0 +1,186 @@
+"""What a stage declared is what leaves it: each batch is checked and cast before it goes on.
+
+Guarantee: a batch that :meth:`Declared.cast` returns has exactly the declared Arrow schema (names,
+order, types, nullability and metadata), and the same values. A value is never changed, cut off or given
+another meaning: whatever would do so is an :class:`~flight_server.protocol.InvalidRequest` that names the
+stage, the column, both types and the way out.
+
+What is cast
+    Only between types that hold the same kind of value: dictionary, run-end and view encodings to plain
+    ones, large and fixed-size layouts to ordinary ones, numbers among each other, times to another unit,
+    zone labels. Every cast is Arrow's safe one, which refuses overflow and lost digits. A column of type
+    ``null`` becomes a column of nulls of any type.
+
+What is refused
+    Text for numbers and the reverse, binary for text, a timestamp without a zone for one with a zone (the
+    zone would have to be guessed), struct fields of other names, and a null in a column declared NOT NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flight_server.protocol import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An Arrow schema and the stage that promised it.
+
+    ``by_name`` takes columns by name in any order, as Spark's ``applyInArrow`` does. Without it they must
+    also be in the declared order: Spark's ``mapInArrow`` goes by position alone, so that two columns of one
+    type could change places unnoticed.
+    """
+
+    stage: str
+    schema: pa.Schema
+    by_name: bool = False
+
+    def cast(self, batch: Any) -> Any:
+        """A RecordBatch or Table of exactly the declared schema; its own kind comes back.
+
+        Raises:
+            InvalidRequest: a missing, extra, displaced or unfitting column.
+        """
+        if not batch.schema.equals(self.schema, check_metadata=True):
+            columns = [
+                self._cast_column(column, field)
+                for column, field in zip(self._columns(batch), self.schema, strict=True)
+            ]
+            batch = type(batch).from_arrays(columns, schema=self.schema)
+        for field in self.schema:
+            if not field.nullable and batch.column(field.name).null_count:
+                raise self._error(
+                    field.name, "has nulls but is declared NOT NULL; filter them or allow nulls"
+                )
+        return batch
+
+    def _columns(self, batch: Any) -> list[Any]:
+        given, declared = list(batch.schema.names), list(self.schema.names)
+        if given == declared:
+            return list(batch.columns)
+        missing = [name for name in declared if name not in given]
+        extra = [name for name in given if name not in declared]
+        twice = sorted({name for name in given if given.count(name) > 1})
+        if missing or extra or twice:
+            parts = [
+                f"{what} {', '.join(repr(name) for name in names)}"
+                for what, names in (("missing", missing), ("unexpected", extra), ("twice", twice))
+                if names
+            ]
+            raise InvalidRequest(
+                f"{self.stage}: the result's columns are not the declared ones: {'; '.join(parts)}; "
+                "return exactly the declared columns or change the schema",
+                stage=self.stage,
+                column=(missing or extra or twice)[0],
+            )
+        if not self.by_name:
+            displaced = next(name for name, wanted in zip(given, declared, strict=True) if name != wanted)
+            raise self._error(
+                displaced,
+                f"is out of order: the result has {', '.join(given)}, declared is {', '.join(declared)}; "
+                "select the columns in the declared order",
+            )
+        return [batch.column(name) for name in declared]
+
+    def _cast_column(self, column: Any, field: pa.Field) -> Any:
+        if column.type == field.type:
+            return column
+        refusal = _refusal(column.type, field.type)
+        if refusal:
+            raise self._error(field.name, f"is {column.type}, declared is {field.type}: {refusal}")
+        try:
+            return _plain(column).cast(field.type, safe=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise self._error(
+                field.name,
+                f"is {column.type} and does not fit the declared {field.type} without loss: {error}",
+            ) from error
+
+    def _error(self, column: str, what: str) -> InvalidRequest:
+        return InvalidRequest(f"{self.stage}: column {column!r} {what}", stage=self.stage, column=column)
+
+
+def _plain(column: Any) -> Any:
+    """The column with no extension type and no run-end encoding, which Arrow's cast does not take off."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = (
+            pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+            if isinstance(column, pa.ChunkedArray)
+            else column.storage
+        )
+    return pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
+
+
+# Types of one kind hold the same values, so a safe cast between them keeps the meaning.
+_KINDS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+    ("boolean", pa.types.is_boolean),
+    ("number", lambda t: pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t)),
+    ("text", lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t)),
+    (
+        "binary",
+        lambda t: (
+            pa.types.is_binary(t)
+            or pa.types.is_large_binary(t)
+            or pa.types.is_binary_view(t)
+            or pa.types.is_fixed_size_binary(t)
+        ),
+    ),
+    ("date", pa.types.is_date),
+    ("time of day", pa.types.is_time),
+    ("instant", lambda t: pa.types.is_timestamp(t) and t.tz is not None),
+    ("local timestamp", pa.types.is_timestamp),
+    ("duration", pa.types.is_duration),
+    (
+        "list",
+        lambda t: (
+            pa.types.is_list(t)
+            or pa.types.is_large_list(t)
+            or pa.types.is_fixed_size_list(t)
+            or pa.types.is_list_view(t)
+            or pa.types.is_large_list_view(t)
+        ),
+    ),
+    ("map", pa.types.is_map),
+    ("struct", pa.types.is_struct),
+)
+
+
+def _kind(type_: Any) -> str:
+    return next((kind for kind, belongs in _KINDS if belongs(type_)), str(type_))
+
+
+def _refusal(given: Any, declared: Any) -> str | None:
+    """Why a cast would change what the values mean; None when it would not."""
+    while True:
+        if isinstance(given, pa.BaseExtensionType):
+            given = given.storage_type
+        elif pa.types.is_dictionary(given) or pa.types.is_run_end_encoded(given):
+            given = given.value_type
+        else:
+            break
+    if given == declared or pa.types.is_null(given):
+        return None
+    kind, wanted = _kind(given), _kind(declared)
+    if kind == "local timestamp" and wanted == "instant":
+        return "say which zone its values are in with pyarrow.compute.assume_timezone"
+    if kind == "instant" and wanted == "local timestamp":
+        return "take the local time with pyarrow.compute.local_timestamp"
+    if kind != wanted:
+        return f"a {kind} is not made a {wanted} silently; cast it in the function or change the schema"
+    if wanted == "list":
+        return _refusal(given.value_type, declared.value_type)
+    if wanted == "map":
+        return _refusal(given.key_type, declared.key_type) or _refusal(given.item_type, declared.item_type)
+    if wanted == "struct":
+        names, expected = [field.name for field in given], [field.name for field in declared]
+        if names != expected:
+            return f"its fields are {', '.join(names)}, declared are {', '.join(expected)}"
+        refusals = (_refusal(a.type, b.type) for a, b in zip(given, declared, strict=True))
+        return next((refusal for refusal in refusals if refusal), None)
+    return None

@@ -1,0 +1,7 @@
+"""Broadcasts: one table for every task, one copy per host."""
+
+from .broadcasts import Broadcast
+
+__all__ = [
+    "Broadcast",
+]

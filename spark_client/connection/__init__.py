@@ -1,0 +1,22 @@
+"""Servers: connections, calls, leases, and the embedded one."""
+
+from .advice import about, check_location, check_mode
+from .calls import immortal_in_children
+from .leases import LeaseKeeper
+from .transport import Call, ForkedProcess, Reading, Server, TimedOut, Timeouts, Unreachable, Writing
+
+__all__ = [
+    "Call",
+    "ForkedProcess",
+    "LeaseKeeper",
+    "Reading",
+    "Server",
+    "TimedOut",
+    "Timeouts",
+    "Unreachable",
+    "Writing",
+    "about",
+    "check_location",
+    "check_mode",
+    "immortal_in_children",
+]

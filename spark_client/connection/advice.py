@@ -1,0 +1,75 @@
+"""What users of the Python client are told in Python's words: wrong arguments, and errors of the server.
+
+Guarantee: an error that leaves through here names what the caller wrote and the call that helps. The server
+speaks to clients of every language, so that its sentences name Flight's calls and JSON; the class and the
+``detail`` of its errors stay, and the error itself is the ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flight_server.protocol import DEFAULT_PORT, AlreadyExists, InvalidRequest, NotFound
+
+_LOCATION = re.compile(r"grpc(\+tcp|\+tls)?://(\[[0-9a-fA-F:.]+\]|[^\s/:@]+):([0-9]{1,5})/?")
+MODES = ("create", "overwrite")
+
+
+def check_location(location: Any) -> str:
+    """The address of a server, without a slash at its end.
+
+    Raises:
+        InvalidRequest: it is none; the message has the form that was probably meant.
+    """
+    if isinstance(location, str):
+        if _LOCATION.fullmatch(location):
+            return location.removesuffix("/")
+        if location.startswith("grpc+unix:"):
+            return location
+    rest = re.sub(r"^[a-z+]*://", "", location).split("/")[0] if isinstance(location, str) else ""
+    meant = (
+        rest if re.fullmatch(r"[^\s@]+:[0-9]{1,5}", rest) else f"{rest.rstrip(':') or 'host'}:{DEFAULT_PORT}"
+    )
+    raise InvalidRequest(
+        f"{location!r} is no address of a server: write 'grpc://{meant}', or 'grpc+tls://{meant}' where it has "
+        "a certificate"
+    )
+
+
+def check_mode(mode: Any) -> str:
+    """How a put treats a name that exists.
+
+    Raises:
+        InvalidRequest: another word.
+    """
+    if mode not in MODES:
+        raise InvalidRequest(
+            f"mode is 'create', which refuses a name that exists, or 'overwrite', which replaces it, not {mode!r}"
+        )
+    return str(mode)
+
+
+@contextmanager
+def about(dataset: str, location: str) -> Iterator[None]:
+    """What the server says of a whole dataset, in words of the Python client."""
+    try:
+        yield
+    except AlreadyExists as error:
+        raise AlreadyExists(
+            f"dataset {dataset!r} exists: choose another name, drop({dataset!r}) first, or replace it by "
+            f"put({dataset!r}, ..., mode='overwrite')",
+            **{"dataset": dataset, **error.detail},
+        ) from error
+    except NotFound as error:
+        if type(error) is not NotFound or "partition" in error.detail:
+            raise
+        since = error.detail.get("server_started")
+        raise NotFound(
+            f"the server {location} has no dataset {dataset!r}: it was never written, was dropped, its lease "
+            f"ended{f', or it was lost when the server was started, at {since}' if since else ''}; datasets() "
+            "lists those there are",
+            **{"dataset": dataset, **error.detail},
+        ) from error

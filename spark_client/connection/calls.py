@@ -1,0 +1,169 @@
+"""One Flight call: what came back beside its data, and its error in words of the tree.
+
+Guarantee: what pyarrow raises inside ``call.errors()`` leaves as one error of
+:mod:`flight_server.protocol.errors`, with the server's own sentence and detail when it sent them.
+
+How a call finds its trailers
+    The server sends its error as JSON in a trailer of the failed call, and its totals in trailers of a
+    read. A middleware collects the headers and trailers of each call into the call's own
+    :class:`Call`. gRPC makes the middleware in the thread that starts the call, which is what ties the
+    two together when calls run at the same time; what comes later, in whatever thread, goes to the
+    same object.
+
+Fork
+    gRPC hangs in a forked child when it is used there, and also when one of its objects is destroyed
+    there. So what holds such objects is registered with :func:`immortal_in_children`: a child gets a
+    reference to it that is never given back.
+
+Without the trailer the ``extra_info``, and at last pyarrow's class and message decide. What our server
+did not explain it did not send: that is a broken connection, or something between us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.protocol import (
+    ERROR_TRAILER,
+    FlightShuffleError,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+    from_json,
+)
+
+
+class Unreachable(Unavailable):
+    """The connection could not be made, or broke."""
+
+    code = "unreachable"
+
+
+class TimedOut(Unavailable):
+    """The server did not answer before the deadline of the call."""
+
+    code = "timed_out"
+
+
+class ForkedProcess(FlightShuffleError):
+    """A process that was forked from one that had used gRPC, where gRPC would hang."""
+
+    code = "forked_process"
+
+
+@dataclass
+class Call:
+    """What came back beside the data of one call: headers and trailers, the last value of each."""
+
+    location: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """What pyarrow raises inside leaves as an error of the tree."""
+        try:
+            yield
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise translate(error, self) from error
+
+
+class _Calling(threading.local):
+    """The call that this thread is starting."""
+
+    call: Call | None = None
+
+
+calling = _Calling()
+
+
+class _Collect(flight.ClientMiddleware):
+    """Fills one :class:`Call`."""
+
+    def __init__(self, call: Call | None, token: str | None) -> None:
+        super().__init__()
+        self._call = call
+        self._token = token
+
+    def sending_headers(self) -> dict[str, str]:
+        return {} if self._token is None else {"authorization": f"Bearer {self._token}"}
+
+    def received_headers(self, headers: dict[str, list[str | bytes]]) -> None:
+        if self._call is not None:
+            for name, values in headers.items():
+                if values and isinstance(values[-1], str):
+                    self._call.headers[name] = values[-1]
+
+
+class CollectFactory(flight.ClientMiddlewareFactory):
+    """Ties each call to the :class:`Call` of the thread that starts it, and sends the token."""
+
+    def __init__(self, token: str | None) -> None:
+        super().__init__()
+        self._token = token
+
+    def start_call(self, info: Any) -> _Collect:  # noqa: ARG002  # pyarrow calls it with the method's info
+        return _Collect(calling.call, self._token)
+
+
+_PREFIX = re.compile(r"^Flight (returned|cancelled) [a-z ]+, with message: ")
+_SUFFIX = re.compile(r"(\. Detail: \w+)?(\.? (gRPC client debug context|Client context): .*)?$", re.DOTALL)
+
+
+def translate(error: BaseException, call: Call) -> FlightShuffleError:
+    """The error of the tree that pyarrow's exception stands for."""
+    texts: list[str | bytes] = [call.headers.get(ERROR_TRAILER, ""), getattr(error, "extra_info", b"") or b""]
+    for text in texts:
+        if text:
+            try:
+                return from_json(text)
+            except ValueError:
+                continue
+    sentence = _SUFFIX.sub("", _PREFIX.sub("", str(error))) or type(error).__name__
+    at = f"{sentence} ({call.location})"
+    # pyarrow gives a unary call's missed deadline as a bare OSError.
+    if isinstance(error, flight.FlightTimedOutError) or "returned timeout error" in str(error):
+        return TimedOut(f"no answer before the deadline: {at}", server=call.location)
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return Unauthenticated(at, server=call.location)
+    if isinstance(error, flight.FlightUnauthorizedError):
+        return Forbidden(at, server=call.location)
+    if isinstance(error, pa.ArrowKeyError):
+        return NotFound(at, server=call.location)
+    if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowTypeError):
+        return InvalidRequest(at, server=call.location)
+    # What our server did not explain, it did not send: a refused, reset or cut connection, a proxy.
+    if isinstance(error, flight.FlightError | OSError):
+        return Unreachable(f"the connection failed: {at}", server=call.location)
+    return FlightShuffleError(at, server=call.location)
+
+
+_grpc_objects: weakref.WeakSet[Any] = weakref.WeakSet()
+_forks_are_watched = False
+
+
+def immortal_in_children(thing: Any) -> None:
+    """Let ``thing`` never be destroyed in a child that this process forks while ``thing`` lives."""
+    global _forks_are_watched  # noqa: PLW0603  # once for each process
+    _grpc_objects.add(thing)
+    if not _forks_are_watched:
+        _forks_are_watched = True
+        os.register_at_fork(after_in_child=_make_immortal)
+
+
+def _make_immortal() -> None:
+    for thing in list(_grpc_objects):
+        # A list of them would be emptied when the interpreter ends, which is too early.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

@@ -1,0 +1,203 @@
+"""A server of the driver's own, on loopback, that cannot outlive it.
+
+Guarantee: :func:`start` returns when the server serves, or raises with the server's own last lines. The
+server ends by SIGTERM at :meth:`Embedded.close` (by SIGKILL if it does not within ``STOP_SECONDS``), at the
+interpreter's end, and when the driver dies in any other way: it reads a pipe whose other end only the driver
+holds (``--exit-with-parent``), and that ends with the driver, SIGKILL included.
+
+Reach
+    It listens on 127.0.0.1: executors on other hosts cannot reach it. With a cluster of several hosts, run a
+    server that all of them reach, and connect to it.
+
+A process that was forked off the driver without ``exec`` (``os.fork``, multiprocessing's ``fork``) holds the
+pipe too; the server then ends with the last of them. Ctrl-C is the driver's: the server has a session of its
+own.
+"""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import IO, Any
+
+from flight_server.protocol import InvalidRequest, Unavailable, errors
+
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+_TAIL_LINES = 20
+_PATHS = ("config", "data_dir", "host_file_dirs", "source_roots", "tls_cert", "tls_key")
+_ROOT = Path(errors.__file__).resolve().parents[1]
+"""Where the package is: a server that is started there finds it even when it was never installed."""
+
+
+class _Log:
+    """What the server writes: its ready line, and its last lines for an error."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self.ready: dict[str, Any] = {}
+        self.decided = threading.Event()
+        self._stream = stream
+
+    def read(self) -> None:
+        """Read to the end, also after the ready line: a full pipe would stop the server at its next line."""
+        try:
+            for line in self._stream:
+                self.tail.append(line.rstrip())
+                if not self.ready and (ready := _ready_line(line)):
+                    self.ready = ready
+                    self.decided.set()
+        except ValueError:
+            pass  # closed under us by the end
+        finally:
+            self.decided.set()
+
+
+class Embedded:
+    """A running server process, ended by :meth:`close` or when nothing refers to this any more."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self._process = process
+        self._log = _Log(process.stdout)
+        # The thread and the finalizer know the log, not this object, which could else never be collected.
+        reader = threading.Thread(target=self._log.read, name="embedded-server-log", daemon=True)
+        reader.start()
+        self._stop = weakref.finalize(self, _stop, process, reader)
+
+    @property
+    def location(self) -> str:
+        """``grpc://127.0.0.1:PORT``."""
+        return str(self._log.ready["location"])
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the server and wait for its end. Twice is fine."""
+        self._stop()
+
+    def wait_until_ready(self) -> None:
+        """Nothing, once it serves.
+
+        Raises:
+            Unavailable: it ended, or was not ready in time; what it wrote last is in the message.
+        """
+        log = self._log
+        if not log.decided.wait(START_SECONDS):
+            raise Unavailable(f"the embedded server was not ready within {START_SECONDS:g} s; {log.tail}")
+        if not log.ready:
+            code = self._process.wait(STOP_SECONDS)
+            last = " | ".join(log.tail) or "nothing"
+            raise Unavailable(f"the embedded server ended with code {code}; it wrote last: {last}")
+
+
+def start(**options: Any) -> Embedded:
+    """A server with these options, serving.
+
+    Args:
+        options: the server's own, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
+            ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` does not
+            go over the command line, where other users of the machine could read it.
+
+    Raises:
+        InvalidRequest: the server has no such option; the message names the nearest.
+        Unavailable: it did not start.
+    """
+    given = {"host": "127.0.0.1", "port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True}
+    token = options.pop("token", None)
+    with tempfile.TemporaryDirectory(prefix="flight-shuffle-") as private:
+        if token is not None:
+            if "config" in options:
+                raise InvalidRequest("give the token in the configuration file, or leave the file out")
+            options["config"] = Path(private, "token.toml")
+            options["config"].write_text(f"token = {json.dumps(str(token))}\n")
+        process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
+            [sys.executable, "-m", "flight_server", *_flags(given | options)],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        embedded = Embedded(process)
+        try:
+            embedded.wait_until_ready()
+        except Unavailable:
+            embedded.close()
+            _check_names(options)
+            raise
+        except BaseException:
+            embedded.close()
+            raise
+        return embedded
+
+
+def _check_names(options: dict[str, Any]) -> None:
+    # Asked only of a server that did not start: its settings are its own to know, in its own process.
+    names = _run("from flight_server.config import Settings; print(*Settings.model_fields)").split()
+    for name in options:
+        if names and name not in (*names, "config"):
+            near = difflib.get_close_matches(name, names, 3) or [each for each in names if name in each]
+            raise InvalidRequest(
+                f"the server has no option {name!r}"
+                f"{': did you mean ' + ' or '.join(near) + '?' if near else ''}; it has {', '.join(names)}",
+                option=name,
+            )
+
+
+def _run(code: str) -> str:
+    done = subprocess.run(  # noqa: S603 - our own interpreter with our own code
+        [sys.executable, "-c", code],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+    return done.stdout
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    flags: list[str] = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            flags.append(flag)
+        elif value is not None and value is not False:
+            for each in value if isinstance(value, list | tuple) else [value]:
+                # The server runs in another directory: a path is meant from here.
+                flags += [flag, str(Path(each).resolve() if name in _PATHS else each)]
+    return flags
+
+
+def _ready_line(line: str) -> dict[str, Any]:
+    try:
+        body = json.loads(line)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) and body.get("event") == "ready" else {}
+
+
+def _stop(process: subprocess.Popen[str], reader: threading.Thread) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    reader.join(1.0)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

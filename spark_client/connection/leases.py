@@ -1,0 +1,78 @@
+"""Keeps the driver's datasets alive for as long as the driver lives, and no longer.
+
+Guarantee: while a :class:`LeaseKeeper` is open, every dataset it was given is renewed three times in each
+lease, whatever happens to single calls. When the driver is gone, nobody renews, and the server drops the
+datasets when their lease ends: a crashed driver leaves nothing behind for longer than that.
+
+One daemon thread, started by the first dataset, ended by :meth:`LeaseKeeper.close`. A renewal that fails for
+a reason that may pass is tried again at the next turn; a dataset that the server no longer has is forgotten
+with a warning, because only its next reader can say whether that matters.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from flight_server.protocol import FlightShuffleError, NotFound
+
+_log = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """Renews leases in the background.
+
+    Args:
+        renew: one call to the server, with dataset and generation.
+        lease_seconds: what the datasets were created with.
+    """
+
+    def __init__(self, renew: Callable[[str, str], object], lease_seconds: float) -> None:
+        self._renew = renew
+        self._interval_seconds = lease_seconds / 3
+        self._datasets: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, dataset: str, generation: str) -> None:
+        """Renew this dataset from now on."""
+        with self._lock:
+            self._datasets[dataset] = generation
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="lease-renewal", daemon=True)
+                self._thread.start()
+
+    def remove(self, dataset: str) -> None:
+        """Renew it no more. Twice is fine."""
+        with self._lock:
+            self._datasets.pop(dataset, None)
+
+    def datasets(self) -> dict[str, str]:
+        """The generation of each dataset that is renewed."""
+        with self._lock:
+            return dict(self._datasets)
+
+    def renew_all(self) -> None:
+        """One turn: renew each dataset once. Raises nothing."""
+        for dataset, generation in self.datasets().items():
+            if self._closed.is_set():
+                return
+            try:
+                self._renew(dataset, generation)
+            except NotFound as error:
+                self.remove(dataset)
+                _log.warning("dataset %s is gone from the server: %s", dataset, error.message)
+            except FlightShuffleError as error:
+                _log.info("the lease of %s was not renewed, trying again: %s", dataset, error.message)
+
+    def close(self) -> None:
+        """End the thread. What is under way ends within its own deadline. Twice is fine."""
+        self._closed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval_seconds):
+            self.renew_all()

@@ -1,0 +1,395 @@
+"""One server address: its connections, its calls, its errors. Everything that knows pyarrow.flight's client.
+
+Guarantee: a call answers, or raises one error of :mod:`flight_server.protocol.errors` that carries the server's
+own sentence; no bare gRPC error leaves this file. Nothing waits longer than its deadline in
+:class:`Timeouts`. Nothing is opened before the first call.
+
+Connections
+    A :class:`Server` opens at most ``max_connections`` TCP connections and hands them out in turn;
+    HTTP/2 carries any number of streams over each, so thousands of streams need no more ports.
+    Servers are shared: one process has one for each address, token and certificate (:meth:`Server.at`),
+    also when it came by pickle, as it does in Spark tasks.
+
+Windows and limits, with ``n`` connections and ``s`` open streams
+    ======================================  ==============  =====================================
+    option                                  value           why
+    ======================================  ==============  =====================================
+    ``grpc.http2.lookahead_bytes``          4 MiB           what one stream may have under way: one
+                                                            frame of the usual size, so that the next
+                                                            one travels while this one is decoded
+    ``grpc.http2.bdp_probe``                0               windows stay what they are set to
+    ``grpc.max_receive_message_length``     2 GiB - 1       Arrow's own limit; the server's is lower
+    ``grpc.use_local_subchannel_pool``      1               else gRPC makes all n connections one
+    ``grpc.keepalive_time_ms``              20 s            a peer that is gone without a word is
+    ``grpc.keepalive_timeout_ms``           10 s            found within 30 s
+    ``grpc.min_reconnect_backoff_ms``       connect_seconds how long one attempt to connect may take
+    ======================================  ==============  =====================================
+
+    Under way at worst: ``s * (4 MiB + 2 messages)`` in gRPC's buffers on both sides together (measured:
+    6.0 MiB for one unread stream of 1 MiB messages, 2.0 MiB with a window of 1 MiB). No stream's window
+    is ever left full for the sake of another: see :mod:`spark_client.merge.merged`.
+
+Fork
+    gRPC does not survive a fork: a client in the child hangs. So a child of a process that has made
+    calls gets a :class:`ForkedProcess` error at once, which says what to do. Pickles and HTTP
+    connections do survive.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.protocol import DatasetRequest, FlightShuffleError, dump_json, parse_json
+
+from .calls import (
+    Call,
+    CollectFactory,
+    ForkedProcess,
+    TimedOut,
+    Unreachable,
+    calling,
+    immortal_in_children,
+    translate,
+)
+
+__all__ = [
+    "Call",
+    "ForkedProcess",
+    "Reading",
+    "Server",
+    "TimedOut",
+    "Timeouts",
+    "Unreachable",
+    "Writing",
+    "shared_server",
+    "translate",
+]
+
+WINDOW_BYTES = 4 << 20
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How partitions are read.
+
+    Args:
+        lane: ``bulk`` is HTTP, ``grpc`` is DoGet; ``auto`` takes the bulk lane where the server names one and
+            goes over to gRPC when it cannot be reached.
+        budget_bytes: decoded bytes that one merge may hold in RAM; the rest waits in a scratch file.
+        scratch_dir: where that file is; None for the system's temporary directory.
+        check: compare each message's checksum with the server's, on the bulk lane, before its batch is used; costs
+            about 0.1 CPU seconds per GB. The gRPC lane cannot: pyarrow's client gives no message's bytes.
+    """
+
+    lane: Literal["auto", "grpc", "bulk"] = "auto"
+    budget_bytes: int = 256 << 20
+    scratch_dir: str | None = None
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How datasets are written.
+
+    Args:
+        lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` takes the bulk lane where the
+            server names one and goes over to gRPC when it cannot be reached.
+        check: let the server compare the checksum of each message (bulk lane) or of all (gRPC, where it takes
+            encoding each batch twice) before it keeps any; costs about 0.1 CPU seconds per GB here.
+    """
+
+    lane: Literal["auto", "grpc", "bulk"] = "auto"
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long each wait may last; nothing waits for ever unless it is told so here.
+
+    A stream that fails is tried again ``tries`` times in a row without a new frame, with a random
+    pause of up to ``backoff_seconds * 2^k``, at most ``backoff_limit_seconds``, before each. So a
+    dead server is an error after at most ``(tries + 1) * connect_seconds + tries *
+    backoff_limit_seconds``, and sooner when it refuses the connection.
+    """
+
+    connect_seconds: float = 10.0
+    """One attempt to connect."""
+    call_seconds: float = 60.0
+    """A call with one answer."""
+    first_message_seconds: float = 60.0
+    """From opening a stream to its schema."""
+    stall_seconds: float = 300.0
+    """Between two messages of a stream, while the consumer waits; and while the server takes nothing of a put."""
+    stream_seconds: float = 6 * 3600.0
+    """One gRPC call that streams; at its end the stream goes on in a new call."""
+    why_seconds: float = 2.0
+    """Asking the server what a stalled stream waits for."""
+    slot_seconds: float = 0.05
+    """How long a stream waits for its turn to open while others are open."""
+    close_seconds: float = 1.0
+    """How long closing waits for the threads of the streams."""
+    tries: int = 6
+    backoff_seconds: float = 0.1
+    backoff_limit_seconds: float = 5.0
+
+
+_grpc_pid: int | None = None
+"""The process that made gRPC calls first: its children must not."""
+
+
+class _Connections:
+    """The connections of one server in one process."""
+
+    def __init__(self) -> None:
+        immortal_in_children(self)
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.clients: list[flight.FlightClient] = []
+        self.turn = itertools.count()
+        self.attached: dict[Any, Any] = {}
+
+
+class Server:
+    """One server address and how to talk to it. Thread-safe; pickles to its arguments.
+
+    Args:
+        location: ``grpc://host:port`` or ``grpc+tls://host:port``.
+        token: sent as ``authorization: Bearer …`` with every call.
+        tls_root_certs: PEM; None for the system's.
+        reading: lane and memory of the streams that are read from it.
+        writing: lane of what is put there.
+        max_connections: TCP connections to this address, opened as they are needed.
+        window_bytes: see the module.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        token: str | None = None,
+        tls_root_certs: bytes | None = None,
+        timeouts: Timeouts | None = None,
+        reading: Reading | None = None,
+        writing: Writing | None = None,
+        max_connections: int = 4,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self.location = location
+        self.token = token
+        self.tls_root_certs = tls_root_certs
+        self.timeouts = timeouts or Timeouts()
+        self.reading = reading or Reading()
+        self.writing = writing or Writing()
+        self._max_connections = max_connections
+        self._window_bytes = window_bytes
+        self._connections = _Connections()
+
+    def __repr__(self) -> str:
+        # Never the token: this is in logs and in error messages.
+        return f"<Server {self.location}>"
+
+    def _options(self) -> tuple[Any, ...]:
+        return (
+            self.token,
+            self.tls_root_certs,
+            self.timeouts,
+            self.reading,
+            self.writing,
+            self._max_connections,
+            self._window_bytes,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (shared_server, (self.location, *self._options()))
+
+    def at(self, location: str) -> Server:
+        """The server at another address that takes the same credentials: this process's one for it."""
+        return self if location == self.location else shared_server(location, *self._options())
+
+    # Connections.
+
+    def _here(self) -> _Connections:
+        # A plain comparison, not a lock: the lock may have been held when the process was forked.
+        if self._connections.pid != os.getpid():
+            # The parent's are not closed: see calls.
+            self._connections = _Connections()
+        return self._connections
+
+    def _client(self) -> flight.FlightClient:
+        global _grpc_pid  # noqa: PLW0603  # which process began gRPC: a fact of the process
+        if _grpc_pid is None:
+            _grpc_pid = os.getpid()
+        elif _grpc_pid != os.getpid():
+            raise ForkedProcess(
+                "this process was forked from one that had already used Flight over gRPC, and gRPC hangs in "
+                "such a child: start it with multiprocessing's 'spawn' or 'forkserver', or fork before the "
+                "first use of the client"
+            )
+        connections = self._here()
+        turn = next(connections.turn) % self._max_connections
+        with connections.lock:
+            if turn >= len(connections.clients):
+                connections.clients.append(self._connect())
+                return connections.clients[-1]
+            return connections.clients[turn]
+
+    def _connect(self) -> flight.FlightClient:
+        options: dict[str, Any] = {"generic_options": self.grpc_options()}
+        if self.tls_root_certs is not None:
+            options["tls_root_certs"] = self.tls_root_certs
+        with Call(self.location).errors():
+            return flight.FlightClient(self.location, middleware=[CollectFactory(self.token)], **options)
+
+    def grpc_options(self) -> list[tuple[str, int]]:
+        """What every channel to this server is made with; the reasons stand in the module."""
+        connect_ms = int(self.timeouts.connect_seconds * 1000)
+        return [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.http2.lookahead_bytes", self._window_bytes),
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.max_receive_message_length", 2**31 - 1),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.min_reconnect_backoff_ms", connect_ms),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2_000),
+        ]
+
+    def attached(self, key: Any, make: Callable[[], T]) -> T:
+        """An object that belongs to this server in this process, made once, closed with it."""
+        connections = self._here()
+        with connections.lock:
+            if key not in connections.attached:
+                connections.attached[key] = make()
+            return cast("T", connections.attached[key])
+
+    def close(self) -> None:
+        """Close what is open. A later call opens anew; twice is fine."""
+        connections, self._connections = self._here(), _Connections()
+        with connections.lock:
+            for client in connections.clients:
+                client.close()
+            for thing in connections.attached.values():
+                thing.close()
+
+    # Calls.
+
+    @contextmanager
+    def calling(self) -> Iterator[tuple[flight.FlightClient, Call]]:
+        """A connection, and the :class:`Call` that collects what the one call made inside brings back.
+
+        What pyarrow raises inside leaves as an error of the tree. A stream that was opened inside is
+        read under ``call.errors()``.
+        """
+        call = Call(self.location)
+        client = self._client()
+        calling.call = call
+        try:
+            with call.errors():
+                yield client, call
+        finally:
+            calling.call = None
+
+    def action(
+        self, name: str, body: dict[str, Any] | bytes = b"", timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """The JSON object that the action answers; empty when it answers nothing."""
+        data = body if isinstance(body, bytes) else dump_json(body)
+        with self.calling() as (client, _):
+            results = list(client.do_action(flight.Action(name, data), self.options(timeout_seconds)))
+        return parse_json(results[-1].body.to_pybytes(), f"the answer of {name!r}") if results else {}
+
+    def flight_info(self, dataset: str, timeout_seconds: float | None = None) -> flight.FlightInfo:
+        """Schema, endpoints and totals of a dataset."""
+        with self.calling() as (client, _):
+            return client.get_flight_info(
+                flight.FlightDescriptor.for_path(dataset), self.options(timeout_seconds)
+            )
+
+    def schema(self, dataset: str, timeout_seconds: float | None = None) -> pa.Schema:
+        """The dataset's schema; an :class:`Unavailable` error while nobody has said it."""
+        with self.calling() as (client, _):
+            descriptor = flight.FlightDescriptor.for_path(dataset)
+            return client.get_schema(descriptor, self.options(timeout_seconds)).schema
+
+    def list_flights(self, prefix: str = "", timeout_seconds: float | None = None) -> list[flight.FlightInfo]:
+        """All datasets whose name begins with ``prefix``."""
+        with self.calling() as (client, _):
+            return list(client.list_flights(prefix.encode(), self.options(timeout_seconds)))
+
+    def open_put(
+        self, descriptor: flight.FlightDescriptor, schema: pa.Schema, timeout_seconds: float | None = None
+    ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, Call]:
+        """A stream to write to, the reader of its answers, and the call whose ``errors()`` to use them in."""
+        options = self.options(timeout_seconds or self.timeouts.stream_seconds)
+        with self.calling() as (client, call):
+            writer, reader = client.do_put(descriptor, schema, options)
+            immortal_in_children(writer)
+            immortal_in_children(reader)
+            return writer, reader, call
+
+    def renew(self, dataset: str, generation: str | None = None) -> dict[str, Any]:
+        """Renew the dataset's lease."""
+        return self.action("renew", DatasetRequest(dataset, generation).encode())
+
+    def why(self, dataset: str) -> str:
+        """What the server says that the dataset's streams wait for, in words; never an error."""
+        try:
+            answer = self.action("why", {"dataset": dataset}, self.timeouts.why_seconds)
+        except FlightShuffleError as error:
+            return f"nothing ({error.message})"
+        waits = answer.get("waits", [])
+        if not waits:
+            return "that no stream of the dataset waits"
+        shown = "; ".join(json.dumps(wait, separators=(", ", ": ")) for wait in waits[:3])
+        return shown + (f"; and {len(waits) - 3} more" if len(waits) > 3 else "")
+
+    def options(self, timeout_seconds: float | None = None) -> flight.FlightCallOptions:
+        """Call options with a deadline, ``call_seconds`` when none is named."""
+        return flight.FlightCallOptions(timeout=timeout_seconds or self.timeouts.call_seconds)
+
+
+_servers: weakref.WeakValueDictionary[tuple[Any, ...], Server] = weakref.WeakValueDictionary()
+
+
+def shared_server(  # noqa: PLR0917 (pickle calls it by position)
+    location: str,
+    token: str | None = None,
+    tls_root_certs: bytes | None = None,
+    timeouts: Timeouts | None = None,
+    reading: Reading | None = None,
+    writing: Writing | None = None,
+    max_connections: int = 4,
+    window_bytes: int = WINDOW_BYTES,
+) -> Server:
+    """The :class:`Server` that this process has for these arguments, made when there is none."""
+    timeouts, reading, writing = timeouts or Timeouts(), reading or Reading(), writing or Writing()
+    key = (location, token, tls_root_certs, timeouts, reading, writing, max_connections, window_bytes)
+    server = _servers.get(key)
+    if server is None:
+        server = Server(
+            location,
+            token=token,
+            tls_root_certs=tls_root_certs,
+            timeouts=timeouts,
+            reading=reading,
+            writing=writing,
+            max_connections=max_connections,
+            window_bytes=window_bytes,
+        )
+        # Two threads may come at once; both then use the one that got in.
+        server = _servers.setdefault(key, server)
+    return server

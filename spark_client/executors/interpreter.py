@@ -1,0 +1,69 @@
+"""Which Python would run Spark's tasks, found out before a job fails in each of them.
+
+Spark starts the interpreter that ``PYSPARK_PYTHON`` names, else the first ``python3`` in the search path, which
+in a virtual environment that was not activated is another one than the driver's. The check is made where its
+answer is sure: on Spark Classic with a local master, whose workers run on this host with this environment.
+Elsewhere the executors' own environment decides, and their error says what they lack.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from flight_server.protocol import InvalidRequest
+
+_SECONDS = 30.0
+_PROBE = """
+import importlib.util, sys
+missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
+if sys.version_info[:2] != {version}:
+    print("is Python %d.%d" % sys.version_info[:2], end="")
+elif missing:
+    print("has no", " and no ".join(missing), end="")
+"""
+
+
+def check_interpreter(spark: SparkSession) -> None:
+    """Nothing, if tasks of a local master can be run, or if another host decides.
+
+    Raises:
+        InvalidRequest: the interpreter that Spark would start cannot run them; what to set.
+    """
+    if "connect" in type(spark).__module__ or not (spark.conf.get("spark.master") or "").startswith("local"):
+        return
+    name = os.environ.get("PYSPARK_PYTHON") or "python3"
+    found = shutil.which(name)
+    if found is None and "/" in name:
+        return  # from an archive that Spark unpacks for its tasks
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return
+    if (reason := _unfit(found)) is not None:
+        raise InvalidRequest(
+            f"Spark would run its tasks with {found or name}, which {reason}: set PYSPARK_PYTHON to the driver's "
+            'interpreter before the session is made, by os.environ["PYSPARK_PYTHON"] = sys.executable or in the shell'
+        )
+
+
+@cache
+def _unfit(path: str | None) -> str | None:
+    """Why the interpreter cannot run our tasks; None where it can, or where that is not known."""
+    if path is None:
+        return "is not in the search path"
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that Spark itself would start
+            [path, "-c", _PROBE.format(version=sys.version_info[:2])],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout or None if done.returncode == 0 else None

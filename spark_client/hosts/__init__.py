@@ -1,0 +1,9 @@
+"""Files that the processes of one host share."""
+
+from .host_files import Copies, HostFile, HostFiles
+
+__all__ = [
+    "Copies",
+    "HostFile",
+    "HostFiles",
+]

@@ -1,0 +1,278 @@
+"""One file per host: made once by the process that needs it first, mapped by all, gone with its application.
+
+Guarantee: of all processes on a host that ask for a key at the same time, one makes the file and the others
+wait for it; a file that can be seen is complete; and a process that is killed at any point leaves nothing
+that another cannot carry on from. :mod:`flight_server.host.directories` has the files, their locks, and what a
+sweep removes when the driver and the tasks are gone.
+
+Bases
+    ``/dev/shm`` when it has room for the file and a margin, else the directory for temporary files. A base
+    that turns out to be full while writing is given up for the next one.
+
+Bound
+    All files of a base together stay below ``limit_bytes``, by the sizes that their makers expect: files that no
+    process maps go before a new one is made, those opened longest ago first. The next reader makes such a file
+    again. Where the files that are mapped leave no room in any base, making one is an error.
+
+Waiting
+    Readers wait for the writer at most ``deadline_seconds``. The error names the process that holds the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from flight_server.host import IDLE_SECONDS, HostDirectory, directories, locked
+from flight_server.protocol import OutOfBudget, Unavailable
+
+MARGIN_BYTES = 64 * 1024 * 1024
+"""Room that is left in a base beside the file, for others."""
+
+_POLL_SECONDS = 0.01
+_SHARED_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How hosts keep their copies of broadcasts; the same in the driver and in its tasks.
+
+    Args:
+        dirs: directories to try, the preferred one first; None for ``/dev/shm`` and the temporary directory.
+        limit_bytes: the sum of all copies in each of them, of all applications of the user; None for half of the
+            file system.
+        idle_seconds: how long a host where no driver of the application runs keeps a copy that no task maps.
+    """
+
+    dirs: tuple[str, ...] | None = None
+    limit_bytes: int | None = None
+    idle_seconds: float = IDLE_SECONDS
+
+
+@dataclass
+class HostFile:
+    """A complete file that stays where it is, or at least readable, until :meth:`close`."""
+
+    path: Path
+    _descriptor: int
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the path still leads to this file."""
+        return directories.leads_to(self.path, self._descriptor)
+
+    def map(self) -> pa.Buffer:
+        """The content, mapped through the descriptor: also of a file that was unlinked meanwhile."""
+        return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+
+    def sync(self) -> None:
+        """Have on disk what was written."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Let the file be removed. What is mapped stays mapped. Twice is fine."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class HostFiles:
+    """The files of one user on this host."""
+
+    def __init__(self, copies: Copies | None = None) -> None:
+        self._copies = copies or Copies()
+        dirs = self._copies.dirs
+        self.bases = directories.default_bases() if dirs is None else tuple(map(Path, dirs))
+        self._directories = tuple(map(HostDirectory, self.bases))
+
+    def open(self, key: str) -> HostFile | None:
+        """The file of ``key``, if this host has one."""
+        for directory in self._directories:
+            if (found := _open_shared(directory.path / f"{key}.arrows")) is not None:
+                return found
+        return None
+
+    def open_or_make(
+        self, key: str, size_bytes: int, write: Callable[[Path], None], deadline_seconds: float
+    ) -> HostFile:
+        """The file of ``key``, made by ``write`` if this host has none.
+
+        Args:
+            key: the application, a dash, and a name that stands for this content alone: lower case and digits.
+            size_bytes: about how large it will be.
+            write: writes the content to the file that is at the path. May be called once for each base.
+            deadline_seconds: how long to wait for another process that is making it.
+
+        Raises:
+            Unavailable: another process held the lock until the deadline.
+            OutOfBudget: what living processes map leaves no room for it.
+            PermissionError: a directory is not this user's alone, or holds what is not ours.
+        """
+        if not self._directories:
+            raise Unavailable(
+                "this host has no directory for copies of broadcasts: name one by dirs of Copies"
+            )
+        for directory in self._directories:
+            directory.prepare()
+        if (found := self.open(key)) is not None:
+            return found
+        with locked(self._directories[0].path / f"{key}.lock", deadline_seconds, "fetching"):
+            if (found := self.open(key)) is not None:
+                return found
+            self.sweep()
+            return self._make(key, size_bytes, write)
+
+    def remove(self, key: str) -> bool:
+        """Whether there was a file of ``key``. Who maps it keeps it; who asks next makes it again."""
+        removed = False
+        for directory in self._directories:
+            with contextlib.suppress(FileNotFoundError):
+                (directory.path / f"{key}.arrows").unlink()
+                removed = True
+        if not self._directories:
+            return removed
+        lock = self._directories[0].path / f"{key}.lock"
+        if lock.exists():
+            with directories.try_locked(lock) as held:
+                if held is not None:
+                    lock.unlink(missing_ok=True)
+        return removed
+
+    def sweep(self) -> list[Path]:
+        """Remove what no living process needs; what was removed. Never waits, raises nothing."""
+        return directories.sweep(self.bases, self._copies.idle_seconds)
+
+    def own(self, application: str) -> Callable[[], None]:
+        """Hold what says that the application lives, until the call that this returns, or this process's end.
+
+        Raises:
+            PermissionError: as :meth:`open_or_make`.
+        """
+        if not self._directories:
+            return lambda: None
+        self._directories[0].prepare()
+        path = self._directories[0].path / f"{application}.owner"
+        held = contextlib.ExitStack()
+        held.enter_context(locked(path, _SHARED_SECONDS, "owning"))
+
+        def end() -> None:
+            path.unlink(missing_ok=True)
+            held.close()
+
+        return end
+
+    def _make(self, key: str, size_bytes: int, write: Callable[[Path], None]) -> HostFile:
+        # This process holds the key's lock, so that every other part of the key is a dead one's.
+        for directory in self._directories:
+            for entry in directory.entries():
+                if entry.kind == "part" and entry.key == key:
+                    entry.path.unlink(missing_ok=True)
+        mapped: list[str] = []
+        for directory in self._directories:
+            last = directory is self._directories[-1]
+            if not last and _free_bytes(directory.path) < size_bytes + MARGIN_BYTES:
+                continue
+            try:
+                part, mapped_bytes = self._begin(directory, key, size_bytes)
+                if part is not None:
+                    return _publish(directory, part, key, write)
+                mapped.append(f"{directory.path} {mapped_bytes} of {self._limit_bytes(directory)}")
+            except OSError as error:
+                if last or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+        raise OutOfBudget(
+            f"a table of {size_bytes} bytes has no room among the hosts' copies: living processes map "
+            f"{' and '.join(mapped)} bytes; end some, or allow more by a larger limit_bytes of Copies",
+            wanted_bytes=size_bytes,
+        )
+
+    def _begin(self, directory: HostDirectory, key: str, size_bytes: int) -> tuple[HostFile | None, int]:
+        """An empty part, held, when the bound allows it; else None and the bytes that cannot be removed."""
+        with directory.changing_names():
+            entries = [entry for entry in directory.entries() if entry.kind in ("arrows", "part")]
+            over_bytes = (
+                sum(entry.size_bytes for entry in entries) + size_bytes - self._limit_bytes(directory)
+            )
+            over_bytes -= directories.take_oldest(entries, over_bytes)
+            if over_bytes > 0:
+                return None, over_bytes + self._limit_bytes(directory) - size_bytes
+            part = directory.path / f"{key}.{os.getpid()}.{size_bytes}.part"
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            # Held before the names may be looked at, until the file is closed: no sweeper can take it.
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            return HostFile(part, descriptor), 0
+
+    def _limit_bytes(self, directory: HostDirectory) -> int:
+        if self._copies.limit_bytes is not None:
+            return self._copies.limit_bytes
+        status = os.statvfs(directory.path)
+        return status.f_blocks * status.f_frsize // 2
+
+
+def _open_shared(path: Path) -> HostFile | None:
+    try:
+        descriptor = directories.open_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link is no file of ours
+            return None
+        raise
+    found = HostFile(path, descriptor)
+    try:
+        _share(path, descriptor)
+        if found.is_current:
+            os.utime(descriptor)
+            return found
+    except BaseException:
+        found.close()
+        raise
+    found.close()
+    return None
+
+
+def _share(path: Path, descriptor: int) -> None:
+    deadline = time.monotonic() + _SHARED_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # A sweeper holds a file exclusively only to look at it or to unlink it.
+            if time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"a process that sweeps {path.parent} has not gone on for {_SHARED_SECONDS:g} s; see whether it "
+                    "is stopped",
+                    path=str(path),
+                ) from None
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+
+
+def _publish(directory: HostDirectory, part: HostFile, key: str, write: Callable[[Path], None]) -> HostFile:
+    path = directory.path / f"{key}.arrows"
+    try:
+        write(part.path)
+        part.sync()  # before it has its name: no crash can leave it torn
+        with directory.changing_names():
+            part.path.rename(path)
+        return dataclasses.replace(part, path=path)
+    except BaseException:
+        part.path.unlink(missing_ok=True)
+        part.close()
+        raise
+
+
+def _free_bytes(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize

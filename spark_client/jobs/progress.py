@@ -1,0 +1,150 @@
+"""What has arrived of a dataset while tasks write it, shown on the driver.
+
+Shows the server's own statistics; nothing else is known of a job on Spark Classic and Spark Connect alike. A
+server that does not answer leaves what is shown as it was.
+
+Where
+    ==============================================  =======================================================
+    a notebook (an IPython kernel)                  one output that is replaced, and stays with the totals
+    a terminal, with rich                           a bar, gone at the end
+    a terminal where Spark draws a bar of its own   one line at the end: two bars would overwrite each other
+    (``spark.ui.showConsoleProgress``), or no rich
+    anywhere else, as in Spark's tasks              nothing: no thread and no call
+    ==============================================  =======================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from flight_server.protocol import DatasetRequest, FlightShuffleError
+from spark_client.connection import Server
+
+_INTERVAL_SECONDS = 0.25
+
+
+class _Display(Protocol):
+    """Where progress is shown. ``live`` says whether it can be shown again and again."""
+
+    live: bool
+
+    def show(self, text: str) -> None: ...
+
+    def close(self, text: str) -> None: ...
+
+
+@contextlib.contextmanager
+def watch(server: Server, dataset: str, label: str, spark: Any = None) -> Iterator[None]:
+    """Progress called ``label`` for as long as the block runs; ``spark`` is the session whose job it is."""
+    display = _display(spark)
+    if display is None:
+        yield
+        return
+    began, ended = time.monotonic(), threading.Event()
+    text = label
+
+    def ask() -> str:
+        nonlocal text
+        if (arrived := _arrived(server, dataset)) is not None:
+            text = f"{label}  {arrived[1]:,} rows  {_size(arrived[0])}  {time.monotonic() - began:.0f} s"
+        return text
+
+    def follow() -> None:
+        while not ended.wait(_INTERVAL_SECONDS):
+            display.show(ask())
+
+    thread = threading.Thread(target=follow, name="progress", daemon=True) if display.live else None
+    if thread is not None:
+        thread.start()
+    try:
+        yield
+        if not display.live:
+            ask()
+    finally:
+        ended.set()
+        if thread is not None:
+            thread.join(2 * _INTERVAL_SECONDS)
+        display.close(text)
+
+
+def _display(spark: Any) -> _Display | None:
+    # Only a kernel has loaded it: importing it would start nothing that could show anything.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is not None:
+        return _Notebook()
+    if not sys.stdout.isatty():
+        return None
+    spark_draws = spark is not None and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
+    return _Line() if spark_draws or importlib.util.find_spec("rich") is None else _Bar()
+
+
+class _Bar:
+    """rich's, without an end that it could be measured by: how much will come is not known."""
+
+    live = True
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415  # optional
+
+        columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
+        self._progress = Progress(*columns, transient=True)
+        self._task = self._progress.add_task("", total=None)
+        self._progress.start()
+
+    def show(self, text: str) -> None:
+        self._progress.update(self._task, description=text)
+
+    def close(self, text: str) -> None:  # noqa: ARG002  # it leaves nothing
+        self._progress.stop()
+
+
+class _Line:
+    """One line, when all is known."""
+
+    live = False
+
+    def show(self, text: str) -> None:
+        """Nothing before the end."""
+
+    def close(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+class _Notebook:
+    """One output of the cell that is run, replaced each time."""
+
+    live = True
+
+    def __init__(self) -> None:
+        from IPython.display import display  # type: ignore[import-not-found]  # noqa: PLC0415  # loaded already
+
+        self._handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def show(self, text: str) -> None:
+        self._handle.update({"text/plain": text}, raw=True)
+
+    close = show
+
+
+def _size(size_bytes: int) -> str:
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size_bytes >= 1024**power:
+            return f"{size_bytes / 1024**power:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def _arrived(server: Server, dataset: str) -> tuple[int, int] | None:
+    """Bytes and rows of all attempts so far, those that will not be accepted included."""
+    try:
+        body = DatasetRequest(dataset).encode()
+        attempts = server.action("statistics", body, timeout_seconds=2.0)["datasets"][dataset]["attempts"]
+    except (FlightShuffleError, KeyError):
+        return None
+    return sum(each["bytes"] for each in attempts), sum(each["rows"] for each in attempts)

@@ -1,0 +1,65 @@
+"""Where a dataset's partitions can be read, as a value that travels into tasks.
+
+Guarantee: what :meth:`Readable.read` gives is the whole partition of this one generation, or an error; how, is
+said in :mod:`spark_client.merge.merged`.
+
+The driver asks the server once for a dataset's endpoints. All partitions of a dataset are in the same places,
+so that a task needs no call of its own to find its partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from flight_server.memory import MemoryPool
+from flight_server.protocol import Ticket, bulk_path
+from spark_client.connection import Server
+from spark_client.lanes import PartitionStream
+from spark_client.merge import merge
+
+
+@dataclass(frozen=True)
+class Readable:
+    """One generation of a dataset. ``places`` are the locations of its endpoints, without their paths."""
+
+    server: Server
+    dataset: str
+    generation: str
+    places: tuple[str, ...]
+
+    @classmethod
+    def find(cls, server: Server, dataset: str, generation: str) -> Readable:
+        """Ask the server where ``dataset`` can be read.
+
+        Raises:
+            NotFound: there is none.
+        """
+        endpoint = server.flight_info(dataset).endpoints[0]
+        path = bulk_path(dataset, 0, generation)
+        locations = (location.uri.decode() for location in endpoint.locations)
+        return cls(server, dataset, generation, tuple(location.removesuffix(path) for location in locations))
+
+    def stream(self, partition: int) -> PartitionStream:
+        """The stream of one partition, not opened yet."""
+        path = bulk_path(self.dataset, partition, self.generation)
+        locations = [place + path if place.startswith("http") else place for place in self.places]
+        return PartitionStream(
+            self.server,
+            Ticket(self.dataset, partition, self.generation),
+            locations=locations,
+            lane=self.server.reading.lane,
+        )
+
+    def read(self, partition: int) -> Generator[Any, None, None]:
+        """The batches of one partition, as they come."""
+        reading = self.server.reading
+        pool = MemoryPool(reading.budget_bytes, "merge")
+        with merge(
+            [self.stream(partition)],
+            pool=pool,
+            scratch_dir=reading.scratch_dir,
+            timeouts=self.server.timeouts,
+        ) as merged:
+            yield from merged

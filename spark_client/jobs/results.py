@@ -1,0 +1,157 @@
+"""What a driver's results read, and when it is dropped.
+
+Guarantee: a result, and every frame, view and cache made from it, can be computed until the result is released:
+by :meth:`Results.release`, at the end of a :meth:`Results.scope`, or by the close of the client.
+
+Why not when the DataFrame is garbage-collected
+    A frame that was derived from it, a temporary view and a cache all still read the dataset, and none of them
+    refers to the Python object it came from: on Spark Classic a derived frame's plan is the JVM's alone, on
+    Spark Connect a view's is the server's. Dropping on collection would fail ``toDF().filter(...)``, whose first
+    frame is collected at once.
+
+Which results a frame reads
+    The function that reads a result has the name of its dataset, and Spark shows the names of functions in
+    every plan. So ``release`` takes what was derived, too: it asks Spark to explain the frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from flight_server.protocol import InvalidRequest, NotFound
+from spark_client.executors import Portable
+
+from .tasks import ReadTask
+
+_scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
+_explaining = threading.Lock()
+
+
+def reader(task: ReadTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that reads a result in Spark's tasks, under the name of its dataset."""
+    function = Portable(partial(_read, task))
+    function.__name__ = task.source.dataset  # type: ignore[attr-defined]  # where Spark looks for a name
+    return function
+
+
+def _read(task: ReadTask, numbers: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from task.run(numbers)
+    except NotFound as error:
+        if error.detail.get("dataset") != task.source.dataset:
+            raise
+        why = (
+            "its server was restarted"
+            if error.detail.get("restarted")
+            else "it was released, or its client closed"
+        )
+        raise NotFound(
+            f"what this DataFrame reads is gone: {why}; run the pipeline again ({error.message})",
+            **error.detail,
+        ) from error
+
+
+class Results:
+    """The datasets that results of one driver read.
+
+    Args:
+        drop: drops one of them, or raises why it cannot.
+        discard: drops one of them, or leaves it to its lease.
+    """
+
+    def __init__(self, drop: Callable[[str], None], discard: Callable[[str], None]) -> None:
+        self._drop = drop
+        self._discard = discard
+        self._datasets: set[str] = set()
+        self._lock = threading.Lock()
+
+    def add(self, dataset: str) -> None:
+        """Keep a dataset until its result is released."""
+        with self._lock:
+            self._datasets.add(dataset)
+        scope = _scope.get()
+        if scope is not None and scope[0] is self:
+            scope[1].append(dataset)
+
+    def release(self, result: DataFrame) -> None:
+        """Drop everything that ``result`` reads: all results that it was made from.
+
+        Raises:
+            InvalidRequest: it reads no result of this driver, or all were released before.
+            FlightShuffleError: the server could not be asked; what it holds goes when its lease ends.
+        """
+        if not hasattr(result, "explain"):
+            raise InvalidRequest(f"release takes a DataFrame of Spark, not {type(result).__name__}")
+        with self._lock:
+            kept = set(self._datasets)
+        found = _named_in(explained(result), kept) if kept else set()
+        if not found:
+            raise InvalidRequest(
+                "this DataFrame reads no pipeline's result, or what it reads was released: give what toDF() "
+                "returned, or what was made from that"
+            )
+        with self._lock:
+            self._datasets -= found
+        *others, last = sorted(found)
+        for dataset in others:
+            self._discard(dataset)
+        self._drop(last)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Release at its end the results that the block made, in its own thread or task."""
+        made: list[str] = []
+        token = _scope.set((self, made))
+        try:
+            yield
+        finally:
+            _scope.reset(token)
+            with self._lock:
+                left = self._datasets & set(made)
+                self._datasets -= left
+            for dataset in sorted(left):
+                self._discard(dataset)
+
+    def clear(self) -> None:
+        """Forget all of them: the close drops every dataset of the driver."""
+        with self._lock:
+            self._datasets.clear()
+
+
+def _named_in(text: str, datasets: set[str]) -> set[str]:
+    # Not followed by a digit: exchange/…/1 is not in exchange/…/10.
+    return {
+        dataset for dataset in datasets if any(not rest[:1].isdigit() for rest in text.split(dataset)[1:])
+    }
+
+
+def explained(df: DataFrame) -> str:
+    """What ``df.explain("extended")`` prints. No job is run."""
+    with _explaining:
+        heard = _Heard(sys.stdout, threading.get_ident())
+        with contextlib.redirect_stdout(heard):
+            df.explain("extended")
+        return heard.getvalue()
+
+
+class _Heard(io.StringIO):
+    """Keeps what one thread prints, and passes on what others do."""
+
+    def __init__(self, others: Any, thread: int) -> None:
+        super().__init__()
+        self._others = others
+        self._thread = thread
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() == self._thread:
+            return super().write(text)
+        return int(self._others.write(text))

@@ -1,0 +1,149 @@
+"""Spark's schemas as Arrow's, by Spark's own rules; for the driver.
+
+A ``StructType`` or its DDL string goes through Spark's ``to_arrow_schema`` with the session's time zone and
+string width, so that a function sees the same Arrow types whether the stage before it was Spark or an
+exchange. Works on Spark Classic and Spark Connect.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError, UnsupportedOperationException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType, VariantType
+
+from flight_server.protocol import InvalidRequest
+
+from .limits import BatchLimits
+
+
+def check_frame(df: DataFrame, where: str) -> None:
+    """Nothing, if tasks of a job of ours can take ``df``'s rows.
+
+    Raises:
+        InvalidRequest: it is no DataFrame of Spark, it is a stream, or has a column that Spark's ``mapInArrow``
+            cannot take.
+    """
+    if not hasattr(df, "mapInArrow"):
+        raise InvalidRequest(
+            f"{where} is of type {type(df).__name__}, not a DataFrame of Spark; spark.createDataFrame makes one"
+        )
+    if df.isStreaming:
+        raise InvalidRequest(
+            f"{where} is a stream: use it inside foreachBatch, where each batch is a DataFrame"
+        )
+    odd = next((name for name in df.columns if "." in name or "`" in name), None)
+    if odd is not None:
+        raise InvalidRequest(
+            f"{where}: Spark's mapInArrow cannot take column {odd!r}, because of the dot or backtick in its name; "
+            "rename it with toDF or withColumnRenamed",
+            column=odd,
+        )
+
+
+def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -> StructType:
+    """The ``StructType`` of a schema given as one or as DDL text, parsed by Spark itself.
+
+    Raises:
+        InvalidRequest: no columns, or a name that appears twice.
+        pyspark.errors.ParseException: the DDL is not one.
+    """
+    # An empty DataFrame is the one way to parse DDL that Spark Classic and Spark Connect share.
+    struct = spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
+    names = list(struct.names)
+    if not names:
+        raise InvalidRequest(f"{stage}: the schema has no columns; declare at least one", stage=stage)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(f"{stage}: the schema names {', '.join(twice)} twice; rename one", stage=stage)
+    return struct
+
+
+def check_key(struct: StructType, key: str, where: str) -> None:
+    """Nothing, if Spark's equality of the key's values is that of their bytes.
+
+    Raises:
+        InvalidRequest: a collation or a variant, at any depth: Arrow shows neither.
+    """
+    kind = struct[key].dataType
+    for part in _parts(kind):
+        collation = getattr(part, "collation", "UTF8_BINARY")
+        if collation != "UTF8_BINARY":
+            raise InvalidRequest(
+                f"{where}: key {key!r} is {kind.simpleString()}, and rows are placed and grouped by their bytes, "
+                f"not by collation {collation}; make a column of its collation key, or cast it to string",
+                column=key,
+            )
+        if isinstance(part, VariantType):
+            raise InvalidRequest(
+                f"{where}: key {key!r} is {kind.simpleString()}, and equal variants may differ in their bytes; "
+                "make a column of what it is keyed by, for example with variant_get",
+                column=key,
+            )
+
+
+def batch_limits(spark: SparkSession) -> BatchLimits:
+    """The session's limits of the batches that Python functions are given."""
+    rows = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
+    # Spark 4.0 has no such setting; later ones check the default, too.
+    size = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch", f"{(1 << 31) - 2}b")
+    return BatchLimits(int(rows or 0), _java_bytes(size or ""))
+
+
+def _java_bytes(text: str) -> int:
+    """A size as Spark's settings write it: a number and a unit, which is a power of 1024."""
+    found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
+    return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0
+
+
+def _parts(kind: DataType) -> Iterator[DataType]:
+    """The type and all types inside it."""
+    yield kind
+    if isinstance(kind, StructType):
+        for field in kind:
+            yield from _parts(field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _parts(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _parts(kind.keyType)
+        yield from _parts(kind.valueType)
+    elif isinstance(kind, UserDefinedType):
+        yield from _parts(kind.sqlType())
+
+
+def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Schema:
+    """Spark's own Arrow schema for ``struct``, with the session's time zone and string width.
+
+    Raises:
+        InvalidRequest: a type that Spark has no Arrow type for.
+    """
+    accepted = inspect.signature(to_arrow_schema).parameters
+    options: dict[str, Any] = {
+        "error_on_duplicated_field_names_in_struct": True,
+        "timezone": spark.conf.get("spark.sql.session.timeZone"),
+        "prefers_large_types": spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")
+        == "true",
+    }
+    # Spark 4.1 has no `timezone` yet: its timestamps are then labelled UTC, which is the same instant.
+    options = {name: value for name, value in options.items() if name in accepted}
+    fields = []
+    for field in struct:
+        try:
+            fields.extend(to_arrow_schema(StructType([field]), **options))
+        except (PySparkTypeError, UnsupportedOperationException, ValueError) as error:
+            # A ValueError is pyarrow's, for elements without a type that must not be null: array() of Spark SQL.
+            name = field.dataType.simpleString()
+            helps = name.replace("void", "string") if "void" in name else "string"
+            raise InvalidRequest(
+                f"{stage}: Spark has no Arrow type for column {field.name!r} of type {name}; cast it before, for "
+                f"example to {helps}",
+                stage=stage,
+                column=field.name,
+            ) from error
+    return pa.schema(fields)

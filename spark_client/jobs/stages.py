@@ -1,0 +1,200 @@
+"""The Python stages between two exchanges, run one after the other in one pass of one Python worker.
+
+Guarantee: what comes out of :func:`run` has the last stage's declared schema exactly, see
+:mod:`spark_client.arrow.types`. Batches flow one at a time from stage to stage: nothing but a group stage
+holds more than the batch it works on, and nothing goes through the JVM in between.
+
+Memory that a function uses again
+    A function may change what it gave as soon as it goes on, as with Spark, which has encoded it by then. So a
+    batch is copied before a later stage or a writer gets it, and a group's result before the next group's call,
+    as far as the function may have its memory (see :mod:`spark_client.arrow.own_memory`). What leaves the last stage
+    is copied only if :class:`Pass` says that it is kept.
+
+Signatures
+    Those of Spark. A map stage calls ``fn(Iterator[RecordBatch]) -> Iterator[RecordBatch]`` once. A group
+    stage calls ``fn`` once for each group, with a ``pyarrow.Table`` or, if its annotations say so, with an
+    iterator of batches; a function of two arguments gets the keys, a tuple of Arrow scalars, before it.
+
+Groups
+    A group stage first gathers its whole partition: the worker must have room for it, and for what
+    :mod:`spark_client.placement.grouping` takes beside it. Results of small groups are put together into batches of
+    ``BATCH_ROWS`` rows or ``BATCH_BYTES``, because one message for each group would cost more than the group.
+
+Errors
+    An exception of a function passes through as it is, with a note that names the stage; one that came with
+    the stages' input says so instead, because Spark shows the function's lines in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared, Lent, own
+from spark_client.placement import PlacedKeys, groups
+
+from .limits import NO_LIMITS, BatchLimits
+
+BATCH_ROWS = 64 * 1024
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How stages are run in one task.
+
+    Args:
+        kept: whether the caller keeps a batch, or part of it, when it asks for the next one.
+        partition: which partition of the exchange the batches are; None where there is none.
+        limits: of the batches that functions are given.
+    """
+
+    kept: bool = False
+    partition: int | None = None
+    limits: BatchLimits = NO_LIMITS
+
+
+ENCODED_AT_ONCE = Pass()
+"""For a caller that keeps nothing."""
+
+
+@dataclass(frozen=True)
+class MapStage:
+    """``mapInArrow``: one call of ``fn`` over all batches of the task."""
+
+    fn: Callable[[Iterator[Any]], Iterable[Any]]
+    declared: Declared
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
+        """The function's batches, checked and cast; empty ones are left out."""
+        name = self.declared.stage
+        lent = Lent()
+        given = lent.each(how.limits.cut(batches))
+        for batch in _noted(name, lambda: iter(_iterable(self.fn(given), name, "an iterator"))):
+            _expect(batch, pa.RecordBatch, name)
+            if batch.num_rows:
+                cast = self.declared.cast(batch)
+                yield own(cast, lent) if how.kept else cast
+
+
+@dataclass(frozen=True)
+class GroupStage:
+    """``applyInArrow``: one call of ``fn`` for each group of ``keys`` in the partition.
+
+    ``schema`` is the input's; ``with_keys`` and ``iterates`` say which signature ``fn`` has; ``placed`` is how
+    the exchange has placed the keys, None where that is not known.
+    """
+
+    fn: Callable[..., Any]
+    declared: Declared
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    with_keys: bool
+    iterates: bool
+    placed: PlacedKeys | None = None
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
+        """The function's results, checked, cast and put together.
+
+        Raises:
+            InvalidRequest: a group that the exchange would have placed elsewhere, or a result that does not fit.
+        """
+        results: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for keys, group in groups(list(batches), self.schema, self.keys, check=partial(self._check, how)):
+            lent = Lent(group)
+            for result in _noted(self.declared.stage, partial(self._call, keys, group, how)):
+                if not result.num_rows:
+                    continue
+                cast = self.declared.cast(result)
+                for batch in cast.to_batches() if isinstance(cast, pa.Table) else [cast]:
+                    results.append(own(batch, lent))
+                    rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+                    if rows >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+                        yield from _batches(results)
+                        results, rows, size_bytes = [], 0, 0
+        yield from _batches(results)
+
+    def _call(self, keys: tuple[Any, ...], group: pa.Table, how: Pass) -> Iterator[Any]:
+        first = (keys,) if self.with_keys else ()
+        if not self.iterates:
+            result = self.fn(*first, group)
+            _expect(result, pa.Table, self.declared.stage)
+            yield result
+            return
+        batches = how.limits.cut(iter(group.to_batches()))
+        for batch in _iterable(self.fn(*first, batches), self.declared.stage, "an iterator"):
+            _expect(batch, pa.RecordBatch, self.declared.stage)
+            yield batch
+
+    def _check(self, how: Pass, keys: pa.RecordBatch) -> None:
+        if self.placed is not None and how.partition is not None:
+            self.placed.check(keys, how.partition, self.declared.stage)
+
+
+Stage = MapStage | GroupStage
+
+
+def run(stages: Sequence[Stage], batches: Iterator[Any], how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
+    """The batches that leave the last stage; those that came in when there is none."""
+    if stages:
+        batches = _given(batches)
+    for number, stage in enumerate(stages, 1):
+        batches = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
+    return batches
+
+
+def _noted(stage: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    try:
+        yield from start()
+    except Exception as error:
+        _note(error, f"{_NOTE}in {stage}")
+        raise
+
+
+def _given(batches: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except Exception as error:
+        _note(error, f"{_NOTE}by what the stages read, not by their functions")
+        raise
+
+
+_NOTE = "raised "
+
+
+def _note(error: Exception, text: str) -> None:
+    # An error of the input or of an earlier stage comes through the later ones, which pull from it.
+    if not any(other.startswith(_NOTE) for other in getattr(error, "__notes__", ())):
+        error.add_note(text)
+
+
+def _iterable(result: Any, stage: str, wanted: str) -> Iterable[Any]:
+    if isinstance(result, Iterable) and not isinstance(result, pa.Table | pa.RecordBatch):
+        return result
+    raise InvalidRequest(
+        f"{stage}: the function returned {type(result).__name__}; it must return {wanted} of "
+        "pyarrow.RecordBatch, for example by `yield batch`",
+        stage=stage,
+    )
+
+
+def _expect(result: Any, kind: Any, stage: str) -> None:
+    if not isinstance(result, kind):
+        raise InvalidRequest(
+            f"{stage}: the function gave {type(result).__name__} where pyarrow.{kind.__name__} is expected",
+            stage=stage,
+        )
+
+
+def _batches(results: list[pa.RecordBatch]) -> Iterator[Any]:
+    """The rows in as few batches as their columns' offsets allow."""
+    if len(results) <= 1:
+        yield from results
+    else:
+        yield from pa.Table.from_batches(results).combine_chunks().to_batches()

@@ -1,0 +1,164 @@
+"""What runs in Spark's tasks: read a partition, run the Python stages, write to the next exchange.
+
+Guarantee: a task either commits everything that its stages gave, as one attempt, or nothing of it. It reports
+the attempt in the one row that it yields; only attempts whose rows reached the driver are sealed, so that
+what a failed, retried, speculative or killed task wrote is never visible.
+
+Attempts are named by ``taskAttemptId``, which is unique in the application. ``attemptNumber`` is not: it
+repeats when a stage is run again (SPARK-24552).
+
+Memory of a write task: the batch in hand, the writer's budget (see :mod:`spark_client.arrow.coalescer`), and what
+the stages themselves hold. Of a read task: the streams' pool (see :mod:`spark_client.merge.merged`) and the
+stages.
+
+Back-pressure: when the server holds the stream back for too long, the task fails with the server's sentence,
+and Spark runs it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark import TaskContext
+
+from flight_server.protocol import PutCommand
+from spark_client.arrow import Coalescer, Declared
+from spark_client.connection import Server
+from spark_client.lanes import PutStream
+from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
+
+from . import stages as stages_
+from .limits import NO_LIMITS, BatchLimits
+from .readable import Readable
+from .stages import Pass, Stage
+
+WRITE_BUDGET_BYTES = 64 * 1024 * 1024
+
+REPORT_DDL = "producer int, attempt string, rows long, frames long, bytes long"
+_REPORT = pa.schema(
+    [
+        ("producer", pa.int32()),
+        ("attempt", pa.string()),
+        ("rows", pa.int64()),
+        ("frames", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+
+class Placement(Protocol):
+    """Takes each batch of one task apart into the rows and their partitions."""
+
+    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
+        """The batch to send, and the partition of each of its rows.
+
+        ``first_row`` is how many rows of the task came before.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """Spark has computed the partitions: they are the last column."""
+
+    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
+        *columns, ids = batch.columns
+        schema = pa.schema(list(batch.schema)[:-1])
+        return pa.RecordBatch.from_arrays(columns, schema=schema), ids.to_numpy()
+
+
+@dataclass(frozen=True)
+class ByKeys:
+    """Spark's hash of the keys, computed here."""
+
+    keys: tuple[str, ...]
+    partitions: int
+
+    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
+        return batch, partition_ids(batch, self.keys, self.partitions)
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Round robin, from a place of the producer's own."""
+
+    partitions: int
+
+    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
+        start = round_robin_start(producer, self.partitions) + first_row
+        return batch, round_robin_ids(batch.num_rows, start, self.partitions)
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Reads the partitions whose numbers come in, and runs the stages over each.
+
+    One task gets one number: the plan has as many Spark partitions as the dataset has. ``kept`` and ``limits``:
+    see :class:`~spark_client.jobs.Pass`.
+    """
+
+    source: Readable
+    stages: tuple[Stage, ...] = ()
+    limits: BatchLimits = NO_LIMITS
+    kept: bool = False
+
+    def run(self, numbers: Iterator[Any]) -> Iterator[Any]:
+        """The rows of the partitions, after the stages."""
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                how = Pass(self.kept, number, self.limits)
+                yield from stages_.run(self.stages, self.source.read(number), how)
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """Writes what comes in, or what ``source`` reads, after the stages; yields one report.
+
+    ``places`` is where the server takes puts on the bulk lane; a task that does not know asks.
+    """
+
+    server: Server
+    dataset: str
+    generation: str
+    partitions: int
+    declared: Declared
+    placement: Placement
+    stages: tuple[Stage, ...] = ()
+    source: Readable | None = None
+    limits: BatchLimits = NO_LIMITS
+    budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
+    places: tuple[str, ...] | None = None
+
+    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """One row: producer, attempt and totals of what was committed."""
+        context = TaskContext.get()
+        assert context is not None
+        producer, attempt = context.partitionId(), str(context.taskAttemptId())
+        if self.source is not None:
+            rows = ReadTask(self.source, self.stages, self.limits, kept=True).run(batches)
+        else:
+            rows = stages_.run(self.stages, batches, Pass(kept=True, limits=self.limits))
+        answer = self.write(rows, producer, attempt)
+        report = [producer, attempt, answer["rows"], answer["frames"], answer["bytes"]]
+        columns = [pa.array([value], field_.type) for value, field_ in zip(report, _REPORT, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+
+    def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
+        """Send everything as one attempt and commit it; the server's answer, with ``frames`` added."""
+        command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
+        coalescer = Coalescer(self.declared.schema, self.partitions, budget_bytes=self.budget_bytes)
+        with PutStream(self.server, command, self.declared.schema, self.places) as stream:
+            first_row = 0
+            for given in batches:
+                batch, ids = self.placement.place(given, producer, first_row)
+                first_row += batch.num_rows
+                for partition, frame in coalescer.add(self.declared.cast(batch), ids):
+                    stream.write(frame, partition)
+            for partition, frame in coalescer.finish():
+                stream.write(frame, partition)
+            return {**stream.commit(), "frames": stream.frames}

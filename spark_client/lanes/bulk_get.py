@@ -1,0 +1,210 @@
+"""The bulk lane: an HTTP GET that answers an Arrow IPC stream, at about the speed of the socket.
+
+Guarantee: as every lane's. In particular a peer that closes early, cuts a frame in two, or sends a
+stream with an end marker but without the end of its HTTP body, is an error: the body is read here and
+not by ``http.client``, which gives a short read without a word.
+
+The end
+    A body is whole when the Arrow end marker was followed by the end of the HTTP body: the last chunk,
+    or the last byte of the announced length. The totals come in the trailers after the last chunk, or
+    in the response's headers when the server knew them before.
+
+Copies
+    One, by the kernel, see :mod:`spark_client.lanes.batch_runs`.
+
+Connections
+    HTTP/1.1 carries one stream for each connection, and the number of connections to one address is
+    limited. With ``lane="auto"`` a stream that finds none free takes the gRPC lane, which has no such
+    limit; with ``lane="bulk"`` it waits ``slot_seconds`` and then opens one more, because a stream that
+    waits for another one's consumer could wait for ever.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pyarrow as pa
+
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    FROM_TRAILER,
+    PARTITION_HEADER,
+    FlightShuffleError,
+    Forbidden,
+    Ticket,
+    Unauthenticated,
+    bulk_path,
+    from_json,
+)
+from spark_client.connection import Server, TimedOut, Unreachable
+
+from .batch_runs import RunReader
+from .http import Body, Connection, HttpPool, NoBulkLane, NoFreeConnection
+from .lane import BatchRun, BrokenStream, Totals
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+
+
+def target_of(location: str, ticket: Ticket) -> str:
+    """Path and query of the GET for a ticket. A location with a path of its own keeps it."""
+    parts = urlsplit(location)
+    if parts.path in ("", "/"):
+        return bulk_path(
+            ticket.dataset, ticket.partition or 0, ticket.generation, ticket.from_, ticket.reader
+        )
+    query = dict(parse_qsl(parts.query))
+    if ticket.generation is not None:
+        query["generation"] = ticket.generation
+    if ticket.from_:
+        query["from"] = str(ticket.from_)
+    return parts.path + (f"?{urlencode(query)}" if query else "")
+
+
+class BulkReader:
+    """See :class:`~spark_client.lanes.Reading`.
+
+    ``open`` raises :class:`~spark_client.lanes.http.NoBulkLane` when the address does not speak this
+    lane, or has no free connection (``beyond`` is False).
+    """
+
+    def __init__(
+        self, pool: HttpPool, location: str, server: Server, ticket: Ticket, *, beyond: bool
+    ) -> None:
+        self.headers: dict[str, str] = {}
+        self._pool = pool
+        self._beyond = beyond
+        self._timeouts = server.timeouts
+        self._target = target_of(location, ticket)
+        self._asked = ticket
+        self._request_headers = {"Accept": ARROW_STREAM}
+        if server.reading.check:
+            self._request_headers[CHECKSUMS_HEADER] = CHECKSUMS
+        if server.token is not None:
+            self._request_headers["Authorization"] = f"Bearer {server.token}"
+        self._where = pool.location
+        self._connection: Connection | None = None
+        self._body: Body | None = None
+        self._totals: Totals | None = None
+        self._done = False
+        self._cancelled = False
+
+    def open(self) -> pa.Schema:
+        self._connection = self._pool.acquire(wait_seconds=self._timeouts.slot_seconds, beyond=self._beyond)
+        if self._connection is None:
+            raise NoFreeConnection(f"{self._where} has no free connection")
+        with self._errors(Unreachable, "the connection failed"):
+            status, self.headers = self._ask(self._connection)
+            self._body = body = Body(self._file(), self.headers)
+            if status != 200:
+                raise self._refusal(status, body)
+            kind = self.headers.get("content-type", "").partition(";")[0].strip()
+            if kind != ARROW_STREAM:
+                raise NoBulkLane(f"{self._where} answered {kind!r}, which is not an Arrow stream")
+            self._check_place()
+            self._runs = RunReader(body, checked=self.headers.get(CHECKSUMS_HEADER) == CHECKSUMS)
+            # A little longer than what the merge waits: it can say why, a socket cannot.
+            self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
+            return self._runs.schema
+
+    def _check_place(self) -> None:
+        """The server reads what it was asked for, if it says so: the request could have been damaged, too.
+
+        Raises:
+            ConnectionError: it reads something else.
+        """
+        asked = self._asked
+        wanted = {PARTITION_HEADER: f"{asked.dataset}/{asked.partition or 0}", FROM_TRAILER: str(asked.from_)}
+        for name, value in wanted.items():
+            if self.headers.get(name, value) != value:
+                raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")
+
+    def _file(self) -> io.BufferedReader:
+        assert self._connection is not None
+        assert self._connection.file is not None
+        return self._connection.file
+
+    def _ask(self, connection: Connection) -> tuple[int, dict[str, str]]:
+        if self._cancelled:
+            raise ConnectionAbortedError("cancelled")
+        try:
+            return connection.request(self._target, self._request_headers)
+        except TimeoutError:
+            raise
+        except OSError:
+            # A server may close an idle connection at any time, also just now.
+            if not connection.reused or self._cancelled:
+                raise
+        self._connection = new = self._pool.new()
+        new.has_slot, connection.has_slot = connection.has_slot, False
+        connection.close()
+        # Again: a cancel that came before the assignment has interrupted the connection before.
+        if self._cancelled:
+            raise ConnectionAbortedError("cancelled")
+        return new.request(self._target, self._request_headers)
+
+    @contextmanager
+    def _errors(self, kind: type[Unreachable | BrokenStream], what: str) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            # Both deadlines are meant: that of connecting is the connection's failure.
+            if self._body is None and (self._connection is None or self._connection.sock is None):
+                raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
+            raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
+        except (OSError, pa.ArrowException) as error:
+            raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
+
+    def _refusal(self, status: int, body: Body) -> FlightShuffleError:
+        """The server's error: its JSON, or by status from whatever else stands there."""
+        try:
+            return from_json(body.read())
+        except ValueError:
+            pass
+        sentence = f"{self._where} answered status {status}"
+        kinds: dict[int, type[FlightShuffleError]] = {401: Unauthenticated, 403: Forbidden}
+        if status in kinds:
+            return kinds[status](sentence, server=self._where)
+        # Without our JSON it is not our server: a proxy, or an older one.
+        return NoBulkLane(sentence, server=self._where)
+
+    @property
+    def totals(self) -> Totals | None:
+        return self._totals
+
+    def read_run(self) -> BatchRun | None:
+        if self._done:
+            return None
+        assert self._body is not None
+        with self._errors(BrokenStream, "the stream broke off"):
+            run = self._runs.read_run()
+            if run is not None:
+                return run
+            self._body.finish()
+        self.headers = {**self.headers, **self._body.trailers}
+        self._totals = Totals.parse(self.headers)
+        if self._totals is None:
+            raise BrokenStream(
+                f"the stream from {self._where} ended without its totals, so it may not be whole",
+                server=self._where,
+            )
+        self._done = True
+        return None
+
+    def cancel(self) -> None:
+        # This order, and the other one in close, keep a late cancel from a connection of somebody else.
+        self._cancelled = True
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            whole = self._done and not self._cancelled
+            self._pool.release(
+                connection, reusable=whole and self.headers.get("connection", "").lower() != "close"
+            )

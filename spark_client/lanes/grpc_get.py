@@ -1,0 +1,132 @@
+"""The gRPC lane: DoGet, which every Flight server has.
+
+pyarrow ends a read silently at a truncated frame when the server then says OK, so an end counts only
+with the totals in the trailers, which the caller compares.
+
+The first message
+    ``do_get`` blocks until the schema message has come; nothing but a deadline ends it, and that
+    deadline is the whole call's. So the deadline is ``stream_seconds``, long, and before the call a
+    short one (:meth:`~spark_client.connection.Server.schema`, with its own deadline) shows that the
+    server answers and knows the schema, unless it has shown that a moment ago. A peer that vanishes
+    after that is found by keepalive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.protocol import ERROR_TRAILER, InvalidRequest, Ticket
+from spark_client.connection import Call, Server, TimedOut, immortal_in_children
+
+from .lane import BatchRun, BrokenStream, Closed, Totals
+
+_FRESH_SECONDS = 5.0
+_SLICE_SECONDS = 0.5
+
+
+class _Proofs:
+    """When a server last showed that it answers for a dataset."""
+
+    def __init__(self) -> None:
+        self.at_seconds: dict[str, float] = {}
+
+    def close(self) -> None:
+        self.at_seconds.clear()
+
+
+class GrpcReader:
+    """See :class:`~spark_client.lanes.Reading`. ``open`` can be cancelled only while it asks for the schema."""
+
+    def __init__(self, server: Server, ticket: Ticket) -> None:
+        immortal_in_children(self)
+        self._server = server
+        self._ticket = ticket
+        self._call = Call(server.location)
+        self._reader: flight.FlightStreamReader | None = None
+        self._totals: Totals | None = None
+        self._cancelled = False
+
+    def open(self) -> pa.Schema:
+        wait_until_known(self._server, self._ticket.dataset, lambda: self._cancelled)
+        if self._cancelled:
+            raise Closed("the read was cancelled")
+        with self._server.calling() as (client, self._call):
+            options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds)
+            self._reader = client.do_get(flight.Ticket(self._ticket.encode()), options)
+            # Whoever cancels sets the flag first and looks for the reader then; here it is the other way.
+            if self._cancelled:
+                self._reader.cancel()
+            return self._reader.schema
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._call.headers
+
+    @property
+    def totals(self) -> Totals | None:
+        return self._totals
+
+    def read_run(self) -> BatchRun | None:
+        assert self._reader is not None
+        while True:
+            try:
+                with self._call.errors():
+                    chunk = self._reader.read_chunk()
+            except StopIteration:
+                self._totals = Totals.parse(self._call.headers)
+                if self._totals is None:
+                    raise BrokenStream(
+                        f"the stream from {self._call.location} ended without its totals, so it may not be whole",
+                        server=self._call.location,
+                    ) from None
+                return None
+            except InvalidRequest as error:
+                # With the trailer it is the server's word; without it, pyarrow could not decode.
+                if ERROR_TRAILER in self._call.headers:
+                    raise
+                raise BrokenStream(
+                    f"a frame could not be decoded: {error.message}", **error.detail
+                ) from error
+            if chunk.data is not None:
+                return BatchRun([chunk.data])
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    def close(self) -> None:
+        # A reader that was not read to its end keeps its call until it is cancelled.
+        if self._reader is not None:
+            self._reader.cancel()
+
+
+def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool] = lambda: False) -> None:
+    """Return when the server has shown that it answers and knows the dataset's schema, or when cancelled.
+
+    The server waits too, until somebody has said the schema; it is asked in slices so that a cancel is
+    seen within one.
+
+    Raises:
+        TimedOut: not within ``first_message_seconds``.
+        FlightShuffleError: what else the server says, for example that there is no such dataset.
+    """
+    proofs = server.attached("proofs", _Proofs)
+    now_seconds = time.monotonic()
+    if now_seconds - proofs.at_seconds.get(dataset, float("-inf")) < _FRESH_SECONDS:
+        return
+    deadline = now_seconds + server.timeouts.first_message_seconds
+    while not cancelled():
+        left_seconds = deadline - time.monotonic()
+        try:
+            server.schema(dataset, timeout_seconds=min(max(left_seconds, 0.001), _SLICE_SECONDS))
+        except TimedOut:
+            if left_seconds <= _SLICE_SECONDS:
+                raise
+        else:
+            proofs.at_seconds[dataset] = time.monotonic()
+            return

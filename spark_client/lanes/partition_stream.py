@@ -1,0 +1,394 @@
+"""One partition, read whole or an error, over whatever connections it takes.
+
+Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from
+``start`` on, each once and in order; None comes only when their number and rows equal the totals that
+the server has sent. They are all of one generation.
+
+Checksums
+    On the bulk lane each frame's checksum is compared before its batch is returned (see ``lanes.runs``); a frame
+    that came damaged is a broken stream, and is asked for again. At the end the checksum of all frames is
+    compared with the server's, unless a part of them came by gRPC, where pyarrow gives no message's bytes.
+    ``Reading(check=False)`` turns this off.
+
+Resuming
+    A connection that breaks, and an error that the server calls temporary, is tried again at the next
+    frame (``from``), at the next of the known addresses, after a random pause; a frame that arrives
+    sets the count of tries back. :class:`~spark_client.connection.Timeouts` has the numbers.
+
+Never across a generation
+    The first answer pins the generation when the ticket did not name one. When it is gone after frames
+    were read, the error says that the data was replaced; nothing is read from the new one. When the
+    generation is unknown because the server did not say it, a broken stream is not resumed.
+
+Addresses
+    Those of the endpoint, in its order; ``arrow-flight-reuse-connection://?`` and an empty list mean
+    the server that was asked. ``lane="auto"`` takes the bulk lane's first. An address where nobody
+    speaks the bulk lane is left alone for ``DOWN_SECONDS``, and that costs no try.
+
+Waiting
+    ``open`` and ``read_run`` block. A socket that stays silent is not watched here: :meth:`overdue` says
+    that it is, :meth:`stalled` says why, and whoever waits for the stream asks for both.
+
+Cancelling
+    ``cancel`` may be called from any thread and from a finalizer; it takes no lock. The thread inside
+    ``open`` or ``read_run`` then gets :class:`~spark_client.merge.Closed`, at once while it waits for a
+    frame, and when its short deadline ends while it connects.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.protocol import (
+    FROM_TRAILER,
+    NotFound,
+    PartitionFailed,
+    Released,
+    StaleTicket,
+    Ticket,
+    Unavailable,
+)
+from flight_server.protocol.checksums import running_crc32c
+from spark_client.connection import Server, TimedOut, Unreachable
+
+from .acknowledging import Acknowledging
+from .addresses import Address, addresses
+from .bulk_get import BulkReader
+from .grpc_get import GrpcReader
+from .http import HttpPool, NoBulkLane, NoFreeConnection
+from .lane import BatchRun, BrokenStream, Closed, LaneChoice, LaneReader, generation_of
+
+DOWN_SECONDS = 30.0
+_SLICE_SECONDS = 0.05
+
+
+class StreamStalled(Unavailable):
+    """A stream stayed silent longer than its deadline; the message says what the server waits for."""
+
+    code = "stream_stalled"
+
+
+class PartitionStream:
+    """See the module. One thread reads it; any thread may cancel it.
+
+    Args:
+        server: where the ticket comes from; its credentials are used for every location.
+        ticket: dataset, partition, generation, and the first frame wanted.
+        locations: the endpoint's, as texts.
+        lane: which lanes may be used.
+    """
+
+    def __init__(
+        self, server: Server, ticket: Ticket, *, locations: Sequence[str] = (), lane: LaneChoice = "auto"
+    ) -> None:
+        self.server = server
+        self.dataset = ticket.dataset
+        self.partition = ticket.partition
+        self.generation = ticket.generation
+        self.start = ticket.from_
+        self.next_frame = ticket.from_
+        self.rows = 0
+        self.resumes = 0
+        self._crc32c = 0 if ticket.from_ == 0 else None  # of the frames so far, if all of them are known
+        self.lane = lane
+        self._addresses = addresses(server, locations, lane)
+        self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition)
+        self._asked_from = self.start
+        self._turn = 0
+        self._failures = 0
+        self._reading: LaneReader | None = None
+        self._schema: pa.Schema | None = None
+        self._ready: deque[pa.RecordBatch] = deque()
+        self._cancelled = False
+        self._wait: tuple[float, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """For messages: which partition of which dataset."""
+        which = "the dataset" if self.partition is None else f"partition {self.partition} of dataset"
+        return f"{which} {self.dataset!r}"
+
+    @property
+    def address(self) -> Address:
+        """Where it is being read, or is going to be."""
+        return self._addresses[self._turn % len(self._addresses)]
+
+    def open(self) -> pa.Schema:
+        """Connect; the schema. Twice is fine.
+
+        Raises:
+            FlightShuffleError: as :meth:`read_run`.
+        """
+        if self._schema is None:
+            self._connect(None)
+        assert self._schema is not None
+        return self._schema
+
+    def read(self) -> pa.RecordBatch | None:
+        """As :meth:`read_run`, one batch at a time; not to be mixed with it."""
+        if not self._ready and (run := self.read_run()) is not None:
+            self._ready.extend(run.batches)
+        return self._ready.popleft() if self._ready else None
+
+    def read_run(self) -> BatchRun | None:
+        """Wait for the next frame; its batch and those that came with it. None: the partition was whole.
+
+        Raises:
+            StaleTicket: the data was replaced.
+            BrokenStream: every try failed.
+            StreamStalled: no schema in time.
+            Closed: it was cancelled.
+            FlightShuffleError: what the server says, for example that the producer failed.
+        """
+        self.open()
+        while True:
+            if self._cancelled:
+                raise self._closed()
+            reading = self._reading
+            assert reading is not None
+            self._wait = (time.monotonic(), self.server.timeouts.stall_seconds)
+            try:
+                run = reading.read_run()
+                if run is None:
+                    self._check(reading)
+            except Unavailable as error:
+                if isinstance(error, TimedOut) and self.overdue(time.monotonic()):
+                    raise self.stalled() from error
+                self._wait = None
+                self._turn += 1
+                self._connect(error)
+                self.resumes += 1
+                continue
+            finally:
+                self._wait = None
+            if run is not None:
+                self.next_frame += len(run.batches)
+                self.rows += sum([batch.num_rows for batch in run.batches])
+                self._sum_up(run)
+                self._failures = 0
+                self._acknowledging.received(run, self.next_frame)
+            else:
+                self._acknowledging.all_received(self.next_frame)
+            return run
+
+    def overdue(self, now_seconds: float) -> bool:
+        """Whether the thread inside has waited for the server longer than it may. Any thread."""
+        wait = self._wait
+        return wait is not None and now_seconds - wait[0] > wait[1]
+
+    def stalled(self) -> StreamStalled:
+        """The error for a stream that is overdue; asks the server why, for ``why_seconds`` at most."""
+        wait = self._wait
+        seconds = 0.0 if wait is None else time.monotonic() - wait[0]
+        return StreamStalled(
+            f"{self.name} gave nothing for {seconds:.0f} s after {self.next_frame} frames, at "
+            f"{self.address.location}; the server says it waits for: {self.server.why(self.dataset)}",
+            dataset=self.dataset,
+            partition=self.partition,
+            server=self.address.location,
+            waited_seconds=round(seconds, 1),
+        )
+
+    def cancel(self) -> None:
+        """End it. Any thread, also twice; see the module."""
+        self._cancelled = True
+        reading = self._reading
+        if reading is not None:
+            reading.cancel()
+
+    def close(self) -> None:
+        """Let go of the connection. Only in the thread that reads, or after it; twice is fine."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
+
+    # Inside.
+
+    def _sum_up(self, run: BatchRun) -> None:
+        if len(run.checksums) != len(run.batches):
+            self._crc32c = None
+        elif self._crc32c is not None:
+            for checksum in run.checksums:
+                self._crc32c = running_crc32c(self._crc32c, checksum)
+
+    def _check(self, reading: LaneReader) -> None:
+        totals, started = reading.totals, reading.headers.get(FROM_TRAILER)
+        assert totals is not None
+        if self.next_frame < totals.frames:
+            raise BrokenStream(f"{self.name} ended after {self.next_frame} of {totals.frames} frames")
+        if (
+            self.next_frame > totals.frames
+            or (self.start == 0 and self.rows != totals.rows)
+            or (self._crc32c is not None and totals.crc32c not in (None, self._crc32c))
+            or (started is not None and started != str(self._asked_from))
+        ):
+            raise PartitionFailed(
+                f"{self.name} gave {self.rows} rows up to frame {self.next_frame}, last asked from frame "
+                f"{self._asked_from}; the server counts {totals.rows} rows in {totals.frames} frames, and says "
+                f"that it began at frame {started}; checksums {_hex(self._crc32c)} and {_hex(totals.crc32c)}: what was "
+                "read cannot be trusted",
+                dataset=self.dataset,
+                partition=self.partition,
+            )
+
+    def _connect(self, failure: Unavailable | None) -> None:
+        """Return with an open reading at the next frame; ``failure`` is what ended the last one."""
+        skipped = 0
+        while True:
+            self.close()
+            # A cancel breaks the connection: that is no failure.
+            if failure is not None and not self._cancelled:
+                self._pause_after(failure)
+            if self._cancelled:
+                raise self._closed()
+            try:
+                self._begin(self.address)
+            except StreamStalled:
+                raise
+            except NoBulkLane as error:
+                skipped += 1
+                failure = error if skipped % len(self._addresses) == 0 else None
+            except Unavailable as error:
+                failure = error
+            except NotFound as error:
+                if isinstance(error, Released) or self.next_frame == self.start:
+                    raise
+                raise self._replaced() from error
+            else:
+                return
+            self._turn += 1
+
+    def _begin(self, address: Address) -> None:
+        self._asked_from = self.next_frame
+        reader = self._acknowledging.reader
+        ticket = Ticket(self.dataset, self.partition, self.generation, self._asked_from, reader)
+        self._reading = reading = self._reading_at(address, ticket)
+        try:
+            # Whoever cancels sets the flag first and looks for the reading then; here it is the other way.
+            if self._cancelled:
+                raise self._closed()
+            schema = self._open(reading, address)
+            generation = generation_of(reading)
+            is_other = generation is not None and self.generation not in (None, generation)
+            if is_other or (self._schema is not None and not schema.equals(self._schema)):
+                raise self._replaced()
+        except BaseException:
+            self.close()
+            raise
+        self.generation = self.generation or generation
+        self._schema = schema
+        self._acknowledging.opened(reading.headers, generation)
+
+    def _open(self, reading: LaneReader, address: Address) -> pa.Schema:
+        timeouts = self.server.timeouts
+        self._wait = (time.monotonic(), timeouts.connect_seconds + timeouts.first_message_seconds)
+        try:
+            return reading.open()
+        except TimedOut as error:
+            raise self._late() from error
+        except (NoBulkLane, Unreachable) as error:
+            if address.lane == "grpc" or self.lane == "bulk":
+                raise
+            # There is another lane to take, so this costs no try.
+            if not (self._cancelled or isinstance(error, NoFreeConnection)):
+                self._pool(address).leave_alone(DOWN_SECONDS)
+            raise NoBulkLane(error.message) from error
+        finally:
+            self._wait = None
+
+    def _reading_at(self, address: Address, ticket: Ticket) -> LaneReader:
+        if address.lane == "grpc":
+            return GrpcReader(self._server(address), ticket)
+        pool = self._pool(address)
+        choice = self.lane == "auto"
+        if choice and pool.is_left_alone:
+            raise NoBulkLane(f"{pool.location} did not answer a moment ago")
+        return BulkReader(pool, address.location, self.server, ticket, beyond=not choice)
+
+    def _server(self, address: Address) -> Server:
+        if address.location == self.server.location:
+            return self.server
+        # Attached: a server that nothing refers to would close its connections.
+        return self.server.attached(("server", address.location), lambda: self.server.at(address.location))
+
+    def _pool(self, address: Address) -> HttpPool:
+        parts = urlsplit(address.location)
+        key = ("bulk", parts.scheme, parts.netloc)
+        return self.server.attached(key, lambda: HttpPool(address.location, self.server))
+
+    def _pause_after(self, failure: Unavailable) -> None:
+        timeouts = self.server.timeouts
+        self._failures += 1
+        # Without a generation a new try could read other data.
+        if self._failures > timeouts.tries or (self.generation is None and self.next_frame > self.start):
+            raise self._give_up(failure)
+        most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2 ** (self._failures - 1))
+        # Random, so that the readers of a server that comes back do not come back as one.
+        until = time.monotonic() + random.uniform(0, most)  # noqa: S311  # a pause, not a secret
+        while (left := until - time.monotonic()) > 0 and not self._cancelled:
+            time.sleep(min(left, _SLICE_SECONDS))
+
+    # The errors.
+
+    def _closed(self) -> Closed:
+        return Closed(f"reading {self.name} was cancelled")
+
+    def _give_up(self, last: Unavailable) -> Unavailable:
+        error = BrokenStream(
+            f"{self.name} could not be read beyond frame {self.next_frame}, after {self._failures} tries at "
+            f"{', '.join(dict.fromkeys(a.location for a in self._addresses))}; the last: {last.message}",
+            dataset=self.dataset,
+            partition=self.partition,
+            frames=self.next_frame,
+        )
+        error.__cause__ = last
+        return error
+
+    def _late(self) -> StreamStalled:
+        return StreamStalled(
+            f"{self.name} did not begin within {self.server.timeouts.first_message_seconds:g} s at "
+            f"{self.address.location}: no schema came; the server says it waits for: "
+            f"{self.server.why(self.dataset)}",
+            dataset=self.dataset,
+            partition=self.partition,
+            server=self.address.location,
+        )
+
+    def _replaced(self) -> StaleTicket:
+        return StaleTicket(
+            f"{self.name} was replaced or dropped after {self.next_frame} of its frames were read: generation "
+            f"{self.generation} is gone, and the rest of it with it; read the dataset again from its start",
+            dataset=self.dataset,
+            partition=self.partition,
+            generation=self.generation,
+            frames=self.next_frame,
+        )
+
+
+def partition_streams(
+    server: Server,
+    endpoints: Iterable[flight.FlightEndpoint],
+    *,
+    lane: LaneChoice = "auto",
+) -> list[PartitionStream]:
+    """One stream for each endpoint of a FlightInfo, in its order."""
+    return [
+        PartitionStream(
+            server,
+            Ticket.parse(endpoint.ticket.ticket),
+            locations=[location.uri.decode() for location in endpoint.locations],
+            lane=lane,
+        )
+        for endpoint in endpoints
+    ]
+
+
+def _hex(checksum: int | None) -> str:
+    return "unknown" if checksum is None else f"{checksum:08x}"

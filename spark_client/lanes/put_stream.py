@@ -1,0 +1,237 @@
+"""One put: batches out, the server's answer in, and its own words when it refuses.
+
+Guarantee: :meth:`PutStream.commit` returns only after the server has accepted everything; every error carries
+the server's sentence if it sent one. A stream that is left without ``commit`` (an exception, a killed
+process) is not committed, and what a ``shuffle`` producer sent on it is never visible. A stream that has
+raised an error has ended.
+
+Lanes: see :mod:`spark_client.lanes.writing`. What is stored does not depend on them.
+
+When batches travel
+    A batch for a shuffle is seen by nobody before the seal, so that small ones may wait in ``write`` for
+    those after them (at most 64 KiB, until the commit at the latest). Any other batch is on its way when
+    ``write`` returns.
+
+Iterables
+    An iterable may fill the memory of a batch anew when it is asked for the next one: nothing refers to the
+    batch any more.
+
+Cancelling
+    :meth:`PutStream.cancel` may be called from any thread. On the bulk lane a ``write`` or ``commit`` that
+    waits for the server then ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from flight_server.protocol import (
+    Commit,
+    FlightShuffleError,
+    InvalidRequest,
+    PutCommand,
+    parse_json,
+    partition_metadata,
+)
+from spark_client.arrow import own_dictionaries
+from spark_client.connection import Server
+
+from .writing import open_writing
+
+FRAME_BYTES = 2 << 20
+"""Batches that are too large for one frame are cut into frames of about this size."""
+MAX_FRAME_BYTES = (4 << 20) - (64 << 10)
+"""The readers of other languages take messages of 4 MiB by default; the rest is for metadata and envelope."""
+
+
+class PutStream:
+    """A stream to one dataset, of a command with producer and attempt.
+
+    Also a context manager that ends it without a commit when left early.
+
+    Args:
+        server: who takes it, and which lanes may be used.
+        command: what is put, and by whom.
+        schema: of every batch.
+        places: where the server takes puts on the bulk lane; None to let it be asked.
+
+    Raises:
+        FlightShuffleError: what the server refused, or why it cannot be reached.
+    """
+
+    def __init__(
+        self, server: Server, command: PutCommand, schema: pa.Schema, places: Sequence[str] | None = None
+    ) -> None:
+        self._writing = open_writing(server, command, schema, places)
+        self.rows = 0
+        self.frames = 0
+
+    def write(self, batch: Any, partition: int | None = None) -> None:
+        """Send a batch; to ``partition`` when the dataset is a shuffle.
+
+        Raises:
+            FlightShuffleError: what the server refused, or why it cannot be reached.
+        """
+        metadata = b"" if partition is None else partition_metadata(partition)
+        for frame in frames(batch):
+            self._writing.write(frame, metadata, hold=partition is not None)
+            self.rows += frame.num_rows
+            self.frames += 1
+
+    def commit(self) -> dict[str, Any]:
+        """End the stream with its totals; the server's answer.
+
+        Raises:
+            FlightShuffleError: nothing was committed, and why.
+        """
+        answers = self._writing.finish(Commit(self.rows, self.frames))
+        answer = parse_json(answers[-1], "the answer to a commit") if answers else {}
+        if answer.get("committed") is not True or answer.get("rows") != self.rows:
+            raise FlightShuffleError(
+                f"the server did not confirm the commit of {self.rows} rows; it answered {answer}",
+                rows=self.rows,
+            )
+        return answer
+
+    def cancel(self) -> None:
+        """End a call of another thread that waits, where the lane can; the stream has then ended."""
+        self._writing.cancel()
+
+    def abandon(self) -> None:
+        """End the stream without a commit. Twice is fine, also after ``commit``."""
+        self._writing.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+
+def frames(batch: Any) -> Iterator[Any]:
+    """The batch, or slices of it of about ``FRAME_BYTES`` when it takes more than ``MAX_FRAME_BYTES``.
+
+    A larger row is one frame, and so is a batch that slices do not make smaller: those of views and unions are
+    sent with the buffers of all rows.
+    """
+    size_bytes = _sent_bytes(batch)
+    if size_bytes <= MAX_FRAME_BYTES or not _shrinks(batch, size_bytes):
+        yield batch
+        return
+    rows = max(1, batch.num_rows * FRAME_BYTES // size_bytes)
+    for start in range(0, batch.num_rows, rows):
+        yield from frames(batch.slice(start, rows))  # again, because rows differ in size
+
+
+def _shrinks(batch: Any, size_bytes: int) -> bool:
+    half = batch.num_rows // 2
+    return half > 0 and min(_sent_bytes(batch[:half]), _sent_bytes(batch[half:])) <= size_bytes * 3 // 4
+
+
+def _sent_bytes(batch: Any) -> int:
+    return int(pa.ipc.get_record_batch_size(batch))
+
+
+def as_reader(data: Any) -> pa.RecordBatchReader:
+    """A reader over what can be put: a Table, a RecordBatch, a reader, anything with ``__arrow_c_stream__``
+    (Polars, DuckDB, pandas), or an iterable of RecordBatches.
+
+    Raises:
+        InvalidRequest: none of these, or an empty iterable, which has no schema.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    try:
+        batches = iter(data)
+        first = next(batches, None)
+    except TypeError:
+        first, batches = data, iter(())
+    if not isinstance(first, pa.RecordBatch):
+        what = "an empty iterable, which has no schema" if first is None else type(first).__name__
+        raise InvalidRequest(
+            f"cannot put {what}: give a pyarrow Table, RecordBatchReader or RecordBatch, an iterable of "
+            "RecordBatches, or an object with __arrow_c_stream__"
+        )
+
+    def all_batches() -> Iterator[Any]:
+        yield own_dictionaries(first)
+        yield from map(own_dictionaries, batches)
+
+    return pa.RecordBatchReader.from_batches(first.schema, all_batches())
+
+
+async def put_async(server: Server, command: PutCommand, data: Any) -> int:
+    """Put ``data``, which may also be an async iterable of RecordBatches; the number of rows.
+
+    Calls that wait run in threads, one at a time. Cancelling ends the one under way where the lane can, waits
+    for it, and ends the stream without its commit.
+
+    Raises:
+        InvalidRequest: an async iterable that gave no RecordBatch; otherwise as :class:`PutStream`.
+    """
+    if isinstance(data, AsyncIterable):
+        batches = aiter(data)
+        first = await anext(batches, None)
+        if not isinstance(first, pa.RecordBatch):
+            raise InvalidRequest(
+                f"cannot put {type(first).__name__}: the async iterable must give RecordBatches"
+            )
+        schema = first.schema
+    else:
+        reader = await asyncio.to_thread(as_reader, data)
+        first, batches, schema = None, _in_threads(reader), reader.schema
+    stream = await _opened(server, command, schema)
+    try:
+        if first is not None:
+            await _finished(stream.write, own_dictionaries(first), cancel=stream.cancel)
+        async for batch in batches:
+            await _finished(stream.write, own_dictionaries(batch), cancel=stream.cancel)
+        await _finished(stream.commit, cancel=stream.cancel)
+    finally:
+        await _finished(stream.abandon)
+    return int(stream.rows)
+
+
+async def _opened(server: Server, command: PutCommand, schema: pa.Schema) -> PutStream:
+    """An open stream; none is left open when this is cancelled while the server is asked."""
+    made: list[PutStream] = []
+    try:
+        await _finished(lambda: made.append(PutStream(server, command, schema)))
+    except asyncio.CancelledError:
+        for stream in made:
+            await _finished(stream.abandon)
+        raise
+    return made[0]
+
+
+async def _in_threads(reader: Any) -> AsyncIterator[Any]:
+    while (batch := await asyncio.to_thread(next, reader, None)) is not None:
+        yield batch
+
+
+async def _finished(
+    call: Callable[..., Any], *arguments: Any, cancel: Callable[[], None] = lambda: None
+) -> Any:
+    """The call's result; when this is cancelled meanwhile, the call is too, and has returned before this does."""
+    running = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        cancel()
+        while not running.done():
+            # Cancelled again: the call still runs, and what it holds cannot be ended before it has returned.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        raise

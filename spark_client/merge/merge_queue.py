@@ -1,0 +1,309 @@
+"""The state machine of a merge: what many streams bring, in the order in which it is handed out.
+
+Guarantee: every item that was pushed is taken exactly once and in order, or the taker gets the first
+error. The merge's pool never holds more than its limit plus one item, and no stream ever waits for
+the consumer: what does not fit in RAM goes to disk, by an answer and not by a wait.
+
+This file is synchronous. It starts no thread, waits for nothing and does no I/O: a method changes all
+state and says what is to be done (*keep*, *park*, *wake the consumer*, *wait*). It is not thread-safe:
+its owner calls it under one lock, and a wake-up is decided under the same lock as the state that it
+announces. So a wake-up cannot be lost, which a test shows by running the consumer *only* when it was
+woken, under thousands of schedules.
+
+Order
+    ``arrival``: one line for all streams, first come, first served.
+    ``stream``: all of stream 0, then all of stream 1, and so on. Each stream keeps its own line.
+
+Memory
+    :meth:`MergeQueue.admit` decides where an item goes, before it is pushed:
+
+    1. it fits the pool: RAM;
+    2. the consumer is waiting for exactly this item, and the pool is not over its limit already: RAM;
+    3. it is larger than the whole limit and the pool is empty: RAM;
+    4. otherwise: disk.
+
+    So the pool holds at most ``limit + largest item`` for each merge that uses it. Not counted is the
+    one item that each open stream's thread has in its hand between receiving and pushing it: at worst
+    ``open streams * largest item``, when the disk is what everything waits for.
+
+    An item is a :class:`Run`: the batches that a stream received in one piece, which often share one
+    allocation. It is admitted, parked and taken as a whole, because half of it would keep all of its
+    memory; its reservation ends when the last of its batches was taken.
+
+Ending
+    A queue ends once and for good: *finished* (all streams ended and everything was taken), *failed*
+    (the first error; what was queued is let go at once, because it can no longer become a whole) or
+    *closed* by its consumer. What a stream pushes after that is dropped. ``(length, ended)`` is one
+    state and is answered in one call, :meth:`MergeQueue.take`.
+
+Two consumers
+    Each item is taken once, whoever takes it. A wake-up is for every taker that was told to wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Generic, Literal, TypeVar
+
+import pyarrow as pa
+
+from flight_server.memory import MemoryPool, Reservation
+from flight_server.protocol import FlightShuffleError
+from spark_client.lanes import BatchRun, Closed
+
+Order = Literal["arrival", "stream"]
+T = TypeVar("T")
+
+
+class Nothing(Enum):
+    """What :meth:`MergeQueue.take` answers when it has no item."""
+
+    WAIT = "nothing yet; the next change that matters will wake"
+    END = "every stream has ended and everything was taken"
+
+
+WAIT: Final = Nothing.WAIT
+END: Final = Nothing.END
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[T]):
+    """An item in RAM with what accounts for it; the reservations end with this object."""
+
+    item: T
+    reservation: Reservation
+    shared: tuple[Reservation, ...] = ()
+
+
+@dataclass(frozen=True)
+class QueueStatistics:
+    """One consistent reading; ``held`` is in RAM, ``parked`` on disk. Runs are counted, not batches."""
+
+    streams: int
+    streams_opened: int
+    streams_ended: int
+    queued: int
+    held: int
+    parked: int
+    held_total: int
+    parked_total: int
+    taken_total: int
+
+
+class MergeQueue(Generic[T]):
+    """See the module. ``T`` is whatever the owner pushes: a :class:`Held` or what names a parked item.
+
+    Args:
+        streams: how many there are; they are called by index.
+        pool: what RAM is counted in. May be shared with others.
+        order: see the module.
+    """
+
+    def __init__(self, streams: int, pool: MemoryPool, order: Order = "arrival") -> None:
+        if order not in ("arrival", "stream"):
+            raise ValueError(f"order is 'arrival' or 'stream', not {order!r}")
+        self._pool = pool
+        self._by_stream = order == "stream"
+        # One line, or one for each stream.
+        self._lines: list[deque[T]] = [deque() for _ in range(streams if self._by_stream else 1)]
+        self._opened: set[int] = set()
+        self._open = set(range(streams))
+        self._streams = streams
+        self._current = 0
+        self._consumer_waits = False
+        self._error: BaseException | None = None
+        self._finished = False
+        self._held = 0
+        self._held_total = 0
+        self._parked_total = 0
+        self._taken_total = 0
+
+    # The streams' side.
+
+    def opened(self, stream: int) -> bool:
+        """The stream has shown its schema. True: wake whoever waits."""
+        self._opened.add(stream)
+        return True
+
+    def admit(self, stream: int, size_bytes: int) -> Reservation | None:
+        """The reservation with which the item is to be pushed as :class:`Held`; None: park it.
+
+        Only for the item that the stream pushes next.
+        """
+        if self._error is not None:
+            return self._pool.empty()
+        reservation = self._pool.try_reserve(size_bytes)
+        if reservation is not None:
+            return reservation
+        limit_bytes = self._pool.limit_bytes
+        if limit_bytes is None:
+            # Somebody waits in the queue of an unlimited pool's parent: that is no reason for us to.
+            return self._pool.reserve(size_bytes)
+        if self._consumer_waits and self._is_wanted(stream) and self._pool.used_bytes <= limit_bytes:
+            return self._pool.reserve(size_bytes)
+        return _reserve_alone(self._pool, size_bytes) if size_bytes > limit_bytes else None
+
+    def push(self, stream: int, item: T) -> bool:
+        """Append the stream's next item. True: wake the consumer. Dropped when the queue has ended."""
+        if self._error is not None:
+            return False
+        self._lines[stream if self._by_stream else 0].append(item)
+        if isinstance(item, Held):
+            self._held += 1
+            self._held_total += 1
+        else:
+            self._parked_total += 1
+        return self._wake_for(stream)
+
+    def end(self, stream: int) -> bool:
+        """The stream was read whole. True: wake the consumer."""
+        self._open.discard(stream)
+        return self._wake_for(stream)
+
+    def fail(self, error: BaseException) -> bool:
+        """End with an error. True: this was the first one, so cancel the streams and wake the consumer."""
+        if self._error is not None or self._finished:
+            return False
+        self._error = error
+        self._clear()
+        return True
+
+    def close(self) -> bool:
+        """End because nobody wants the rest. True: cancel the streams and wake the consumer."""
+        return self.fail(Closed("the stream was closed before its end; what was not taken is gone"))
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing that a stream could still bring would be kept."""
+        return self._error is not None or self._finished
+
+    @property
+    def broken(self) -> bool:
+        """It ended before its end: by an error, or because it was closed."""
+        return self._error is not None
+
+    # The consumer's side.
+
+    def take(self) -> T | Nothing:
+        """The next item, ``END``, or ``WAIT``; after ``WAIT`` the next change that matters wakes.
+
+        Raises:
+            BaseException: the first error, each time it is called; each time a fresh instance.
+        """
+        self.check()
+        self._consumer_waits = False
+        while True:
+            if self._lines and self._lines[self._current]:
+                item = self._lines[self._current].popleft()
+                self._taken_total += 1
+                if isinstance(item, Held):
+                    self._held -= 1
+                return item
+            if not self._open and self._current >= len(self._lines) - 1:
+                self._finished = True
+                return END
+            if self._by_stream and self._current not in self._open:
+                self._current += 1
+                continue
+            self._consumer_waits = True
+            return WAIT
+
+    def check(self) -> None:
+        """Raise the error that the queue ended with, if it did."""
+        if self._error is not None:
+            raise fresh(self._error)
+
+    def statistics(self) -> QueueStatistics:
+        """Counts of streams and items."""
+        queued = sum(len(line) for line in self._lines)
+        return QueueStatistics(
+            streams=self._streams,
+            streams_opened=len(self._opened),
+            streams_ended=self._streams - len(self._open),
+            queued=queued,
+            held=self._held,
+            parked=queued - self._held,
+            held_total=self._held_total,
+            parked_total=self._parked_total,
+            taken_total=self._taken_total,
+        )
+
+    # Inside.
+
+    def _is_wanted(self, stream: int) -> bool:
+        return not self._by_stream or stream == self._current
+
+    def _wake_for(self, stream: int) -> bool:
+        if not self._consumer_waits or not self._is_wanted(stream):
+            return False
+        if not self._by_stream and self._open and not self._lines[0]:
+            # One of several streams has ended: nothing to take, and not the end.
+            return False
+        self._consumer_waits = False
+        return True
+
+    def _clear(self) -> None:
+        # The items' reservations and their places on disk go with them.
+        for line in self._lines:
+            line.clear()
+        self._held = 0
+        self._consumer_waits = False
+
+
+def fresh(error: BaseException) -> BaseException:
+    """An instance to raise: Python chains tracebacks on it, so one that was raised is not raised again."""
+    if isinstance(error, FlightShuffleError):
+        twin = error.fresh()
+        twin.__cause__ = error
+        return twin
+    return error
+
+
+def _reserve_alone(pool: MemoryPool, size_bytes: int) -> Reservation | None:
+    """A reservation larger than the pool's limit, if the pool is empty and nobody waits."""
+    granted: list[Reservation] = []
+    # The pool's own queue decides, because only there is "empty" and "granted" one step.
+    pool.request(size_bytes, granted.append).cancel()
+    return granted[0] if granted else None
+
+
+class Meter:
+    """Counts one stream's batches in decoded bytes, each shared dictionary once.
+
+    A dictionary is shared by the batches that refer to it and by the stream's decoder, so it has a
+    reservation of its own that lives as long as any of them. It is counted even when it does not fit:
+    the decoder holds it already, and parking the batch would not change that.
+    """
+
+    def __init__(self, pool: MemoryPool, schema: pa.Schema) -> None:
+        self._pool = pool
+        self._columns = [i for i, field in enumerate(schema) if pa.types.is_dictionary(field.type)]
+        self._key: tuple[int, ...] = ()
+        self._shared: Reservation | None = None
+
+    def weigh(self, run: BatchRun) -> tuple[int, tuple[Reservation, ...]]:
+        """Bytes of the run alone, never less than what it keeps alive, and the dictionaries' reservations."""
+        if not self._columns:
+            own_bytes = sum([batch.get_total_buffer_size() for batch in run.batches])
+            return max(own_bytes, run.shared_bytes), ()
+        measured = [self.measure(batch) for batch in run.batches]
+        shared = {id(each): each for _, each in measured if each is not None}
+        return max(sum(own_bytes for own_bytes, _ in measured), run.shared_bytes), tuple(shared.values())
+
+    def measure(self, batch: pa.RecordBatch) -> tuple[int, Reservation | None]:
+        """Bytes of the batch alone, and the reservation of the dictionaries that it shares, if any.
+
+        Dictionaries inside nested columns are counted with each batch: too much, never too little.
+        """
+        own_bytes = int(batch.get_total_buffer_size())
+        if not self._columns:
+            return own_bytes, None
+        dictionaries = [batch.column(i).dictionary for i in self._columns]
+        key = tuple(buffer.address for d in dictionaries for buffer in d.buffers() if buffer is not None)
+        shared_bytes = sum(int(d.get_total_buffer_size()) for d in dictionaries)
+        if key != self._key or self._shared is None:
+            self._key = key
+            self._shared = self._pool.reserve(shared_bytes)
+        return max(0, own_bytes - shared_bytes), self._shared

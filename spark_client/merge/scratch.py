@@ -1,0 +1,195 @@
+"""Batches parked in a local file until their consumer comes for them.
+
+Guarantee: ``read(park(batches))`` equals ``batches``, dictionaries included, and nothing is left on the
+disk after the process has ended, however it ended: every segment is a file without a name.
+
+Format
+    A scratch is a sequence of *segments*: anonymous files of about ``segment_bytes``. A segment is a
+    sequence of *extents*, written one after the other and never changed. An extent is one complete
+    Arrow IPC stream (schema, dictionaries, record batches, end marker), so that it can be read
+    without the others. An extent is valid when the :class:`Parked` that names it exists: it is made
+    after the last byte was written.
+
+Who holds the data
+    A ``Parked`` refers to its segment; a segment closes its file when nothing refers to it any more.
+    So disk space goes back, segment by segment, as the consumer advances, and all of it when the
+    queue is dropped. There is no call to remember; :meth:`Scratch.close` only refuses new batches.
+
+Disk trouble
+    A write that fails (full disk, directory gone) takes back what it had written and raises
+    :class:`~flight_server.protocol.OutOfBudget`; earlier extents stay readable, and a later ``park``
+    may succeed. Extents carry no checksum: they live as long as this process and no longer.
+
+Concurrency
+    ``park`` may be called from many threads; one writes at a time. ``read`` takes no lock: it reads
+    at a position, from bytes that no longer change.
+
+What it costs
+    Batches with dictionaries take them along each time they are parked. Writing gathers the batches'
+    own buffers (no copy), reading allocates one buffer for the extent.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.protocol import CorruptFrame, OutOfBudget
+
+SEGMENT_BYTES = 64 << 20
+_GATHER = 512
+"""Buffers per ``pwritev``; the kernel takes at most 1,024."""
+
+
+class _Segment:
+    """An open file without a name. Closed with the last reference to it."""
+
+    __slots__ = ("_file", "fd", "size_bytes")
+
+    def __init__(self, directory: str) -> None:
+        self._file = tempfile.TemporaryFile(prefix="flight-shuffle-", dir=directory, buffering=0)  # noqa: SIM115  # it lives as long as this object
+        self.fd = self._file.fileno()
+        self.size_bytes = 0
+
+    def __del__(self) -> None:
+        # The constructor may have failed before there was a file.
+        if hasattr(self, "_file"):
+            self._file.close()
+
+
+class _Gather:
+    """A file for Arrow's writer that keeps references to what it is given, to be written at once."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[memoryview] = []
+        self.size_bytes = 0
+
+    def write(self, data: Any) -> int:
+        piece = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        self.pieces.append(piece)
+        self.size_bytes += len(piece)
+        return len(piece)
+
+    def flush(self) -> None:
+        """Nothing is buffered that could be flushed."""
+
+    def close(self) -> None:
+        """The pieces stay: they are written after Arrow's writer is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Where the batches of one call are. The bytes stay on the disk as long as this object."""
+
+    segment: _Segment
+    offset: int
+    size_bytes: int
+    batches: int
+
+
+class Scratch:
+    """The scratch of one merge.
+
+    Args:
+        directory: None for the system's directory for temporary files (``TMPDIR``). It is touched
+            only when the first batch is parked.
+        segment_bytes: a segment that has reached this size is followed by a new one. At most this
+            much disk space is held without need, plus one batch.
+    """
+
+    def __init__(self, directory: str | None = None, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.directory = directory if directory is not None else tempfile.gettempdir()
+        self._segment_bytes = segment_bytes
+        self._lock = threading.Lock()
+        self._current: _Segment | None = None
+        self._closed = False
+        self.written_bytes = 0
+
+    def park(self, batches: Sequence[pa.RecordBatch]) -> Parked:
+        """Write batches of one schema, at least one; on the disk, or in the page cache, when this returns.
+
+        Raises:
+            OutOfBudget: the file cannot be written.
+            ValueError: the scratch was closed.
+        """
+        gather = _Gather()
+        with pa.ipc.new_stream(pa.PythonFile(gather, mode="w"), batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        with self._lock:
+            if self._closed:
+                raise ValueError("the scratch is closed")
+            try:
+                segment = self._current
+                if segment is None or segment.size_bytes >= self._segment_bytes:
+                    self._current = segment = _Segment(self.directory)
+                offset = segment.size_bytes
+                _write(segment.fd, gather.pieces, offset)
+            except OSError as error:
+                # Without this the space of half a batch would stay taken until the segment goes.
+                if self._current is not None:
+                    os.ftruncate(self._current.fd, self._current.size_bytes)
+                raise OutOfBudget(
+                    f"the client's memory budget is used up and its scratch file in {self.directory} cannot "
+                    f"be written ({error.strerror}): give the client more memory, or a scratch_dir with room",
+                    scratch_dir=self.directory,
+                ) from error
+            segment.size_bytes += gather.size_bytes
+            self.written_bytes += gather.size_bytes
+        return Parked(segment, offset, gather.size_bytes, len(batches))
+
+    def read(self, parked: Parked) -> list[pa.RecordBatch]:
+        """The batches. May be called again while ``parked`` lives.
+
+        Raises:
+            CorruptFrame: the file does not give back what was written.
+        """
+        buffer = pa.allocate_buffer(parked.size_bytes)
+        view = memoryview(buffer)
+        done = 0
+        try:
+            while done < parked.size_bytes:
+                count = os.preadv(parked.segment.fd, [view[done:]], parked.offset + done)
+                if count == 0:
+                    raise OSError(0, "the file ends too early")
+                done += count
+            with pa.ipc.open_stream(buffer) as reader:
+                batches = list(reader)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise CorruptFrame(
+                f"a batch cannot be read back from the scratch file in {self.directory}: {error}"
+            ) from error
+        if len(batches) != parked.batches:
+            # Arrow's decoder takes zeros for the end of the stream.
+            raise CorruptFrame(
+                f"{len(batches)} of {parked.batches} batches came back from the scratch file in {self.directory}"
+            )
+        return batches
+
+    def close(self) -> None:
+        """Refuse new batches. What is parked stays readable; twice is fine."""
+        with self._lock:
+            self._closed = True
+            self._current = None
+
+
+def _write(fd: int, pieces: list[memoryview], offset: int) -> None:
+    """Write all pieces at ``offset``: a kernel may take less than it is given, without an error."""
+    for start in range(0, len(pieces), _GATHER):
+        group = pieces[start : start + _GATHER]
+        while group:
+            count = os.pwritev(fd, group, offset)
+            offset += count
+            while group and count >= len(group[0]):
+                count -= len(group[0])
+                group.pop(0)
+            if group and count:
+                group[0] = group[0][count:]

@@ -1,0 +1,336 @@
+"""The threads of one merge: each drains one stream into the merge's queue, or onto the disk.
+
+Guarantee: a thread waits for its own stream, for its own write to disk, and for a lock that nobody holds
+while waiting; never for the consumer and never for another stream. When the merge ends, in whatever
+way, every thread ends.
+
+The lock is around :class:`~spark_client.merge.MergeQueue`, which decides everything; this file does
+what was decided. :mod:`spark_client.merge.merged` says what all of it guarantees.
+
+Opening
+    At most ``open_streams`` threads run at first. Each further stream starts when one has ended, and
+    after ``slot_seconds`` anyway: the open ones may be idle because a producer waits for exactly a
+    stream that is not open yet. So stream ``n`` is open after at most
+    ``(n - open_streams) * slot_seconds``, whatever the others do.
+
+Finalizers
+    ``abandon`` is called by finalizers, which run anywhere, also inside this file's own critical
+    sections. So it takes no lock: it sets a flag and cancels the streams, and what is queued goes
+    when the last thread has let go of this object.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from flight_server.memory import MemoryPool
+from flight_server.protocol import PartitionFailed
+from spark_client.connection import ForkedProcess, Timeouts
+from spark_client.lanes import Batch, BatchRun
+
+from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing, Order, QueueStatistics
+from .scratch import Parked, Scratch
+
+DEFAULT_BUDGET_BYTES = 256 << 20
+SLICE_SECONDS = 0.5
+
+Item = Held[BatchRun] | Parked
+
+
+class Stream(Protocol):
+    """What can be merged; :class:`PartitionStream` is one."""
+
+    @property
+    def name(self) -> str:
+        """For threads and messages."""
+
+    def open(self) -> pa.Schema:
+        """Block until the schema is known."""
+
+    def read_run(self) -> BatchRun | None:
+        """Block until the next batch; it and what came with it, or None at the end of a whole stream."""
+
+    def overdue(self, now_seconds: float) -> bool:
+        """Whether ``open`` or ``read`` waits longer than it may. Called from other threads."""
+
+    def stalled(self) -> BaseException:
+        """The error for an overdue stream. May take a moment."""
+
+    def cancel(self) -> None:
+        """End ``open`` or ``read`` with an error, from any thread and from finalizers; without a lock."""
+
+    def close(self) -> None:
+        """Let go of everything; called last, in the thread that read."""
+
+
+@dataclass(frozen=True)
+class MergeStatistics:
+    """One reading of a merge. ``pool`` figures are those of the pool, which others may use too."""
+
+    queue: QueueStatistics
+    pool_used_bytes: int
+    pool_peak_bytes: int
+    spilled_bytes: int
+    threads: int
+
+
+class StreamThreads:
+    """The threads of one merge and the lock around its queue."""
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        *,
+        pool: MemoryPool | None,
+        scratch_dir: str | None,
+        order: Order,
+        timeouts: Timeouts | None,
+        open_streams: int,
+    ) -> None:
+        if not streams:
+            raise ValueError("there is nothing to merge: a merge needs at least one stream")
+        self.pool = pool if pool is not None else MemoryPool(DEFAULT_BUDGET_BYTES, "merge")
+        self.scratch = Scratch(scratch_dir)
+        self.timeouts = timeouts or Timeouts()
+        # Re-entrant: a finalizer of anything may run in the middle, in the same thread.
+        self.changed = threading.Condition(threading.RLock())
+        self.queue: MergeQueue[Item] = MergeQueue(len(streams), self.pool, order)
+        self.schema: pa.Schema | None = None
+        # Taken from the queue and not handed out yet, with what accounts for it until the run's last batch.
+        self.ready: deque[tuple[Batch, object]] = deque()
+        self.wakers: list[Callable[[], None]] = []
+        self._streams = list(streams)
+        self._pid = os.getpid()
+        self._abandoned = False
+        self._running = 0
+        self._threads: list[threading.Thread] = []
+        _end_at_exit(self)
+        try:
+            for index in range(min(open_streams, len(streams))):
+                self._start(index)
+            if open_streams < len(streams):
+                self._spawn(self._launch, "merge: opens streams", open_streams)
+        except BaseException:
+            # "can't start new thread": those that run must not be left behind.
+            self.close()
+            raise
+
+    # Threads.
+
+    def _spawn(self, target: Callable[[int], None], name: str, argument: int) -> None:
+        thread = threading.Thread(target=target, args=(argument,), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _start(self, index: int) -> None:
+        self._running += 1
+        self._spawn(self._drain, f"merge: {self._streams[index].name}", index)
+
+    def _launch(self, first: int) -> None:
+        try:
+            for index in range(first, len(self._streams)):
+                deadline = time.monotonic() + self.timeouts.slot_seconds
+                with self.changed:
+                    while self._running >= first and not self._over():
+                        left_seconds = deadline - time.monotonic()
+                        if left_seconds <= 0:
+                            break
+                        self.changed.wait(left_seconds)
+                    if self._over():
+                        return
+                    self._start(index)
+        except BaseException as error:  # noqa: BLE001 (the consumer is told)
+            self.fail(error)
+
+    def _drain(self, index: int) -> None:
+        stream = self._streams[index]
+        try:
+            schema = stream.open()
+            self._check_schema(stream, schema)
+            with self.changed:
+                self.queue.opened(index)
+                self._wake()
+            meter = Meter(self.pool, schema)
+            while (run := stream.read_run()) is not None:
+                if not self._store(index, run, meter):
+                    return
+                # Else this thread would keep it while it waits for the next one.
+                del run
+            with self.changed:
+                if self.queue.end(index):
+                    self._wake()
+        except BaseException as error:  # noqa: BLE001 (the consumer raises it)
+            self.fail(error)
+        finally:
+            stream.close()
+            with self.changed:
+                self._running -= 1
+                # The thread that opens streams waits for this.
+                self.changed.notify_all()
+
+    def _check_schema(self, stream: Stream, schema: pa.Schema) -> None:
+        with self.changed:
+            if self.schema is None:
+                self.schema = schema
+        if not schema.equals(self.schema):
+            raise PartitionFailed(f"{stream.name} has another schema than the streams before it")
+
+    def _store(self, index: int, run: BatchRun, meter: Meter) -> bool:
+        """Queue the run, in RAM or on disk. False: nobody wants it."""
+        own_bytes, shared = meter.weigh(run)
+        with self.changed:
+            if self._over():
+                return False
+            reservation = self.queue.admit(index, own_bytes)
+            if reservation is not None:
+                if self.queue.push(index, Held(run, reservation, shared)):
+                    self._wake()
+                return True
+        # Outside the lock: the disk must delay only this stream.
+        parked = self.scratch.park(run.batches)
+        with self.changed:
+            if self.queue.push(index, parked):
+                self._wake()
+        return not self._over()
+
+    def _over(self) -> bool:
+        return self._abandoned or self.queue.ended
+
+    def _wake(self) -> None:
+        self.changed.notify_all()
+        for waker in self.wakers:
+            waker()
+
+    # The consumer.
+
+    def here(self) -> None:
+        """Raise in a forked child: the lock may be held for ever there."""
+        if self._pid != os.getpid():
+            raise ForkedProcess("a merged stream cannot be read in a forked child; make it after the fork")
+
+    def wait_for_schema(self) -> pa.Schema:
+        """Block until the first stream has its schema."""
+        self.here()
+        while True:
+            with self.changed:
+                if self.schema is None:
+                    self.queue.check()
+                    self.changed.wait(SLICE_SECONDS)
+                if self.schema is not None:
+                    return self.schema
+            self.fail_overdue()
+
+    def take(self) -> Item | Nothing:
+        """Block until there is an item, or the end."""
+        self.here()
+        while True:
+            with self.changed:
+                item = self.queue.take()
+                if item is not WAIT:
+                    return item
+                self.changed.wait(SLICE_SECONDS)
+            self.fail_overdue()
+
+    def load(self, item: Item) -> list[Batch]:
+        """The item's batches; its reservation or its place on disk goes with the item."""
+        return item.item.batches if isinstance(item, Held) else self.scratch.read(item)
+
+    def hand_out(self, batches: list[Batch], item: Item | None = None) -> None:
+        """Put what was taken and loaded where the consumer gets it one by one, without the lock."""
+        # Not the item itself: it would keep the batches that were handed out.
+        accounts = (item.reservation, item.shared) if isinstance(item, Held) else None
+        self.ready.extend([(batch, accounts) for batch in batches])
+        if self.queue.broken:
+            # Closed in the meantime, or a stream failed. Not at the end, which another consumer may see first.
+            self.ready.clear()
+
+    def overdue(self) -> Stream | None:
+        """A stream that waits longer than it may."""
+        now_seconds = time.monotonic()
+        return next((stream for stream in self._streams if stream.overdue(now_seconds)), None)
+
+    def fail_overdue(self) -> None:
+        """Fail the merge if a stream is overdue."""
+        stream = self.overdue()
+        if stream is not None:
+            self.fail(stream.stalled())
+
+    # Ending.
+
+    def fail(self, error: BaseException) -> None:
+        """The first error ends everything; later ones are its echo."""
+        with self.changed:
+            first = self.queue.fail(error)
+            if first:
+                self._wake()
+        if first:
+            self.ready.clear()
+            self.cancel()
+
+    def cancel(self) -> None:
+        for stream in self._streams:
+            stream.cancel()
+
+    def abandon(self) -> None:
+        """Nobody will take anything any more. Takes no lock: finalizers call it, anywhere."""
+        if self._pid == os.getpid():
+            self._abandoned = True
+            self.ready.clear()
+            self.cancel()
+
+    def close(self) -> None:
+        """End everything and wait for the threads, ``close_seconds`` at most. Twice is fine."""
+        if self._pid != os.getpid():
+            return
+        with self.changed:
+            if self.queue.close():
+                self.ready.clear()
+            self._wake()
+        self._abandoned = True
+        self.cancel()
+        self.scratch.close()
+        deadline = time.monotonic() + self.timeouts.close_seconds
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def statistics(self) -> MergeStatistics:
+        with self.changed:
+            queue, threads = self.queue.statistics(), self._running
+        pool = self.pool.statistics()
+        return MergeStatistics(queue, pool.used_bytes, pool.peak_bytes, self.scratch.written_bytes, threads)
+
+
+_live: weakref.WeakSet[StreamThreads] = weakref.WeakSet()
+_exit_is_watched = False
+
+
+def _end_at_exit(run: StreamThreads) -> None:
+    global _exit_is_watched  # noqa: PLW0603  # once for each process
+    _live.add(run)
+    if not _exit_is_watched:
+        # A thread inside a C++ call when the interpreter goes away would abort the process.
+        _exit_is_watched = True
+        atexit.register(_close_all)
+        # A child asks for its pid only when it takes a run: asking for each batch is a system call for each.
+        os.register_at_fork(after_in_child=_forget_all)
+
+
+def _forget_all() -> None:
+    for run in list(_live):
+        run.ready.clear()
+
+
+def _close_all() -> None:
+    for run in list(_live):
+        run.close()

@@ -1,0 +1,390 @@
+"""Pipelines: Python stages with exchanges between them, as a plan that is checked before anything runs.
+
+Guarantee: the DataFrame of :meth:`Pipeline.toDF` has exactly the rows that Spark would give for the same
+steps, ``exchange(n, *keys)`` placing rows as ``repartition(n, *keys)`` does, partition by partition. A step
+that cannot work is an error where it is written, not in a task.
+
+What runs where
+    Consecutive Python stages are one pass of one Python worker. Before the first exchange that pass is a
+    ``mapInArrow`` over the DataFrame; after an exchange it reads the service. Keys that exist in Spark's plan
+    (an exchange is the first step) are hashed by Spark; keys that a Python stage makes, by the same function
+    over Arrow (see :mod:`spark_client.placement.hashing`).
+
+What runs when
+    ``toDF`` is eager up to the last exchange: it runs one Spark job for each exchange and returns when the
+    last one is sealed. The stages after the last exchange run when the DataFrame is used, and again each time
+    it is used, from what the service holds. That stays until ``release`` or ``close`` of the client, or the end of
+    a ``scope`` (see :mod:`spark_client.jobs.results`, also for why garbage collection does not end it); data
+    between two exchanges goes as soon as the second one is sealed.
+
+Groups
+    ``applyInArrow`` groups by the keys of the exchange before it. A ``mapInArrow`` between the two must pass
+    those columns on unchanged: a row whose key it changes stays in the partition of the old one. The group of a
+    key that belongs to another partition is an error, which names the stage and the key.
+
+Sizes of batches
+    Functions are given batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBatch`` and
+    ``maxBytesPerBatch``, as they are set when ``toDF`` is called.
+
+Failing
+    When a job fails, the datasets of the pipeline are dropped and Spark's exception is raised: it ends with
+    the error of the task, which is the server's own sentence where the server refused.
+
+Works on Spark Classic and Spark Connect.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, SupportsIndex
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func
+from pyspark.sql.types import StructType
+from pyspark.util import PythonEvalType
+
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.executors import Portable
+from spark_client.jobs import (
+    WRITE_BUDGET_BYTES,
+    ByColumn,
+    ByKeys,
+    GroupStage,
+    InTurn,
+    MapStage,
+    Pass,
+    Placement,
+    Readable,
+    ReadTask,
+    Shuffles,
+    Stage,
+    WriteTask,
+    arrow_schema,
+    batch_limits,
+    check_frame,
+    check_key,
+    declared_struct,
+    reader,
+    run,
+)
+from spark_client.placement import PlacedKeys, check_groupable, partition_ids
+
+MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Where the rows of the step before go: to ``partitions`` by ``keys``, or in turn without keys."""
+
+    partitions: int
+    keys: tuple[str, ...]
+    budget_bytes: int = WRITE_BUDGET_BYTES
+
+    def __str__(self) -> str:
+        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])})"
+
+
+@dataclass(frozen=True)
+class Leg:
+    """The stages of one pass, the shape that leaves them, and the exchange that follows; None at the end."""
+
+    stages: tuple[Stage, ...]
+    struct: StructType
+    declared: Declared
+    exchange: Exchange | None = None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Steps over a DataFrame; each method returns a new pipeline. Made by ``ShuffleClient.pipeline``."""
+
+    shuffles: Shuffles
+    df: DataFrame
+    done: tuple[Leg, ...]
+    current: Leg
+
+    @classmethod
+    def start(cls, shuffles: Shuffles, df: DataFrame) -> Pipeline:
+        """A pipeline without steps.
+
+        Raises:
+            InvalidRequest: see :func:`check_frame`, or a type that Arrow does not have.
+        """
+        check_frame(df, "the DataFrame")
+        struct = declared_struct(df.sparkSession, df.schema, "the DataFrame")
+        declared = Declared("the DataFrame", arrow_schema(df.sparkSession, struct, "the DataFrame"))
+        return cls(shuffles, df, (), Leg((), struct, declared))
+
+    def __repr__(self) -> str:
+        steps = ["DataFrame"]
+        for leg in (*self.done, self.current):
+            steps += [stage.declared.stage for stage in leg.stages]
+            steps += [str(leg.exchange)] if leg.exchange else []
+        return f"<Pipeline {' → '.join(steps)}>"
+
+    def mapInArrow(self, fn: MapFunction, schema: StructType | str) -> Pipeline:  # noqa: N802 - Spark's name
+        """``fn`` over the batches of each partition, as in Spark's ``mapInArrow``.
+
+        Raises:
+            InvalidRequest: ``fn`` cannot be called, or the schema cannot be had.
+        """
+        struct, declared = self._declare("mapInArrow", fn, schema, by_name=False)
+        return self._with(MapStage(fn, declared), struct)
+
+    def applyInArrow(self, fn: Callable[..., Any], schema: StructType | str) -> Pipeline:  # noqa: N802
+        """``fn`` for each group of the last exchange's keys, as in Spark's ``groupBy(keys).applyInArrow``.
+
+        ``fn(table)`` or ``fn(keys, table)`` returns a table; annotated with iterators of RecordBatch, it
+        takes and gives those.
+
+        Raises:
+            InvalidRequest: no exchange with keys before it, a key that is gone or cannot be grouped by, or as
+                for :meth:`mapInArrow`.
+        """
+        struct, declared = self._declare("applyInArrow", fn, schema, by_name=True)
+        stage = declared.stage
+        if not self.done:
+            raise InvalidRequest(f"{stage}: groups need .exchange(n, *keys) before them", stage=stage)
+        exchange = self.done[-1].exchange
+        assert exchange is not None
+        if not exchange.keys:
+            raise InvalidRequest(f"{stage}: {exchange} has no keys to group by; name them", stage=stage)
+        keys = self._keys(exchange.keys, stage)
+        check_groupable(self.current.declared.schema, keys, stage)
+        for key in keys:
+            check_key(self.current.struct, key, stage)
+        before = self.done[-1].declared.schema
+        placed = PlacedKeys(
+            str(exchange), pa.schema([before.field(key) for key in exchange.keys]), exchange.partitions
+        )
+        with_keys, iterates = _signature(fn, stage)
+        return self._with(
+            GroupStage(fn, declared, keys, self.current.declared.schema, with_keys, iterates, placed), struct
+        )
+
+    def exchange(
+        self, partitions: SupportsIndex, *keys: str, budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES
+    ) -> Pipeline:
+        """Rows to ``partitions`` partitions by the hash of ``keys``, or in turn when there are none.
+
+        Args:
+            partitions: 1 to 100,000; any integer type.
+            keys: names of columns, found as Spark finds them (``spark.sql.caseSensitive``); without any, rows go
+                round robin.
+            budget_bytes: what one writing task may gather before it sends; it takes up to twice as much at
+                its peak. Frames are about ``budget_bytes / partitions`` large, at most 2 MiB: many
+                partitions want more.
+
+        Raises:
+            InvalidRequest: a number of partitions or a budget out of range, a key that is not a column, or
+                one whose type has no hash, a collation, or a variant in it.
+        """
+        if isinstance(partitions, str):
+            named = ", ".join(map(repr, (partitions, *keys)))
+            raise InvalidRequest(
+                f"exchange: the number of partitions comes before the keys, as in exchange(200, {named})"
+            )
+        count, budget = _integer(partitions), _integer(budget_bytes)
+        where = str(Exchange(count, keys)) if all(isinstance(key, str) for key in keys) else "exchange"
+        if not 1 <= count <= MAX_PARTITIONS:
+            raise InvalidRequest(
+                f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
+            )
+        if budget < 1 << 20:
+            raise InvalidRequest(f"{where}: budget_bytes must be at least 1 MiB, not {budget_bytes!r}")
+        found = self._keys(keys, where)
+        for key in found:
+            check_key(self.current.struct, key, where)
+        if found:
+            schema = self.current.declared.schema
+            nothing = pa.RecordBatch.from_arrays(
+                [pa.array([], type_) for type_ in schema.types], schema=schema
+            )
+            try:
+                # Placing no rows tells whether the types can be placed, by the code that will place them.
+                partition_ids(nothing, found, count)
+            except (TypeError, ValueError) as error:
+                raise InvalidRequest(f"{where}: {error}") from error
+        closed = replace(self.current, exchange=Exchange(count, found, budget))
+        declared = replace(self.current.declared, stage=where)
+        return replace(
+            self,
+            done=(*self.done, closed),
+            current=Leg((), self.current.struct, declared),
+        )
+
+    def toDF(self) -> DataFrame:  # noqa: N802 - Spark's name
+        """Run everything up to the last exchange; the rest is a DataFrame that reads from the service.
+
+        Raises:
+            FlightShuffleError: the server could not be asked, or refused.
+            pyspark.errors.PySparkException: a job failed; see the module.
+        """
+        if not self.done:
+            if not self.current.stages:
+                return self.df
+            how = Pass(limits=batch_limits(self._spark))
+            task = Portable(partial(run, self.current.stages, how=how))
+            return self.df.mapInArrow(task, self.current.struct)
+        token = uuid.uuid4().hex
+        source: Readable | None = None
+        partitions = 0
+        for number, leg in enumerate(self.done):
+            assert leg.exchange is not None
+            dataset = f"exchange/{token}/{number}"
+            before = source
+            try:
+                source = self._write(dataset, leg, before, partitions)
+            finally:
+                if before is not None:
+                    self.shuffles.discard(before.dataset)
+            partitions = leg.exchange.partitions
+        assert source is not None
+        read = ReadTask(source, self.current.stages, batch_limits(self._spark))
+        df = _numbers(self._spark, partitions).mapInArrow(reader(read), self.current.struct)
+        self.shuffles.results.add(source.dataset)
+        return df
+
+    # What follows is for the methods above.
+
+    @property
+    def _spark(self) -> SparkSession:
+        return self.df.sparkSession
+
+    def _write(self, dataset: str, leg: Leg, source: Readable | None, partitions: int) -> Readable:
+        """Run the job that writes ``segment`` to its exchange, and seal it; where to read that."""
+        assert leg.exchange is not None
+        exchange = leg.exchange
+        if source is not None:
+            rows = _numbers(self._spark, partitions)
+        elif exchange.keys and not leg.stages:
+            rows = _with_partition_column(self.df, exchange)
+        else:
+            rows = self.df
+        placement: Placement
+        if not exchange.keys:
+            placement = InTurn(exchange.partitions)
+        elif source is None and not leg.stages:
+            placement = ByColumn()
+        else:
+            placement = ByKeys(exchange.keys, exchange.partitions)
+
+        limits = batch_limits(self._spark)
+
+        def task(generation: str) -> WriteTask:
+            return WriteTask(
+                self.shuffles.server,
+                dataset,
+                generation,
+                exchange.partitions,
+                leg.declared,
+                placement,
+                leg.stages,
+                source,
+                limits,
+                exchange.budget_bytes,
+            )
+
+        written, _ = self.shuffles.write(
+            dataset, exchange.partitions, leg.declared.schema, rows, task, label=str(exchange)
+        )
+        return written
+
+    def _declare(
+        self, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
+    ) -> tuple[StructType, Declared]:
+        number = 1 + sum(len(leg.stages) for leg in (*self.done, self.current))
+        if not callable(fn):
+            raise InvalidRequest(f"stage {number} ({method}): {fn!r} is not a function")
+        name = f"stage {number} ({method} {getattr(fn, '__name__', type(fn).__name__)})"
+        struct = declared_struct(self._spark, schema, name)
+        return struct, Declared(name, arrow_schema(self._spark, struct, name), by_name)
+
+    def _with(self, stage: Stage, struct: StructType) -> Pipeline:
+        current = Leg((*self.current.stages, stage), struct, stage.declared)
+        return replace(self, current=current)
+
+    def _keys(self, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
+        """The names of the columns that the keys mean.
+
+        Raises:
+            InvalidRequest: not text, or no such column; all that are missing are named.
+        """
+        schema: pa.Schema = self.current.declared.schema
+        exact = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+        found: list[str] = []
+        missing: list[str] = []
+        for key in keys:
+            if not isinstance(key, str):
+                raise InvalidRequest(
+                    f"{where}: a key is a column's name, not {type(key).__name__}; make an expression a column "
+                    "by withColumn first, and give several keys one by one"
+                )
+            same = [name for name in schema.names if name == key or (not exact and _folded(name, key))]
+            if len(same) > 1:
+                raise InvalidRequest(
+                    f"{where}: {key!r} could be any of {', '.join(map(repr, same))}; rename one, or set "
+                    "spark.sql.caseSensitive",
+                    column=key,
+                )
+            (found if same else missing).append(same[0] if same else key)
+        if missing:
+            raise InvalidRequest(
+                f"{where}: no column {', '.join(map(repr, missing))} after {self.current.declared.stage}; "
+                f"it has {', '.join(map(repr, schema.names))}",
+                column=missing[0],
+            )
+        return tuple(found)
+
+
+def _integer(value: Any) -> int:
+    """The number, of whatever integer type; 0, which is out of range everywhere, for what is no integer."""
+    try:
+        return 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return 0
+
+
+def _folded(name: str, key: str) -> bool:
+    return name.casefold() == key.casefold()
+
+
+def _numbers(spark: SparkSession, partitions: int) -> DataFrame:
+    """The numbers 0 to ``partitions - 1``, one in each Spark partition."""
+    return spark.range(0, partitions, 1, partitions)
+
+
+def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
+    name = "partition"
+    while name.casefold() in {column.casefold() for column in df.columns}:
+        name = f"_{name}"
+    keys = [sql.col(f"`{key.replace('`', '``')}`") for key in exchange.keys]
+    return df.withColumn(name, sql.pmod(sql.hash(*keys), sql.lit(exchange.partitions)))
+
+
+def _signature(fn: Callable[..., Any], stage: str) -> tuple[bool, bool]:
+    """Whether ``fn`` takes the keys first, and whether it works on iterators: by Spark's own rules."""
+    try:
+        count = len(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        count = 1
+    if count not in (1, 2):
+        raise InvalidRequest(
+            f"{stage}: it takes (table) or (keys, table), not {count} arguments", stage=stage
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            kind = infer_group_arrow_eval_type_from_func(fn)
+        except Exception:  # noqa: BLE001 - incomplete annotations: Spark then takes tables, too
+            kind = None
+    return count == 2, kind == PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF

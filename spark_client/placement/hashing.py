@@ -1,0 +1,133 @@
+"""Which partition a row goes to: exactly the one that Spark's `repartition(n, keys)` would send it to.
+
+`partition_ids` is Spark's `HashPartitioning`: `pmod(hash(keys), n)`, with Murmur3 from seed 42 and the hash
+of each key as the seed of the next. It reads Arrow's buffers as they lie (offsets of slices, dictionaries
+and child arrays included) and works through them a slice at a time, so that its memory is the result plus a
+few arrays of `SLICE_ROWS`.
+
+What a value hashes as
+    ==============================================  =======================================================
+    bool, int8, int16, int32, date32                one 32-bit word
+    int64, timestamp and duration (microseconds),   one 64-bit word
+    time64 (nanoseconds)
+    float, double                                   its bits, with -0.0 as 0.0 and every NaN as Java's one
+    decimal of precision up to 18                   the unscaled value, one 64-bit word
+    decimal of precision 19 to 38                   the unscaled value's shortest big-endian two's complement
+    string, binary, of every layout                 its bytes
+    list, struct                                    its elements or fields in turn
+    null, at any depth, and the type null           nothing: the hash stays as it is
+    ==============================================  =======================================================
+
+The width counts: 5 as int32 and 5 as int64 are in different partitions. Rows must therefore have the types
+of the Spark schema they are declared to have before they are placed.
+
+What is refused
+    Maps, as Spark refuses them. Types that Spark cannot hold (unsigned integers, float16, date64,
+    decimal256, ...): there is nothing to be equal to, and the error names the cast that helps.
+
+What is not supported
+    Strings with a collation other than Spark's default UTF8_BINARY, and variants. Arrow shows neither: the plan
+    refuses such keys (:func:`spark_client.jobs.check_key`), this module places them by their bytes.
+
+Names of keys
+    A key is a column's exact name, or else the only name that equals it when case is ignored, as Spark
+    resolves names by default. Fields inside a struct cannot be named.
+
+Without keys
+    `round_robin_ids` deals rows out in turn. Each producer begins at its own place, so that many producers
+    with few rows do not all begin with partition 0; the place depends on the producer's index only, so that
+    a retried task which sees the same rows in the same order places them identically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .key_columns import key_column
+from .murmur3 import SEED
+
+SLICE_ROWS = 16_384
+"""Rows hashed at a time: their running hashes and scratch arrays, 64 KiB each, stay in a core's cache."""
+
+_GOLDEN_RATIO = 0x9E3779B1  # 2**32 / the golden ratio, as in Knuth's multiplicative hashing (TAOCP 6.4)
+
+
+def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -> NDArray[np.int32]:
+    """The partition, 0 to `partitions - 1`, of each row.
+
+    ValueError: no keys, no partitions, or a key that names no column or more than one.
+    TypeError: a key whose type cannot be placed.
+    """
+    _check_partitions(partitions)
+    if not keys:
+        raise ValueError("placing rows by hash needs at least one key; without keys use round_robin_ids")
+    columns = [
+        key_column(batch.column(index), batch.schema.field(index).name)
+        for index in find_keys(batch.schema, keys)
+    ]
+    ids = np.empty(batch.num_rows, np.int32)
+    for start in range(0, batch.num_rows, SLICE_ROWS):
+        rows = slice(start, min(start + SLICE_ROWS, batch.num_rows))
+        hashes = np.full(rows.stop - start, SEED, np.uint32)
+        for column in columns:
+            column.fold(rows, hashes)
+        ids[rows] = _pmod(hashes.view(np.int32), partitions)
+    return ids
+
+
+def find_keys(schema: pa.Schema, keys: Sequence[str]) -> list[int]:
+    """The index of each key's column in `schema`.
+
+    ValueError: a key that names no column, or more than one; the message lists the columns there are.
+    """
+    return [_find_key(schema.names, key) for key in keys]
+
+
+def round_robin_start(producer: int, partitions: int) -> int:
+    """The partition of a producer's first row.
+
+    The places of consecutive producers are spread evenly for any number of them (they follow the golden
+    ratio).
+    """
+    _check_partitions(partitions)
+    return ((producer * _GOLDEN_RATIO & 0xFFFFFFFF) * partitions) >> 32
+
+
+def round_robin_ids(rows: int, start: int, partitions: int) -> NDArray[np.int32]:
+    """The partitions of `rows` rows dealt out in turn, the first to `start`.
+
+    The batch after this one starts at `start + rows`; values beyond `partitions` wrap around.
+    """
+    _check_partitions(partitions)
+    ids = np.arange(start % partitions, start % partitions + rows, dtype=np.int64)
+    return (ids % partitions).astype(np.int32)
+
+
+def _pmod(hashes: NDArray[np.int32], partitions: int) -> NDArray[np.int32]:
+    # Floor division by a constant is vectorised in numpy, the remainder is not.
+    divisor = np.int32(partitions)
+    quotients = hashes // divisor
+    quotients *= divisor
+    return hashes - quotients
+
+
+def _find_key(names: list[str], key: str) -> int:
+    matches = [index for index, name in enumerate(names) if name == key]
+    if not matches:
+        folded = key.casefold()
+        matches = [index for index, name in enumerate(names) if name.casefold() == folded]
+    if len(matches) == 1:
+        return matches[0]
+    there_are = "the columns are " + (", ".join(map(repr, names)) or "none at all")
+    if not matches:
+        raise ValueError(f"no column is named {key!r}; {there_are}")
+    raise ValueError(f"the key {key!r} could be any of {len(matches)} columns; {there_are}")
+
+
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions < 2**31:
+        raise ValueError(f"the number of partitions must be 1 to 2147483647, not {partitions}")

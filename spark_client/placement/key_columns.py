@@ -1,0 +1,331 @@
+"""Arrow arrays as the keys of a placement: each knows how to mix the values of some of its rows into
+running hashes.
+
+A column holds views of the array's own buffers, never copies; the exceptions are layouts and units that
+have to be cast first (view types, narrow decimals), which are cast once per batch. `fold` takes the
+rows either as a slice (the rows of a batch in order) or as an array of positions (what a list's elements or
+a dictionary's values need). So nested and encoded columns are read in place, without taking or decoding.
+
+Lists
+    Rows are ordered by length, longest first, and one step folds the next element of all rows that have
+    one. The time of a slice is thus at least proportional to its longest list.
+
+Nulls
+    The value under a null is whatever the producer left there: it is hashed, but the result is not kept.
+    Where it says where to read (a dictionary's index), it is not followed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+from spark_client.arrow import offsets, values, view
+
+from .murmur3 import Hashes, hash_bytes, hash_ints, hash_longs
+
+Rows: TypeAlias = "slice | NDArray[np.int64]"
+"""Rows of an array, counted from its own start: a slice with both ends, or positions."""
+
+_CASTS = {
+    types.is_uint8: "int16",
+    types.is_uint16: "int32",
+    types.is_uint32: "int64",
+    types.is_uint64: "decimal128(20, 0)",
+    types.is_float16: "float32",
+    types.is_date64: "date32",
+    types.is_time32: "time64[us]",
+    types.is_decimal256: "decimal128(38, scale)",
+    types.is_run_end_encoded: "the type of its values",
+    types.is_list_view: "list",
+    types.is_large_list_view: "large_list",
+}
+
+
+def key_column(array: pa.Array, name: str) -> KeyColumn:
+    """The key column over `array`; `name` is for the error.
+
+    TypeError: a type that cannot be placed.
+    """
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return key_column(array.storage, name)
+    if types.is_dictionary(kind):
+        return _Dictionaries(array, name)
+    if types.is_struct(kind):
+        return _Structs(array, name)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _Lists(array, name)
+    return _plain_column(array, name)
+
+
+def _plain_column(array: pa.Array, name: str) -> KeyColumn:
+    kind = array.type
+    if types.is_decimal(kind) and not types.is_decimal256(kind):
+        decimals = array.cast(pa.decimal128(kind.precision, kind.scale))
+        return _Decimals(decimals) if kind.precision <= 18 else _LongDecimals(decimals)
+    if types.is_string_view(kind):
+        return _Bytes(array.cast(pa.large_string()))
+    if types.is_binary_view(kind):
+        return _Bytes(array.cast(pa.large_binary()))
+    for column, tests in _PLAIN_COLUMNS.items():
+        if any(test(kind) for test in tests):
+            return column(array)
+    if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind):
+        return _Times(array)
+    if types.is_map(kind):
+        raise TypeError(
+            f"the key {name!r} contains a map ({kind}), and Spark hashes none: equal maps may differ in order"
+        )
+    remedy = next((f"; cast it to {cast}" for test, cast in _CASTS.items() if test(kind)), "")
+    raise TypeError(f"the key {name!r} contains {kind}, a type that Spark cannot hold{remedy}")
+
+
+class KeyColumn(ABC):
+    """The rows of one array, as something to hash."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._offset = array.offset
+        self._validity = view(array.buffers()[0], np.uint8) if array.null_count else None
+
+    def fold(self, rows: Rows, hashes: Hashes) -> None:
+        """Mix the value of each of `rows` into its hash, in place; a null leaves the hash as it is."""
+        valid = None if self._validity is None else _bits(self._validity, self._offset, rows)
+        if valid is None or valid.all():
+            self._mix(rows, hashes)
+        elif valid.any():
+            mixed = hashes.copy()
+            self._mix(rows, mixed)
+            np.copyto(hashes, mixed, where=valid)
+
+    @abstractmethod
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        """Mix all of `rows`, nulls included: what becomes of their hashes does not matter."""
+
+
+class _Nulls(KeyColumn):
+    def fold(self, rows: Rows, hashes: Hashes) -> None:
+        """Change nothing: such an array has no validity bits that would say the same."""
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None: ...
+
+
+class _Booleans(KeyColumn):
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        self._values = view(array.buffers()[1], np.uint8)
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        hash_ints(_bits(self._values, self._offset, rows).astype(np.int32), hashes)
+
+
+class _Integers(KeyColumn):
+    """Everything that is a signed integer underneath."""
+
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        self._values = values(array, np.dtype(f"i{array.type.byte_width}"))
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        values = self._values[rows]
+        if values.itemsize == 8:
+            hash_longs(values, hashes)
+        else:
+            hash_ints(values.astype(np.int32, copy=False), hashes)
+
+
+class _Times(_Integers):
+    """Times in the units in which Spark keeps them: microseconds, or nanoseconds for a time of day.
+
+    What is finer is cut off towards the past, as Spark does when it takes such a timestamp in.
+    """
+
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        per_second = 10**9 if types.is_time64(array.type) else 10**6
+        ours = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[array.type.unit]
+        self._times, self._parts = max(per_second // ours, 1), max(ours // per_second, 1)
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        values = self._values[rows]
+        if self._times > 1:
+            values = values * self._times
+        if self._parts > 1:
+            values = values // self._parts
+        hash_longs(values, hashes)
+
+
+class _Floats(KeyColumn):
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        width = array.type.byte_width
+        self._bits = values(array, np.dtype(f"u{width}"))
+        self._zero, self._infinity, self._nan = (
+            (0x8000_0000_0000_0000, 0x7FF0_0000_0000_0000, 0x7FF8_0000_0000_0000)
+            if width == 8
+            else (0x8000_0000, 0x7F80_0000, 0x7FC0_0000)
+        )
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        bits = self._bits[rows]
+        # As integers: arithmetic on a signalling NaN would warn.
+        special = (bits & (self._zero - 1)) > self._infinity
+        bits = np.where(special, bits.dtype.type(self._nan), bits)
+        bits[bits == self._zero] = 0
+        if bits.itemsize == 8:
+            hash_longs(bits.view(np.int64), hashes)
+        else:
+            hash_ints(bits.view(np.int32), hashes)
+
+
+class _Decimals(KeyColumn):
+    """Unscaled values that fit 64 bits."""
+
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        self._low = _halves(array)[:, 0]
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        hash_longs(self._low[rows], hashes)
+
+
+class _LongDecimals(KeyColumn):
+    """Unscaled values of up to 128 bits, as the bytes of Java's `BigInteger.toByteArray`."""
+
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        self._halves = _halves(array)
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        halves = self._halves[rows]
+        # The bytes that are not merely the sign, of the magnitude's one's complement, leave room for the
+        # sign bit.
+        magnitudes = halves ^ (halves[:, 1:] >> 63)
+        big_endian = np.ascontiguousarray(halves[:, ::-1].astype(">i8")).view(np.uint8).reshape(-1, 16)
+        leading = np.ascontiguousarray(magnitudes[:, ::-1].astype(">i8")).view(np.uint8).reshape(-1, 16)
+        significant = leading != 0
+        first = np.where(significant.any(axis=1), significant.argmax(axis=1), 15)
+        # A first byte with its top bit taken has no room for the sign: one more byte stands before it.
+        count = np.arange(first.size)
+        first -= leading[count, first] >= 0x80
+        hash_bytes(big_endian.reshape(-1), count * 16 + first, 16 - first, hashes)
+
+
+class _Bytes(KeyColumn):
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        self._ends = offsets(array)
+        self._data = view(array.buffers()[2], np.uint8)
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        starts, lengths = _spans(self._ends, rows)
+        hash_bytes(self._data, starts, lengths, hashes)
+
+
+class _FixedSizeBytes(KeyColumn):
+    def __init__(self, array: pa.Array) -> None:
+        super().__init__(array)
+        self._width = array.type.byte_width
+        self._data = view(array.buffers()[1], np.uint8)
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        starts = (_positions(rows) + self._offset) * self._width
+        hash_bytes(self._data, starts, np.full(starts.size, self._width, np.int64), hashes)
+
+
+class _Structs(KeyColumn):
+    def __init__(self, array: pa.Array, name: str) -> None:
+        super().__init__(array)
+        fields = array.type.fields
+        # field() applies the struct's offset, so that rows count alike in both.
+        self._fields = [
+            key_column(array.field(index), f"{name}.{field.name}") for index, field in enumerate(fields)
+        ]
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        for field in self._fields:
+            field.fold(rows, hashes)
+
+
+class _Lists(KeyColumn):
+    def __init__(self, array: pa.Array, name: str) -> None:
+        super().__init__(array)
+        # .values is the whole child, whatever slice of the list this is: the offsets count from its start.
+        self._elements = key_column(array.values, f"{name}.element")
+        if types.is_fixed_size_list(array.type):
+            first = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64)
+            self._ends = first * array.type.list_size
+        else:
+            self._ends = offsets(array)
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        starts, lengths = _spans(self._ends, rows)
+        order = np.argsort(-lengths, kind="stable")
+        places = starts[order]
+        mixed = hashes[order]
+        ascending = lengths[order[::-1]]
+        for element in range(int(lengths.max(initial=0))):
+            count = lengths.size - int(np.searchsorted(ascending, element, side="right"))
+            self._elements.fold(places[:count] + element, mixed[:count])
+        hashes[order] = mixed
+
+
+class _Dictionaries(KeyColumn):
+    def __init__(self, array: pa.Array, name: str) -> None:
+        super().__init__(array)
+        self._indices = values(array.indices, np.dtype(array.type.index_type.to_pandas_dtype()))
+        self._dictionary = key_column(array.dictionary, name)
+        self._size = len(array.dictionary)
+
+    def _mix(self, rows: Rows, hashes: Hashes) -> None:
+        # Out of bounds only under a null, where any value will do.
+        indices = self._indices[rows].astype(np.int64)
+        if self._validity is not None:
+            indices.clip(0, self._size - 1, out=indices)
+        self._dictionary.fold(indices, hashes)
+
+
+_PLAIN_COLUMNS: dict[type[KeyColumn], tuple[Callable[[pa.DataType], bool], ...]] = {
+    _Nulls: (types.is_null,),
+    _Booleans: (types.is_boolean,),
+    _Integers: (types.is_signed_integer, types.is_date32),
+    _Floats: (types.is_float32, types.is_float64),
+    _Bytes: (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary),
+    _FixedSizeBytes: (types.is_fixed_size_binary,),
+}
+
+
+def _halves(decimals: pa.Array) -> NDArray[np.int64]:
+    """The low and the high 64 bits of each value, side by side."""
+    halves = view(decimals.buffers()[1], np.int64).reshape(-1, 2)
+    return halves[decimals.offset : decimals.offset + len(decimals)]
+
+
+def _positions(rows: Rows) -> NDArray[np.int64]:
+    return np.arange(rows.start, rows.stop, dtype=np.int64) if isinstance(rows, slice) else rows
+
+
+def _spans(ends: NDArray[Any], rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the values of `rows` start, and how long they are."""
+    if isinstance(rows, slice):
+        bounds = ends[rows.start : rows.stop + 1].astype(np.int64)
+        return bounds[:-1], np.diff(bounds)
+    starts = ends[rows].astype(np.int64)
+    return starts, ends[rows + 1] - starts
+
+
+def _bits(bitmap: NDArray[np.uint8], offset: int, rows: Rows) -> NDArray[np.bool_]:
+    if isinstance(rows, slice):
+        first = offset + rows.start
+        last = offset + rows.stop
+        unpacked = np.unpackbits(bitmap[first >> 3 : (last + 7) >> 3], bitorder="little")
+        return unpacked[first & 7 : (first & 7) + last - first].view(np.bool_)
+    places = rows + offset
+    bits: NDArray[np.uint8] = bitmap[places >> 3] >> (places & 7).astype(np.uint8) & 1
+    return bits.view(np.bool_)

@@ -1,0 +1,345 @@
+"""BroadcastQueue against a list: every guarantee of the module's text that does not need an event loop.
+
+``QueueMachine`` drives a queue and its readers in any order and compares each answer with a model of lists.
+Waiting and waking, which need a loop, are in ``test_broadcast_schedules``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from flight_server.concurrency.broadcast_queue import (
+    BroadcastQueue,
+    EndOfQueue,
+    Gone,
+    QueueEnded,
+    Subscription,
+    WouldBlock,
+)
+from flight_server.concurrency.items import KeptItems
+from flight_server.protocol.errors import Conflict, ProducerFailed
+
+
+class Broken(Exception):
+    """What the machine fails a queue with."""
+
+
+@dataclass
+class Reader:
+    """A subscription and what the model says of it."""
+
+    subscription: Subscription[int]
+    position: int
+    closed: bool = False
+    taken: list[int] = field(default_factory=list)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """A queue beside a list of all items ever published, and for each the number of readers past it."""
+
+    readers = Bundle("readers")
+
+    @initialize(retain_readers=st.sampled_from([None, 1, 2, 3]))
+    def begin(self, retain_readers: int | None) -> None:
+        self.retain_readers = retain_readers
+        self.queue: BroadcastQueue[int] = BroadcastQueue(retain_readers)
+        self.items: list[tuple[int, int]] = []
+        self.passes: list[int] = []
+        self.first = 0
+        self.ended = False
+        self.cause: Broken | None = None
+        self.open: list[Reader] = []
+
+    @rule(sizes_bytes=st.lists(st.integers(0, 1000), min_size=1, max_size=4))
+    def publish(self, sizes_bytes: list[int]) -> None:
+        for size_bytes in sizes_bytes:
+            self._publish(size_bytes)
+
+    def _publish(self, size_bytes: int) -> None:
+        number = len(self.items)
+        if self.ended:
+            with pytest.raises(QueueEnded):
+                self.queue.publish(number, size_bytes)
+        else:
+            self.queue.publish(number, size_bytes)
+            self.items.append((number, size_bytes))
+            self.passes.append(0)
+
+    @rule()
+    def close(self) -> None:
+        self.queue.close()
+        self.ended = True
+
+    @rule()
+    def fail(self) -> None:
+        cause = Broken(len(self.items))
+        self.queue.fail(cause)
+        if self.cause is None:
+            self.cause = cause
+            self.first = len(self.items)
+        self.ended = True
+
+    @rule()
+    def clear(self) -> None:
+        self.queue.clear()
+        self.first = len(self.items)
+
+    @rule(target=readers, start=st.sampled_from([0, 0, 0, 1, 2, 5, 30, -1]))
+    def subscribe(self, start: int) -> object:
+        if start < 0:
+            with pytest.raises(ValueError, match="negative"):
+                self.queue.subscribe(start)
+            return multiple()
+        if self.cause is None and start < self.first:
+            with pytest.raises(Gone) as gone:
+                self.queue.subscribe(start)
+            assert (gone.value.wanted, gone.value.first) == (start, self.first)
+            return multiple()
+        reader = Reader(self.queue.subscribe(start), start)
+        self.open.append(reader)
+        return reader
+
+    @rule(reader=readers, times=st.integers(1, 8))
+    def take(self, reader: Reader, times: int) -> None:
+        for _ in range(times):
+            self._take(reader)
+
+    def _take(self, reader: Reader) -> None:
+        if reader.closed:
+            with pytest.raises(ValueError, match="closed"):
+                reader.subscription.next_nowait()
+            return
+        if self.cause is not None:
+            with pytest.raises(Broken) as broken:
+                reader.subscription.next_nowait()
+            assert broken.value is not self.cause
+            assert broken.value.__cause__ is self.cause
+            assert broken.value.args == self.cause.args
+            return
+        if reader.position < self.first:
+            with pytest.raises(Gone):
+                reader.subscription.next_nowait()
+        elif reader.position < len(self.items):
+            taken = reader.subscription.next_nowait()
+            assert taken == self.items[reader.position][0]
+            reader.taken.append(taken)
+            reader.position += 1
+        else:
+            with pytest.raises(EndOfQueue if self.ended else WouldBlock):
+                reader.subscription.next_nowait()
+
+    @rule(start=st.integers(0, 30), count=st.integers(0, 30))
+    def pass_some(self, start: int, count: int) -> None:
+        self.queue.passed(start, start + count)
+        if self.retain_readers is None or self.cause is not None:
+            return
+        for index in range(max(start, self.first), min(start + count, len(self.items))):
+            self.passes[index] += 1
+        while self.first < len(self.items) and self.passes[self.first] >= self.retain_readers:
+            self.first += 1
+
+    @rule(reader=readers)
+    def leave(self, reader: Reader) -> None:
+        reader.subscription.close()
+        reader.closed = True
+        self.open = [each for each in self.open if each is not reader]
+
+    @rule(reader=readers)
+    def look_ahead(self, reader: Reader) -> None:
+        ahead = range(max(reader.position, self.first), len(self.items))
+        assert list(reader.subscription.upcoming()) == list(ahead)
+
+    @precondition(lambda self: self.first < len(self.items))
+    @rule(data=st.data())
+    def look_at_one(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(self.first, len(self.items) - 1))
+        assert self.queue.item(index) == index
+
+    @invariant()
+    def the_queue_says_what_the_lists_say(self) -> None:
+        numbers = self.queue.statistics()
+        assert len(self.queue) == numbers.length == len(self.items)
+        assert self.queue.first == numbers.first == self.first
+        assert self.queue.ended == numbers.ended == self.ended
+        assert numbers.failed == (self.cause is not None)
+        assert self.queue.failure is self.cause
+        assert self.queue.total_bytes == numbers.total_bytes == sum(size for _, size in self.items)
+        assert numbers.subscriptions == len(self.open)
+        assert self.queue.subscriptions() == [reader.subscription for reader in self.open]
+        assert list(self.queue.items(0, 1000)) == list(range(self.first, len(self.items)))
+
+    @invariant()
+    def each_reader_has_taken_exactly_its_items(self) -> None:
+        for reader in self.open:
+            start = reader.subscription.start
+            assert reader.subscription.position == reader.position
+            assert reader.taken == list(range(start, start + len(reader.taken)))
+            left = self.items[max(reader.position, self.first) :]
+            assert reader.subscription.lag_bytes == sum(size for _, size in left)
+
+
+QueueMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+TestQueueAgainstLists = QueueMachine.TestCase
+
+
+def test_a_late_reader_replays_from_the_first_item_also_after_the_end() -> None:
+    queue: BroadcastQueue[str] = BroadcastQueue()
+    queue.publish("a", 1)
+    queue.publish("b", 1)
+    queue.close()
+    late = queue.subscribe()
+    assert [late.next_nowait(), late.next_nowait()] == ["a", "b"]
+    for _ in range(2):
+        with pytest.raises(EndOfQueue):
+            late.next_nowait()
+
+
+def test_closing_after_a_failure_does_not_paint_it_over() -> None:
+    queue: BroadcastQueue[str] = BroadcastQueue()
+    queue.fail(ProducerFailed("broke off", dataset="d"))
+    queue.close()
+    with pytest.raises(ProducerFailed):
+        queue.subscribe().next_nowait()
+
+
+def test_each_reader_gets_an_error_of_its_own_whose_traceback_is_its_own() -> None:
+    queue: BroadcastQueue[str] = BroadcastQueue()
+    readers = [queue.subscribe(), queue.subscribe()]
+    cause = ProducerFailed("broke off", dataset="d")
+    queue.fail(cause)
+    errors = []
+    for reader in readers:
+        with pytest.raises(ProducerFailed, match="broke off") as caught:
+            reader.next_nowait()
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+    assert all(error.__cause__ is cause and error.detail == {"dataset": "d"} for error in errors)
+    assert cause.__traceback__ is None
+
+
+def test_a_failure_lets_go_of_every_item_at_once() -> None:
+    class Item:
+        pass
+
+    queue: BroadcastQueue[Item] = BroadcastQueue()
+    item = Item()
+    gone = weakref.ref(item)
+    queue.publish(item, 1)
+    reader = queue.subscribe()
+    del item
+    gc.disable()  # by reference counts alone: nothing waits for a collection
+    try:
+        queue.fail(ProducerFailed("broke off"))
+        assert gone() is None
+    finally:
+        gc.enable()
+    reader.close()
+
+
+def test_an_item_goes_as_soon_as_enough_readers_have_passed_it() -> None:
+    class Item:
+        pass
+
+    queue: BroadcastQueue[Item] = BroadcastQueue(retain_readers=2)
+    seen = []
+    for _ in range(3):
+        item = Item()
+        seen.append(weakref.ref(item))
+        queue.publish(item, 1)
+        del item
+    with queue.subscribe() as one, queue.subscribe() as other:
+        for reader in (one, other):
+            for _ in range(3):
+                reader.next_nowait()
+    assert [reference() is None for reference in seen] == [False, False, False], "taken, not passed"
+    queue.passed(0, 2)
+    queue.passed(0, 1)
+    assert [reference() is None for reference in seen] == [True, False, False]
+    queue.passed(1, 3)
+    assert [reference() is None for reference in seen] == [True, True, False]
+    with pytest.raises(Gone):
+        queue.subscribe(1)
+
+
+def test_a_subscription_that_is_ended_tells_its_reader_why() -> None:
+    queue: BroadcastQueue[str] = BroadcastQueue()
+    queue.publish("a", 1)
+    with queue.subscribe() as reader:
+        cause = Conflict("another connection has taken over")
+        reader.end(cause)
+        for _ in range(2):
+            with pytest.raises(Conflict, match="taken over") as caught:
+                reader.next_nowait()
+            assert caught.value is not cause
+
+
+def test_ten_thousand_items_pass_through_retention_in_constant_memory() -> None:
+    items: KeptItems[int] = KeptItems()
+    queue: BroadcastQueue[int] = BroadcastQueue(1, items)
+    reader = queue.subscribe()
+    for number in range(10_000):
+        queue.publish(number, 1)
+        assert reader.next_nowait() == number
+        queue.passed(number, number + 1)
+        assert len(items._kept) <= 1
+    assert len(queue) == queue.first == 10_000
+
+
+async def test_closing_a_subscription_ends_its_own_wait_and_no_other() -> None:
+    queue: BroadcastQueue[int] = BroadcastQueue()
+    leaving, staying = queue.subscribe(), queue.subscribe()
+    left = asyncio.ensure_future(anext(leaving))
+    stayed = asyncio.ensure_future(anext(staying))
+    await asyncio.sleep(0)
+    assert queue.statistics().waiting == 2
+    leaving.close()
+    async with asyncio.timeout(10):
+        with pytest.raises(ValueError, match="closed"):
+            await left
+        assert not stayed.done()
+        queue.publish(7, 1)
+        assert await stayed == 7
+    assert queue.statistics().waiting == 0
+
+
+async def test_only_one_task_may_wait_on_a_subscription() -> None:
+    queue: BroadcastQueue[int] = BroadcastQueue()
+    with queue.subscribe() as reader:
+        first = asyncio.ensure_future(reader.wait())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="another task"):
+            await reader.wait()
+        queue.close()
+        await first
+
+
+def test_a_queue_cannot_retain_for_nobody() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        BroadcastQueue(retain_readers=0)
+
+
+def test_a_queue_that_begins_later_refuses_what_was_before() -> None:
+    queue: BroadcastQueue[str] = BroadcastQueue()
+    queue.skip(3, 30)
+    queue.publish("d", 10)
+    with pytest.raises(Gone):
+        queue.subscribe(2)
+    reader = queue.subscribe(3)
+    assert (len(queue), queue.total_bytes, reader.lag_bytes) == (4, 40, 10)
+    assert reader.next_nowait() == "d"

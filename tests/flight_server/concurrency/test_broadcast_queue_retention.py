@@ -1,0 +1,120 @@
+"""Readers that retention overtakes: an error each time, at every place, and never an item out of its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.concurrency.broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription
+from flight_server.concurrency.items import KeptItems
+from flight_server.concurrency.passes import Passes
+
+
+@pytest.mark.parametrize("count", [3, 300])  # few, and so many that those let go are cut off the list
+@pytest.mark.parametrize("ended", [False, True])
+async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_item(
+    count: int, *, ended: bool
+) -> None:
+    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    for number in range(count + 2):
+        queue.publish(number, 10)
+    with queue.subscribe() as slow, queue.subscribe() as fast:
+        assert slow.next_nowait() == 0
+        for _ in range(count + 1):
+            fast.next_nowait()
+        queue.passed(0, count)
+        if ended:
+            queue.close()
+        for _ in range(3):
+            with pytest.raises(Gone) as gone:
+                slow.next_nowait()
+            assert (gone.value.wanted, gone.value.first) == (1, count)
+            async with asyncio.timeout(10):
+                await slow.wait()
+                with pytest.raises(Gone):
+                    await anext(slow)
+        assert slow.position == 1
+        assert slow.lag_bytes == 20
+        assert list(slow.upcoming()) == [count, count + 1]
+        # Coming back for an item that is gone has let go of nothing more.
+        assert fast.next_nowait() == count + 1
+        assert queue.first == count
+
+
+def test_an_overtaken_reader_does_not_take_an_empty_queue_for_its_end() -> None:
+    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    queue.publish(0, 1)
+    queue.publish(1, 1)
+    queue.close()
+    with queue.subscribe() as slow, queue.subscribe() as fast, queue.subscribe(2) as at_the_end:
+        assert [*_taken(fast)] == [0, 1]
+        queue.passed(0, 2)
+        assert queue.first == len(queue) == 2
+        with pytest.raises(Gone):
+            slow.next_nowait()
+        assert [*_taken(at_the_end)] == []
+
+
+def _taken(reader: Subscription[int]) -> Iterator[int]:
+    with suppress(EndOfQueue):
+        while True:
+            yield reader.next_nowait()
+
+
+async def test_a_reader_that_is_overtaken_between_its_waking_and_its_turn_is_told_so() -> None:
+    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    with queue.subscribe() as slow, queue.subscribe() as fast:
+        waiting = asyncio.ensure_future(anext(slow))
+        await asyncio.sleep(0)
+        queue.publish(0, 1)
+        assert fast.next_nowait() == 0
+        queue.passed(0, 1)
+        async with asyncio.timeout(10):
+            with pytest.raises(Gone):
+                await waiting
+
+
+def test_what_is_released_is_told_in_order_and_each_item_once() -> None:
+    released: list[int] = []
+
+    class Told(KeptItems[int]):
+        def release(self, stop: int) -> None:
+            released.extend(range(self._first, stop))
+            super().release(stop)
+
+    queue: BroadcastQueue[int] = BroadcastQueue(1, Told())
+    for number in range(4):
+        queue.publish(number, 1)
+    queue.passed(0, 1)
+    queue.passed(0, 2)
+    assert released == [0, 1]
+    queue.clear()
+    assert released == [0, 1, 2, 3]
+
+
+@given(
+    st.integers(1, 3), st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.booleans()), max_size=12)
+)
+def test_passes_released_by_runs_are_those_that_counting_each_item_gives(
+    wanted: int, runs: list[tuple[int, int, bool]]
+) -> None:
+    """Those that are given back were counted before, as of readers whose place has ended."""
+    passes = Passes(wanted, 0)
+    counted = [0] * 41
+    first = 0
+    given: list[tuple[int, int]] = []
+    for begin, length, back in runs:
+        (start, stop), by = (given.pop(), -1) if back and given else ((begin, begin + length), 1)
+        if by == 1:
+            given.append((start, stop))
+        passes.add(start, stop, by)
+        for index in range(max(start, first), stop):
+            counted[index] += by
+        while counted[first] >= wanted:
+            first += 1
+        assert passes.first == first

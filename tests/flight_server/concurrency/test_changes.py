@@ -1,0 +1,123 @@
+"""Changes: everyone who waits is woken, whoever is cancelled is forgotten, and no schedule loses a wake-up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flight_server.concurrency.changes import Changes
+from tests.support.schedules import Deadlock, ScheduledLoop
+
+SCHEDULES = 500
+
+
+async def waiting_for(changes: Changes, count: int) -> list[asyncio.Task[None]]:
+    tasks = [asyncio.ensure_future(changes.next()) for _ in range(count)]
+    await asyncio.sleep(0)
+    assert changes.waiting == count
+    return tasks
+
+
+async def test_a_change_wakes_everyone_who_waits_and_nobody_who_comes_later() -> None:
+    changes = Changes()
+    changes.tell()
+    tasks = await waiting_for(changes, 3)
+    changes.tell()
+    assert changes.waiting == 0
+    async with asyncio.timeout(10):
+        await asyncio.gather(*tasks)
+    (late,) = await waiting_for(changes, 1)
+    assert not late.done()
+    changes.tell()
+    await late
+
+
+async def test_whoever_is_cancelled_leaves_the_others_waiting() -> None:
+    changes = Changes()
+    leaving, staying = await waiting_for(changes, 2)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert changes.waiting == 1
+    changes.tell()
+    async with asyncio.timeout(10):
+        await staying
+
+
+async def test_a_change_in_the_moment_of_a_cancellation_harms_nobody() -> None:
+    changes = Changes()
+    leaving, staying = await waiting_for(changes, 2)
+    leaving.cancel()
+    changes.tell()
+    async with asyncio.timeout(10):
+        await staying
+    await asyncio.wait([leaving])
+    assert leaving.cancelled()
+    assert changes.waiting == 0
+
+
+def explore(kind: type[Changes]) -> None:
+    """Watchers that look and wait until they have seen the last of some changes, under many schedules."""
+    last = 5
+
+    async def scenario(loop: ScheduledLoop) -> None:
+        changes, number = kind(), 0
+
+        async def watch() -> None:
+            while number < last:
+                await changes.next()
+
+        async def change() -> None:
+            nonlocal number
+            while number < last:
+                for _ in range(loop.random.randrange(3)):
+                    await asyncio.sleep(0)
+                number += 1
+                changes.tell()
+
+        async def leave() -> None:
+            watching = asyncio.ensure_future(watch())
+            for _ in range(loop.random.randrange(6)):
+                await asyncio.sleep(0)
+            watching.cancel()
+            await asyncio.wait([watching])
+
+        await asyncio.gather(watch(), change(), leave(), watch())
+        assert changes.waiting == 0
+
+    for seed in range(SCHEDULES):
+        loop = ScheduledLoop(seed)
+        try:
+            loop.run_until_complete(scenario(loop))
+        finally:
+            for task in asyncio.all_tasks(loop):
+                task.get_coro().close()
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            loop.close()
+
+
+def test_nobody_misses_the_last_change_under_any_schedule() -> None:
+    explore(Changes)
+
+
+class _WaitsAfterALook(Changes):
+    """Takes its place one step after it was called."""
+
+    async def next(self) -> None:
+        await asyncio.sleep(0)
+        await super().next()
+
+
+class _WakesOne(Changes):
+    def tell(self) -> None:
+        waiting = self._waiting or set()
+        for future in list(waiting)[:1]:
+            waiting.discard(future)
+            if not future.done():
+                future.set_result(None)
+
+
+@pytest.mark.parametrize("kind", [_WaitsAfterALook, _WakesOne])
+def test_the_exploration_finds_a_lost_wake_up(kind: type[Changes]) -> None:
+    with pytest.raises(Deadlock):
+        explore(kind)

@@ -1,0 +1,61 @@
+"""Waits are listed while they last, and not a moment longer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flight_server.concurrency.waits import Waits
+
+
+def test_an_open_wait_is_listed_with_its_owner_and_deadline() -> None:
+    waits = Waits()
+    with waits.enter("reader", dataset="d", partition=3, peer="p", deadline_seconds=5.0):
+        (row,) = waits.listed()
+        assert row.pop("seconds") >= 0
+        assert row == {
+            "waiting_for": "reader",
+            "dataset": "d",
+            "partition": 3,
+            "producer": None,
+            "peer": "p",
+            "deadline_seconds": 5.0,
+        }
+        assert len(waits) == 1
+    assert waits.listed() == []
+
+
+def test_the_longest_wait_comes_first_and_others_can_be_left_out() -> None:
+    waits = Waits()
+    with (
+        waits.enter("producer", dataset="a"),
+        waits.enter("disk", dataset="b"),
+        waits.enter("budget", dataset="a"),
+    ):
+        assert [row["waiting_for"] for row in waits.listed()] == ["producer", "disk", "budget"]
+        assert [row["waiting_for"] for row in waits.listed("a")] == ["producer", "budget"]
+        seconds = [row["seconds"] for row in waits.listed()]
+        assert seconds == sorted(seconds, reverse=True)
+
+
+def test_a_wait_that_ends_by_an_error_is_gone() -> None:
+    waits = Waits()
+    with pytest.raises(RuntimeError), waits.enter("disk"):
+        raise RuntimeError
+    assert len(waits) == 0
+
+
+async def test_a_wait_that_is_cancelled_is_gone() -> None:
+    waits = Waits()
+
+    async def wait() -> None:
+        with waits.enter("writer", peer="p"):
+            await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(wait())
+    await asyncio.sleep(0)
+    assert len(waits) == 1
+    task.cancel()
+    await asyncio.wait([task])
+    assert len(waits) == 0

@@ -1,0 +1,224 @@
+"""The catalogue: what a name leads to, at each moment; what is let go when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flight_server.datasets.catalogue import Catalogue
+from flight_server.datasets.dataset import Dataset
+from flight_server.frames.decoder import SchemaMessage
+from flight_server.protocol.errors import (
+    AlreadyExists,
+    DatasetDropped,
+    Draining,
+    InvalidRequest,
+    NotFound,
+    ProducerFailed,
+    StaleTicket,
+)
+from flight_server.protocol.requests import CreateRequest, Kind, Retention, Ticket
+from tests.flight_server.datasets.test_dataset import SCHEMA, Clock
+from tests.support.catalogues import new_catalogue
+from tests.support.frames import frame
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path, clock: Clock) -> Iterator[Catalogue]:
+    catalogue = new_catalogue(tmp_path, 64 << 20, lease_seconds=100, clock=clock)
+    yield catalogue
+    catalogue.close()
+
+
+def create(catalogue: Catalogue, name: str, kind: Kind = Kind.STREAM, **options: object) -> Dataset:
+    return catalogue.create(CreateRequest(name, kind, **options), None)[0]  # type: ignore[arg-type]
+
+
+def filled(catalogue: Catalogue, name: str, *sizes: int) -> Dataset:
+    """A dataset of one partition with frames of these sizes."""
+    dataset = create(catalogue, name)
+    for size in sizes:
+        dataset.partition(0).publish(frame(size, pool=catalogue.budget.frames))
+    return dataset
+
+
+def test_a_name_leads_to_its_dataset_and_a_generation_to_that_one_only(catalogue: Catalogue) -> None:
+    dataset = create(catalogue, "d")
+    assert catalogue.find("d") is catalogue.find("d", dataset.generation) is dataset
+    with pytest.raises(NotFound, match="there is no dataset 'e'"):
+        catalogue.find("e")
+    catalogue.drop("d")
+    again = create(catalogue, "d")
+    assert again.generation != dataset.generation
+    with pytest.raises(StaleTicket, match="get_flight_info again"):
+        catalogue.find("d", dataset.generation)
+
+
+def test_creating_the_same_twice_gives_the_same(catalogue: Catalogue) -> None:
+    request = CreateRequest("d", Kind.SHUFFLE, partitions=3, producers=2)
+    first, made = catalogue.create(request, None)
+    assert made
+    assert catalogue.create(request, None) == (first, False)
+    assert catalogue.create(request, SCHEMA) == (first, False)
+    assert first.schema == SCHEMA
+    with pytest.raises(InvalidRequest, match="differs"):
+        catalogue.create(request, SchemaMessage.of(pa.schema([])))
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (CreateRequest("d", Kind.STREAM, partitions=3), "kind, producers"),
+        (CreateRequest("d", Kind.SHUFFLE, partitions=4, producers=2), "partitions"),
+        (CreateRequest("d", Kind.SHUFFLE, partitions=3), "producers"),
+        (
+            CreateRequest("d", Kind.SHUFFLE, partitions=3, producers=2, retention=Retention(readers=1)),
+            "retention",
+        ),
+    ],
+)
+def test_creating_it_otherwise_is_refused_and_says_what_differs(
+    catalogue: Catalogue, other: CreateRequest, what: str
+) -> None:
+    catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=3, producers=2), None)
+    with pytest.raises(AlreadyExists, match=f"exists with another {what}; drop it first"):
+        catalogue.create(other, None)
+
+
+def test_what_has_failed_frees_its_name(catalogue: Catalogue) -> None:
+    failed = create(catalogue, "d")
+    failed.partition(0).fail(ProducerFailed("broke off"))
+    again = create(catalogue, "d", partitions=5)
+    assert catalogue.find("d") is again
+    assert again.generation != failed.generation
+
+
+def test_a_draining_server_creates_nothing(catalogue: Catalogue) -> None:
+    catalogue.draining = True
+    with pytest.raises(Draining, match="begins nothing new"):
+        create(catalogue, "d")
+
+
+def test_dropping_tells_those_who_read(catalogue: Catalogue) -> None:
+    dataset = filled(catalogue, "d", 10)
+    reader = dataset.partition(0).subscribe()
+    with pytest.raises(StaleTicket):
+        catalogue.drop("d", "another generation")
+    assert catalogue.drop("d", dataset.generation) is dataset
+    with pytest.raises(DatasetDropped):
+        reader.next_nowait()
+    assert catalogue.budget.frames.used_bytes == catalogue.budget.metadata.pool.used_bytes
+    with pytest.raises(NotFound):
+        catalogue.drop("d")
+
+
+def test_a_replaced_dataset_lives_as_long_as_its_reader(catalogue: Catalogue) -> None:
+    reader = filled(catalogue, "d", 10).partition(0).subscribe()
+    new = catalogue.prepare(CreateRequest("d"), None)
+    assert catalogue.find("d") is not new
+    catalogue.install(new)
+    assert catalogue.find("d") is new
+    assert reader.next_nowait().size_bytes == 10
+    assert catalogue.budget.frames.used_bytes == 10 + catalogue.budget.metadata.pool.used_bytes
+    reader.close()
+    del reader
+    assert catalogue.budget.frames.used_bytes == catalogue.budget.metadata.pool.used_bytes
+
+
+@pytest.mark.parametrize(
+    ("ticket", "found"),
+    [
+        (Ticket("one"), ("one", 0)),
+        (Ticket("one/0"), ("one", 0)),
+        (Ticket("one", 0), ("one", 0)),
+        (Ticket("many/3"), ("many", 3)),
+        (Ticket("many", 2), ("many", 2)),
+        (Ticket("a/7"), ("a/7", 0)),
+        (Ticket("a/7/0"), ("a/7", 0)),
+    ],
+)
+def test_a_ticket_means_a_partition(catalogue: Catalogue, ticket: Ticket, found: tuple[str, int]) -> None:
+    for name, partitions in (("one", 1), ("many", 4), ("a/7", 1), ("a", 10)):
+        create(catalogue, name, partitions=partitions)
+    dataset, index = catalogue.resolve(ticket)
+    assert (dataset.name, index) == found
+
+
+@pytest.mark.parametrize(
+    ("ticket", "error"),
+    [
+        (Ticket("many"), InvalidRequest),
+        (Ticket("many/4"), NotFound),
+        (Ticket("many", 4), NotFound),
+        (Ticket("many/x"), NotFound),
+        (Ticket("many/0000000"), NotFound),
+        (Ticket("none/0"), NotFound),
+        (Ticket("many", 0, "old"), StaleTicket),
+    ],
+)
+def test_a_ticket_that_means_none_is_refused(
+    catalogue: Catalogue, ticket: Ticket, error: type[Exception]
+) -> None:
+    create(catalogue, "many", partitions=4)
+    with pytest.raises(error):
+        catalogue.resolve(ticket)
+
+
+def test_datasets_are_listed_by_prefix_in_order_of_their_names(catalogue: Catalogue) -> None:
+    for name in ("b", "a/2", "a/1", "ab"):
+        create(catalogue, name)
+    assert [dataset.name for dataset in catalogue.listed("a")] == ["a/1", "a/2", "ab"]
+    assert [dataset.name for dataset in catalogue.listed("")] == ["a/1", "a/2", "ab", "b"]
+    assert len(catalogue) == 4
+
+
+def test_what_nobody_renews_is_dropped_and_what_outlived_its_retention_is_let_go(
+    catalogue: Catalogue, clock: Clock
+) -> None:
+    forgotten = filled(catalogue, "forgotten", 10)
+    kept = create(catalogue, "kept", lease_seconds=1000)
+    outlived = create(catalogue, "outlived", retention=Retention(seconds=5), lease_seconds=1000)
+    partition = outlived.begin_stream(0)
+    partition.publish(frame(10))
+    outlived.end_stream(partition)
+    reading, waiting = partition.subscribe(), forgotten.partition(0).subscribe()
+    assert catalogue.expire() == []
+    clock.now += 100
+    assert {dataset.name for dataset in catalogue.expire()} == {"forgotten", "outlived"}
+    assert [dataset.name for dataset in catalogue] == ["kept"]
+    assert catalogue.find("kept") is kept
+    with pytest.raises(DatasetDropped):
+        waiting.next_nowait()
+    assert reading.next_nowait().size_bytes == 10
+
+
+def test_nothing_is_durable_without_a_directory() -> None:
+    catalogue = new_catalogue(None, 64 << 20)
+    with pytest.raises(InvalidRequest, match="--data-dir"):
+        create(catalogue, "durable", durable=True)
+    catalogue.close()
+
+
+def test_closing_lets_everything_go(catalogue: Catalogue) -> None:
+    filled(catalogue, "d", 10)
+    catalogue.close()
+    catalogue.close()
+    assert catalogue.budget.memory.used_bytes == 0
+    assert len(catalogue) == 0
+
+
+async def test_many_names_cost_no_more_than_their_entries(catalogue: Catalogue) -> None:
+    for number in range(2_000):
+        create(catalogue, f"d{number}", partitions=100_000)
+    assert len(catalogue.listed("d")) == 2_000
+    assert sum(len(dataset.partitions()) for dataset in catalogue) == 0
+    await asyncio.sleep(0)

@@ -1,0 +1,248 @@
+"""Datasets: kinds, the schema's owner, leases by a clock that the tests turn, and the two ways to an end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+import pytest
+
+from flight_server.concurrency.broadcast_queue import EndOfQueue, WouldBlock
+from flight_server.datasets.dataset import Dataset
+from flight_server.datasets.generations import new_generation
+from flight_server.frames.decoder import SchemaMessage
+from flight_server.memory.pool import MemoryPool
+from flight_server.protocol.errors import (
+    AlreadyExists,
+    Conflict,
+    DatasetDropped,
+    InvalidRequest,
+    NotFound,
+    ProducerFailed,
+)
+from flight_server.protocol.requests import Commit, CreateRequest, Kind, Retention
+from tests.support.frames import frame
+
+SCHEMA = SchemaMessage.of(pa.schema([("n", pa.int64())]))
+OTHER = SchemaMessage.of(pa.schema([("n", pa.int32())]))
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def shuffle(partitions: int = 3, producers: int | None = None) -> Dataset:
+    return Dataset("s", kind=Kind.SHUFFLE, partitions=partitions, producers=producers)
+
+
+def write(
+    dataset: Dataset, producer: int, attempt: str, *places: int, pool: MemoryPool | None = None
+) -> bool:
+    """Write and commit an attempt of one row for each place; whether it was the last that was declared."""
+    writing = dataset.begin_attempt(producer, attempt)
+    for place in places:
+        writing.publish(place, frame(f"{producer}{attempt}{place}".encode(), pool=pool))
+    return dataset.commit(writing, Commit(len(places), len(places)))
+
+
+def contents(dataset: Dataset, index: int) -> list[bytes]:
+    with dataset.partition(index).subscribe() as reader:
+        found: list[bytes] = []
+        while True:
+            try:
+                payload = reader.next_nowait().at_hand()
+            except EndOfQueue:
+                return found
+            assert payload is not None
+            found.append(payload.data)
+
+
+def test_no_two_generations_are_the_same() -> None:
+    assert len({new_generation() for _ in range(1000)}) == 1000
+
+
+def test_the_request_of_a_dataset_makes_one_like_it() -> None:
+    request = CreateRequest(
+        "d", Kind.SHUFFLE, partitions=7, producers=3, retention=Retention(readers=2), lease_seconds=50.0
+    )
+    dataset = Dataset(
+        "d", kind=request.kind, partitions=7, producers=3, retention=request.retention, lease_seconds=50.0
+    )
+    assert dataset.request() == request
+
+
+def test_a_partition_is_made_when_it_is_asked_for_and_no_other_is_there() -> None:
+    dataset = shuffle(100_000)
+    assert dataset.partition(99_999) is dataset.partition(99_999)
+    assert len(dataset.partitions()) == 1
+    for index in (-1, 100_000):
+        with pytest.raises(NotFound, match=f"partitions 0 to 99999, not {index}"):
+            dataset.partition(index)
+
+
+async def test_whoever_waits_for_the_schema_gets_the_first_producer_s() -> None:
+    dataset = Dataset("d")
+    waiting = [asyncio.ensure_future(dataset.described()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    dataset.describe(SCHEMA)
+    assert await asyncio.gather(*waiting[1:]) == [SCHEMA, SCHEMA]
+    dataset.check_schema(SCHEMA)
+    with pytest.raises(InvalidRequest, match="dataset 'd'"):
+        dataset.check_schema(OTHER)
+
+
+async def test_whoever_waits_for_the_schema_of_a_dataset_that_is_dropped_is_told() -> None:
+    dataset = Dataset("d")
+    waiting = asyncio.ensure_future(dataset.described())
+    await asyncio.sleep(0)
+    dataset.drop()
+    with pytest.raises(DatasetDropped):
+        await waiting
+
+
+def test_a_stream_s_partition_has_one_producer_ever() -> None:
+    dataset = Dataset("d", partitions=2)
+    partition = dataset.begin_stream(1)
+    with pytest.raises(AlreadyExists, match="partition 1 is being written"):
+        dataset.begin_stream(1)
+    dataset.end_stream(partition)
+    with pytest.raises(AlreadyExists, match="partition 1 is sealed"):
+        dataset.begin_stream(1)
+    failing = dataset.begin_stream(0)
+    failing.fail(ProducerFailed("broke off"))
+    with pytest.raises(AlreadyExists, match="partition 0 is failed"):
+        dataset.begin_stream(0)
+
+
+def test_a_stream_is_sealed_when_all_its_partitions_are() -> None:
+    dataset = Dataset("d", partitions=3)
+    for index in (2, 0, 1):
+        assert not dataset.sealed
+        dataset.end_stream(dataset.begin_stream(index))
+    assert dataset.sealed
+
+
+def test_the_accepted_attempts_are_in_their_partitions_and_nothing_else() -> None:
+    pool = MemoryPool(None)
+    dataset = shuffle()
+    write(dataset, 1, "a", 0, 2, pool=pool)
+    write(dataset, 0, "a", 0, 0, pool=pool)
+    write(dataset, 0, "b", 1, pool=pool)
+    zombie = dataset.begin_attempt(2, "z")
+    zombie.publish(0, frame(50, pool=pool))
+    early = dataset.partition(1).subscribe()
+    with pytest.raises(WouldBlock):
+        early.next_nowait()
+    assert dataset.accept({0: "a", 1: "a"})
+    dataset.close()
+    assert [contents(dataset, index) for index in range(3)] == [[b"0a0", b"0a0", b"1a0"], [], [b"1a2"]]
+    with pytest.raises(EndOfQueue):
+        early.next_nowait()
+    early.close()
+    assert pool.used_bytes == dataset.total_bytes == 12
+    assert not dataset.accept({0: "a", 1: "a"})
+    with pytest.raises(Conflict, match="was discarded"):
+        zombie.publish(0, frame(1))
+    with pytest.raises(Conflict, match="comes too late"):
+        dataset.begin_attempt(3, "a")
+
+
+def test_the_last_declared_producer_is_told_to_seal() -> None:
+    dataset = shuffle(producers=2)
+    assert not write(dataset, 0, "a")
+    assert not write(dataset, 0, "b")
+    assert write(dataset, 1, "a")
+
+
+def test_only_a_shuffle_is_sealed_by_the_action() -> None:
+    with pytest.raises(Conflict, match="only a shuffle"):
+        Dataset("d").accept(None)
+
+
+def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:
+    pool = MemoryPool(None)
+    dataset = shuffle()
+    write(dataset, 0, "a", 0, 1, pool=pool)
+    writing = dataset.begin_attempt(1, "a")
+    writing.publish(2, frame(10, pool=pool))
+    reader = dataset.partition(1).subscribe()
+    dataset.drop()
+    dataset.drop()
+    assert pool.used_bytes == 0
+    for index in (1, 2):
+        with pytest.raises(DatasetDropped, match=f"'s' was dropped while partition {index} was in use"):
+            (reader if index == 1 else dataset.partition(2).subscribe()).next_nowait()
+    with pytest.raises(Conflict, match="discarded"):
+        writing.publish(2, frame(10, pool=pool))
+    with pytest.raises(Conflict, match="dropped"):
+        dataset.begin_attempt(2, "a")
+    with pytest.raises(Conflict, match="dropped"):
+        dataset.accept(None)
+
+
+def test_an_attempt_that_comes_between_the_choice_and_the_seal_is_told_that_it_is_too_late() -> None:
+    pool = MemoryPool(None)
+    dataset = shuffle()
+    write(dataset, 0, "a", 0, pool=pool)
+    late = dataset.begin_attempt(0, "late")
+    dataset.accept({0: "a"})
+    with pytest.raises(Conflict, match="is being sealed: producer 1 attempt a comes too late; stop"):
+        dataset.begin_attempt(1, "a")
+    with pytest.raises(Conflict, match="producer 0 attempt late comes too late"):
+        dataset.commit(late, Commit(0, 0))
+    dataset.close()
+    assert contents(dataset, 0) == [b"0a0"]
+    assert pool.used_bytes == 3
+
+
+def test_a_shuffle_that_is_replaced_before_its_seal_ends_its_attempts_and_readers() -> None:
+    pool = MemoryPool(None)
+    dataset = shuffle()
+    write(dataset, 0, "a", 0, pool=pool)
+    zombie, reader = dataset.begin_attempt(0, "b"), dataset.partition(0).subscribe()
+    dataset.replaced()
+    with pytest.raises(DatasetDropped, match="'s' was replaced"):
+        reader.next_nowait()
+    with pytest.raises(Conflict, match="dropped or replaced"):
+        zombie.publish(0, frame(1))
+    assert pool.used_bytes == 0
+
+
+def test_readers_finish_a_shuffle_that_is_replaced_while_it_is_being_sealed() -> None:
+    dataset = shuffle()
+    write(dataset, 0, "a", 0)
+    dataset.accept(None)
+    dataset.replaced()
+    assert contents(dataset, 0) == [b"0a0"]
+
+
+def test_a_lease_ends_unless_it_is_renewed() -> None:
+    clock = Clock()
+    dataset = Dataset("d", lease_seconds=10, clock=clock)
+    clock.now += 9.9
+    assert not dataset.expired
+    dataset.touch()
+    clock.now += 9.9
+    assert dataset.lease_left_seconds == pytest.approx(0.1)
+    clock.now += 0.1
+    assert dataset.expired
+    assert not Dataset("for ever", clock=clock).expired
+
+
+def test_retention_in_seconds_counts_from_the_seal() -> None:
+    clock = Clock()
+    dataset = Dataset("d", retention=Retention(seconds=5), clock=clock)
+    clock.now += 100
+    assert not dataset.outlived
+    dataset.end_stream(dataset.begin_stream(0))
+    clock.now += 4.9
+    assert not dataset.outlived
+    clock.now += 0.1
+    assert dataset.outlived

@@ -1,0 +1,124 @@
+"""Messages of a source: the rows that went in, in sizes that suit readers, and the same bytes each time."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flight_server.frames.builder import Checked
+from flight_server.frames.decoder import FrameDecoder, SchemaMessage
+from flight_server.frames.encoder import TARGET_BYTES, Encoder
+from flight_server.protocol import wire
+from flight_server.protocol.checksums import message_crc32c
+from flight_server.protocol.errors import InvalidRequest
+
+MAX_BYTES = 8 << 20
+
+
+def encoded(batches: list[pa.RecordBatch], **options: int) -> list[Checked]:
+    encoder = Encoder(batches[0].schema, **{"max_message_bytes": MAX_BYTES, **options})
+    return list(encoder.encode(batches))
+
+
+def decoded(schema: pa.Schema, messages: list[Checked]) -> list[dict[str, object]]:
+    """The rows, as Arrow's reader sees them; each message is accepted as a producer's would be."""
+    decoder = FrameDecoder(max_message_bytes=MAX_BYTES)
+    header = SchemaMessage.of(schema).header
+    decoder.feed(wire.flight_data(header))
+    parts: list[bytes | memoryview] = [wire.encapsulate(header)]
+    for pulled in messages:
+        accepted = decoder.feed(pulled.message)
+        assert (accepted.kind, accepted.rows) == (pulled.accepted.kind, pulled.accepted.rows)
+        located = wire.locate(pulled.message)
+        assert pulled.accepted.crc32c == accepted.crc32c == message_crc32c(located.header, located.body)
+        parts += (wire.encapsulate(located.header), located.body)
+    decoder.end()
+    rows: list[dict[str, object]] = (
+        pa.ipc.open_stream(b"".join([*parts, wire.END_OF_STREAM])).read_all().to_pylist()
+    )
+    return rows
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 3000), max_size=30), min_size=1, max_size=6),
+    max_rows=st.none() | st.integers(1, 10),
+    limit=st.integers(8192, 40_000),
+)
+def test_any_batches_come_out_in_order_within_the_limits(
+    sizes: list[list[int]], max_rows: int | None, limit: int
+) -> None:
+    schema = pa.schema([("text", pa.string()), ("word", pa.dictionary(pa.int32(), pa.string()))])
+    batches = [
+        pa.record_batch(
+            [
+                pa.array(["x" * size for size in each], pa.string()),
+                pa.array([f"{number}-{size % 3}" for size in each], pa.string()).dictionary_encode(),
+            ],
+            schema,
+        )
+        for number, each in enumerate(sizes)
+    ]
+    encoder = Encoder(schema, max_message_bytes=limit, max_rows=max_rows)
+    messages = list(encoder.encode(batches))
+    assert decoded(schema, messages) == pa.Table.from_batches(batches).to_pylist()
+    frames = [each for each in messages if each.accepted.kind is wire.MessageKind.RECORD_BATCH]
+    assert all(len(each.message) <= limit for each in frames)
+    assert all(each.accepted.rows <= (max_rows or 1 << 30) for each in frames)
+    assert all(each.accepted.rows > 0 for each in frames)
+
+
+def test_many_small_batches_are_gathered_and_a_large_one_is_cut() -> None:
+    small = [pa.record_batch({"n": pa.array(range(1000))}) for _ in range(1000)]
+    large = [pa.record_batch({"n": pa.array(range(1_000_000))})]
+    for batches in (small, large):
+        messages = encoded(batches)
+        assert len(messages) in (4, 5)
+        assert max(len(each.message) for each in messages) <= 1.01 * TARGET_BYTES
+
+
+def test_a_batch_that_slices_do_not_make_smaller_is_not_cut() -> None:
+    texts = pa.array([f"{number} {'x' * 100}" for number in range(50_000)])
+    views = pa.record_batch({"v": texts.cast(pa.string_view())})
+    (whole,) = encoded([views])
+    assert TARGET_BYTES < len(whole.message) < MAX_BYTES
+    assert decoded(views.schema, [whole]) == views.to_pylist()
+    with pytest.raises(InvalidRequest, match=r"a batch of 50000 rows that share their buffers has \d+ bytes"):
+        encoded([views], max_message_bytes=4 << 20)
+
+
+def test_rows_of_very_different_sizes_still_make_messages_that_any_client_takes() -> None:
+    texts = ["x" * (3 << 19), *(["y"] * 100_000), *(["z" * 1000] * 5_000)]
+    messages = encoded([pa.record_batch({"text": texts})])
+    assert max(len(each.message) for each in messages) < 4 << 20
+    assert sum(each.accepted.rows for each in messages) == len(texts)
+
+
+def test_a_dictionary_is_sent_once_as_long_as_it_is_the_same() -> None:
+    words = pa.array(["a", "b"])
+    same = [pa.record_batch({"d": pa.DictionaryArray.from_arrays(pa.array([0, 1]), words)}) for _ in range(3)]
+    other = pa.record_batch({"d": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(["c"]))})
+    messages = encoded([*same, other, same[0]], max_rows=2)
+    kinds = [each.accepted.kind.name for each in messages]
+    assert kinds.count("DICTIONARY") == 3
+    assert decoded(other.schema, messages)[5:] == [{"d": "b"}, {"d": "c"}, {"d": "a"}, {"d": "b"}]
+
+
+def test_the_same_batches_give_the_same_bytes() -> None:
+    batch = pa.record_batch(
+        {"n": pa.array([1, None, 3]), "d": pa.array(["a", None, "b"]).dictionary_encode()}
+    )
+    assert encoded([batch, batch.slice(1)]) == encoded([batch, batch.slice(1)])
+
+
+def test_a_dictionary_that_is_larger_than_a_message_may_be_is_an_error() -> None:
+    word = pa.array(["x" * MAX_BYTES]).dictionary_encode()
+    with pytest.raises(InvalidRequest, match=r"a dictionary has \d+ bytes"):
+        encoded([pa.record_batch({"d": word})])
+
+
+def test_a_row_that_is_larger_than_a_message_may_be_is_an_error() -> None:
+    with pytest.raises(InvalidRequest, match=r"a row has \d+ bytes"):
+        encoded([pa.record_batch({"text": ["x" * MAX_BYTES]})])

@@ -1,0 +1,25 @@
+"""The server's process without what it does not use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from flight_server.host.unused_libraries import NOT_NEEDED
+from tests.support.server_process import ServerProcess
+
+
+@pytest.mark.parametrize("module", NOT_NEEDED)
+def test_a_server_that_has_worked_has_not_loaded_what_it_does_not_need(module: str) -> None:
+    batch = pa.record_batch({"n": [1, 2, 3], "name": pa.array(["a", None, "a"]).dictionary_encode()})
+    with ServerProcess.start() as server, flight.connect(server.location) as client:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), batch.schema)
+        writer.write_batch(batch)
+        writer.close()
+        assert client.do_get(flight.Ticket(b"d")).read_all().to_batches() == [batch]
+        maps = Path(f"/proc/{server.pid}/maps").read_text()
+    assert "pyarrow" in maps, "libraries can be seen there"
+    assert f"/{module}/" not in maps

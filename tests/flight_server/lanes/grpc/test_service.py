@@ -1,0 +1,134 @@
+"""What the RPCs do by themselves, with a context that stands for gRPC's; the wire is in ``integration``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from flight_server.lanes.grpc import service
+from flight_server.node import Node
+from flight_server.protocol.errors import DatasetDropped, ProducerFailed
+from flight_server.protocol.requests import Commit, CreateRequest, Kind
+from tests.support.frames import frame
+from tests.support.nodes import running_node
+from tests.support.raw_flight import path
+
+
+class Caller:
+    """What a handler asks gRPC's context for. It takes no answers."""
+
+    def __init__(self, deadline_seconds: float | None = None) -> None:
+        self._deadline_seconds = deadline_seconds
+
+    def time_remaining(self) -> float | None:
+        return self._deadline_seconds
+
+    def peer(self) -> str:
+        return "test"
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    """A node on which only a change, and no deadline, ends a poll in the time that a test has."""
+    monkeypatch.setattr(service, "POLL_SECONDS", 3600.0)
+    async with running_node(tmp_path) as node:
+        yield node
+
+
+async def polling(node: Node, count: int = 1) -> list[asyncio.Task[bytes]]:
+    """Polls of dataset ``d`` that wait."""
+    handler = node.flight_service().poll_flight_info
+    tasks = [asyncio.ensure_future(handler(path("d"), Caller())) for _ in range(count)]
+    await asyncio.sleep(0)
+    assert [wait["waiting_for"] for wait in node.waits.listed("d")] == ["producer"] * count
+    return tasks
+
+
+def create(node: Node, kind: Kind = Kind.STREAM, partitions: int = 2) -> None:
+    node.catalogue.create(CreateRequest("d", kind, partitions=partitions, producers=None), None)
+
+
+def publishes(node: Node) -> None:
+    node.catalogue.find("d").partition(1).publish(frame(b"data"))
+
+
+def publishes_no_rows(node: Node) -> None:
+    node.catalogue.find("d").partition(1).publish(frame(b"data", rows=0))
+
+
+def seals_one(node: Node) -> None:
+    dataset = node.catalogue.find("d")
+    dataset.end_stream(dataset.begin_stream(1))
+
+
+@pytest.mark.parametrize("change", [publishes, publishes_no_rows, seals_one])
+async def test_each_change_of_a_stream_answers_every_poll(node: Node, change: Callable[[Node], None]) -> None:
+    create(node)
+    polls = await polling(node, 3)
+    change(node)
+    async with asyncio.timeout(10):
+        assert all(await asyncio.gather(*polls))
+    assert len(node.waits) == node.catalogue.find("d").changes.waiting == 0
+
+
+async def test_a_commit_and_the_seal_of_a_shuffle_that_nobody_has_read_answer_a_poll(node: Node) -> None:
+    create(node, Kind.SHUFFLE)
+    dataset = node.catalogue.find("d")
+    (poll,) = await polling(node)
+    dataset.commit(dataset.begin_attempt(0, "a"), Commit(0, 0))
+    async with asyncio.timeout(10):
+        await poll
+        (poll,) = await polling(node)
+        dataset.accept(None)
+        dataset.close()
+        await poll
+    assert dataset.partitions() == []
+
+
+async def test_a_drop_answers_a_poll_with_what_has_happened(node: Node) -> None:
+    create(node)
+    (poll,) = await polling(node)
+    node.catalogue.drop("d")
+    async with asyncio.timeout(10):
+        with pytest.raises(DatasetDropped, match="dataset 'd' was dropped"):
+            await poll
+
+
+async def test_a_failure_answers_a_poll_with_its_cause_and_later_ones_at_once(node: Node) -> None:
+    create(node)
+    (poll,) = await polling(node)
+    node.catalogue.find("d").partition(1).fail(ProducerFailed("broke off"))
+    async with asyncio.timeout(10):
+        with pytest.raises(ProducerFailed, match="broke off"):
+            await poll
+        with pytest.raises(ProducerFailed, match="broke off"):
+            await node.flight_service().poll_flight_info(path("d"), Caller())
+
+
+async def test_a_poll_of_what_is_sealed_does_not_wait(node: Node) -> None:
+    create(node, partitions=1)
+    dataset = node.catalogue.find("d")
+    dataset.end_stream(dataset.begin_stream(0))
+    async with asyncio.timeout(10):
+        assert await node.flight_service().poll_flight_info(path("d"), Caller())
+
+
+async def test_a_poll_ends_well_before_its_caller_s_deadline(node: Node) -> None:
+    create(node)
+    async with asyncio.timeout(10):
+        assert await node.flight_service().poll_flight_info(path("d"), Caller(0.02))
+
+
+async def test_a_poll_that_is_cancelled_leaves_nothing_and_the_next_one_is_answered(node: Node) -> None:
+    create(node)
+    leaving, staying = await polling(node, 2)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert node.catalogue.find("d").changes.waiting == len(node.waits) == 1
+    publishes(node)
+    async with asyncio.timeout(10):
+        assert await staying

@@ -1,0 +1,204 @@
+"""The HTTP side apart from the streams: statuses, what there is, health, metrics."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyarrow import flight
+
+from flight_server.lanes.http.http_errors import status_of
+from flight_server.protocol.errors import error_classes
+from tests.support.bulk import RawGet, get, head_of
+from tests.support.durable import action, put, table
+from tests.support.polling import eventually
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """One server for the whole module: each test uses names of its own."""
+    with ServerProcess.start() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
+    with flight.connect(server.location) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("/v1/datasets/none/partitions/0", 404, "not_found"),
+        ("/v1/datasets/none", 404, "not_found"),
+        ("/v1/datasets/there/partitions/1", 404, "not_found"),
+        ("/v1/datasets/there/partitions/0?generation=other", 404, "stale_ticket"),
+        ("/v1/datasets/there?generation=other", 404, "stale_ticket"),
+        ("/v1/datasets/there/partitions/one", 400, "invalid_request"),
+        ("/v1/datasets/there/partitions/-1", 400, "invalid_request"),
+        ("/v1/datasets/there/partitions/", 400, "invalid_request"),
+        ("/v1/datasets/there/partitions/0?limit=1", 400, "invalid_request"),
+        ("/v1/datasets/there/partitions/0?from=1&from=2", 400, "invalid_request"),
+        ("/v1/datasets/there/partitions/0?from=-1", 400, "invalid_request"),
+        ("/v1/datasets/there/partitions/0?from=%C2%B2", 400, "invalid_request"),
+        ("/v1/datasets/there/partitions/0?from=2", 400, "invalid_request"),
+        ("/v1/datasets/there?from=1", 400, "invalid_request"),
+        ("/v1/datasets/a/../there/partitions/0", 400, "invalid_request"),
+        ("/v1/datasets/a%20b", 400, "invalid_request"),
+        ("/v1/datasets//there", 400, "invalid_request"),
+        ("/v1/datasets?suffix=x", 400, "invalid_request"),
+        ("/v1/statistics?dataset=none", 404, "not_found"),
+        ("/nothing/here", 404, "not_found"),
+        ("/v1/datasets/", 404, "not_found"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_told_why(
+    server: ServerProcess, client: flight.FlightClient, path: str, status: int, error: str
+) -> None:
+    if not get(f"{server.http}/v1/datasets?prefix=there").json()["datasets"]:
+        put(client, table(10), dataset="there")
+    answer = get(f"{server.http}{path}")
+    assert (answer.status, answer.json()["error"]) == (status, error)
+    assert answer.json()["message"]
+    assert answer.headers["content-type"].startswith("application/json")
+    assert head_of(f"{server.http}{path}").status == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_nothing_is_written_over_http(server: ServerProcess, method: str) -> None:
+    with RawGet(f"{server.http}/v1/datasets/x", method=method) as raw:
+        answer = raw.answer()
+    assert (answer.status, answer.headers["allow"]) == (405, "GET,HEAD")
+
+
+def test_every_error_has_a_status() -> None:
+    by_status = {kind.status: status_of(kind("x")) for kind in error_classes().values()}
+    assert by_status == {
+        "INVALID_ARGUMENT": 400,
+        "UNAUTHENTICATED": 401,
+        "PERMISSION_DENIED": 403,
+        "NOT_FOUND": 404,
+        "INTERNAL": 500,
+        "UNIMPLEMENTED": 501,
+        "UNAVAILABLE": 503,
+    }
+
+
+def test_datasets_are_listed_by_prefix(server: ServerProcess, client: flight.FlightClient) -> None:
+    put(client, table(30), dataset="listed/b")
+    action(client, "create", dataset="listed/a", kind="shuffle", partitions=4)
+    first, second = get(f"{server.http}/v1/datasets?prefix=listed/").json()["datasets"]
+    assert (first["dataset"], first["kind"], first["partitions"], first["sealed"]) == (
+        "listed/a",
+        "shuffle",
+        4,
+        False,
+    )
+    assert (second["dataset"], second["rows"], second["sealed"], second["failed"]) == (
+        "listed/b",
+        30,
+        True,
+        False,
+    )
+    generation = get(f"{server.http}/v1/datasets/listed/b").headers["x-flight-shuffle-generation"]
+    assert second["generation"] == generation
+
+
+def test_statistics_and_why_are_those_of_the_actions(
+    server: ServerProcess, client: flight.FlightClient
+) -> None:
+    put(client, table(30), dataset="counted")
+    here = get(f"{server.http}/v1/statistics?dataset=counted").json()
+    there = action(client, "statistics", dataset="counted")
+    assert here["datasets"]["counted"]["partitions"] == there["datasets"]["counted"]["partitions"]
+    assert here.keys() == there.keys()
+    assert get(f"{server.http}/v1/why?dataset=counted").json() == action(client, "why", dataset="counted")
+
+
+def test_the_token_is_wanted_everywhere_but_for_health_and_the_page(flight_server_process: Start) -> None:
+    server = flight_server_process(token="secret")
+    url = str(server.http)
+    for path in ("/v1/datasets", "/v1/datasets/x", "/v1/statistics", "/v1/why", "/metrics", "/else"):
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "secret"},
+            {"Authorization": "Bearer \xff"},
+        ):
+            answer = get(url + path, **headers)
+            assert (answer.status, answer.json()["error"]) == (401, "unauthenticated")
+            assert answer.headers["www-authenticate"] == "Bearer"
+    assert get(url + "/v1/datasets", Authorization="Bearer secret").status == 200
+    for path in ("/healthz", "/readyz", "/"):
+        assert get(url + path).status == 200
+
+
+def test_a_draining_server_lets_streams_end_and_begins_none(flight_server_process: Start) -> None:
+    server = flight_server_process(drain_grace_seconds=20)
+    url = str(server.http)
+    client = flight.connect(server.location)
+    put(client, table(100), dataset="d")
+    batch = table(10).to_batches()[0]
+    writer, _ = client.do_put(flight.FlightDescriptor.for_path("filling"), batch.schema)
+    eventually(lambda: len(get(f"{url}/v1/datasets?prefix=fill").json()["datasets"]), 1)
+    assert get(url + "/readyz").json() == {"ready": True, "draining": False}
+    with RawGet(f"{url}/v1/datasets/filling/partitions/0") as reader:
+        status, _ = reader.head()
+        assert status == 200
+        assert action(client, "drain")["draining"] is True
+        assert (get(url + "/readyz").status, get(url + "/healthz").status) == (503, 200)
+        refused = get(f"{url}/v1/datasets/d/partitions/0")
+        assert (refused.status, refused.json()["error"], refused.headers["retry-after"]) == (
+            503,
+            "draining",
+            "1",
+        )
+        writer.write_batch(batch)
+        writer.close()
+        assert reader.rest().table() == table(10)
+    client.close()
+    assert server.wait() == 0
+
+
+def test_a_stream_that_outlasts_the_grace_is_cut(flight_server_process: Start) -> None:
+    server = flight_server_process(drain_grace_seconds=0.2)
+    with flight.connect(server.location) as client:
+        action(client, "create", dataset="d")
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("never"), table(1).schema)
+        eventually(lambda: len(get(f"{server.http}/v1/datasets?prefix=never").json()["datasets"]), 1)
+        with (
+            RawGet(f"{server.http}/v1/datasets/never/partitions/0") as begun,
+            RawGet(f"{server.http}/v1/datasets/d/partitions/0") as waiting,
+        ):
+            begun.head()
+            eventually(lambda: len(get(f"{server.http}/v1/why?dataset=d").json()["waits"]), 1)
+            assert server.terminate() == 0
+            # The one had its head already; the other one can still be told.
+            next(begun.chunks())
+            assert begun.is_closed_by_server()
+            refused = waiting.answer()
+            assert (refused.status, refused.json()["error"]) == (503, "draining")
+        with pytest.raises(flight.FlightError):
+            writer.close()
+
+
+def test_a_port_that_is_taken_is_an_error_at_the_start() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(RuntimeError, match=r"in use by another process.*--http-port"),
+    ):
+        ServerProcess.start(http_port=taken.getsockname()[1])
+
+
+def test_http_can_be_turned_off(flight_server_process: Start) -> None:
+    server = flight_server_process(http_port=-1)
+    assert server.http is None
+    with flight.connect(server.location) as client:
+        put(client, table(10), dataset="d")
+        (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_path("d")).endpoints
+    assert not [each for each in endpoint.locations if each.uri.startswith(b"http")]

@@ -1,0 +1,204 @@
+"""Words that server and client share: what is rendered parses to the same value, and nothing else parses."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.protocol.dataset_names import check_dataset_name, check_new_dataset_name
+from flight_server.protocol.errors import InvalidRequest, Unsupported
+from flight_server.protocol.requests import (
+    MAX_PARTITIONS,
+    Commit,
+    CreateRequest,
+    DatasetRequest,
+    Kind,
+    PutCommand,
+    Retention,
+    SealRequest,
+    Ticket,
+    bulk_path,
+    check_attempt,
+    parse_partition,
+    partition_metadata,
+)
+from flight_server.transfer.receiving import parse_path
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]([A-Za-z0-9_/-]|\.(?!\.)){0,50}", fullmatch=True)
+ATTEMPTS = st.from_regex(r"[A-Za-z0-9._:-]{1,100}", fullmatch=True)
+PARTITIONS = st.integers(0, MAX_PARTITIONS - 1)
+GENERATIONS = st.none() | st.text(min_size=1)
+RETENTIONS = st.one_of(
+    st.just(Retention()),
+    st.integers(1, 1_000_000).map(lambda readers: Retention(readers=readers)),
+    st.floats(0.001, 1e9).map(lambda seconds: Retention(seconds=seconds)),
+)
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@st.composite
+def put_commands(draw: st.DrawFn) -> PutCommand:
+    attempt = draw(st.none() | ATTEMPTS)
+    return PutCommand(
+        draw(NAMES),
+        partition=draw(st.none() | PARTITIONS),
+        producer=None if attempt is None else draw(st.integers(0, 2**31 - 1)),
+        attempt=attempt,
+        mode=draw(st.sampled_from(["create", "overwrite"])),
+        generation=draw(GENERATIONS),
+    )
+
+
+@st.composite
+def create_requests(draw: st.DrawFn) -> CreateRequest:
+    kind = draw(st.sampled_from(Kind))
+    return CreateRequest(
+        draw(NAMES),
+        kind,
+        schema=draw(st.none() | st.text()),
+        partitions=draw(st.integers(1, MAX_PARTITIONS)),
+        producers=draw(st.none() | st.integers(1, 1_000_000)) if kind is Kind.SHUFFLE else None,
+        retention=draw(RETENTIONS),
+        lease_seconds=draw(st.none() | st.floats(0.1, 1000)),
+        durable=draw(st.booleans()) if kind is not Kind.SOURCE else False,
+        source={"parquet": "x"} if kind is Kind.SOURCE else None,
+    )
+
+
+@given(put_commands())
+def test_a_put_command_parses_to_itself(command: PutCommand) -> None:
+    assert PutCommand.parse(command.encode()) == command
+
+
+@given(st.builds(Ticket, NAMES, st.none() | PARTITIONS, GENERATIONS, st.integers(0, 2**53)))
+def test_a_ticket_parses_to_itself(ticket: Ticket) -> None:
+    assert Ticket.parse(ticket.encode()) == ticket
+
+
+@given(st.builds(Commit, st.integers(0, 2**53), st.integers(0, 2**53)))
+def test_a_commit_parses_to_itself(totals: Commit) -> None:
+    assert Commit.parse(totals.encode()) == totals
+
+
+@given(create_requests())
+def test_a_create_request_parses_to_itself(request: CreateRequest) -> None:
+    assert CreateRequest.parse(request.encode()) == request
+
+
+@given(
+    st.builds(SealRequest, NAMES, GENERATIONS, st.none() | st.dictionaries(st.integers(0, 2**31), ATTEMPTS))
+)
+def test_a_seal_request_parses_to_itself(request: SealRequest) -> None:
+    assert SealRequest.parse(request.encode()) == request
+
+
+@given(st.builds(DatasetRequest, NAMES, GENERATIONS))
+def test_a_dataset_request_parses_to_itself(request: DatasetRequest) -> None:
+    assert DatasetRequest.parse(request.encode(), "drop", needed=True) == request
+
+
+@given(st.binary() | ANY_JSON.map(lambda value: json.dumps(value).encode()))
+def test_anything_else_is_refused_as_a_request_and_nothing_worse(data: bytes) -> None:
+    for parse in (
+        PutCommand.parse,
+        Ticket.parse,
+        Commit.parse,
+        CreateRequest.parse,
+        SealRequest.parse,
+        lambda body: DatasetRequest.parse(body, "drop", needed=True),
+    ):
+        with suppress(InvalidRequest, Unsupported):
+            parse(data)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["dataset", "partition", "attempt", "mode", "x", "producer"]), ANY_JSON)
+)
+def test_a_put_command_with_a_wrong_type_or_key_is_refused(body: dict[str, Any]) -> None:
+    try:
+        command = PutCommand.parse(json.dumps(body).encode())
+    except InvalidRequest:
+        return
+    assert set(body) <= {"dataset", "partition", "attempt", "mode", "producer"}
+    assert body["dataset"] == command.dataset
+
+
+@given(NAMES)
+def test_a_legal_name_is_itself(name: str) -> None:
+    assert check_dataset_name(name) == name
+    assert Ticket.parse(name.encode()) == Ticket(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/a", "..", "a/../b", "a b", "ä", "a\n", "a\0", "x" * 201, "a%", "a\\b", 7, None, b"a"]
+)
+def test_an_illegal_name_is_refused(name: object) -> None:
+    with pytest.raises(InvalidRequest, match="name"):
+        check_dataset_name(name)
+
+
+@pytest.mark.parametrize(("given_", "text"), [(17, "17"), ("a.b:c-1_", "a.b:c-1_"), (2**63, str(2**63))])
+def test_an_attempt_is_text_or_an_integer(given_: object, text: str) -> None:
+    assert check_attempt(given_) == text
+
+
+@pytest.mark.parametrize("attempt", ["", "a b", "x" * 101, True, 1.5, None, [], "ä"])
+def test_another_attempt_is_refused(attempt: object) -> None:
+    with pytest.raises(InvalidRequest, match="attempt must be"):
+        check_attempt(attempt)
+
+
+@given(PARTITIONS)
+def test_a_partition_index_parses_to_itself(index: int) -> None:
+    assert parse_partition(partition_metadata(index).decode()) == index
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+1", "1.0", " 1", "1_0", "٣", "1" * 7, "0x1"])
+def test_another_partition_index_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="not a partition index"):
+        parse_partition(text)
+
+
+def test_a_path_is_a_dataset_and_perhaps_a_partition() -> None:
+    assert parse_path([b"a/b"]) == ("a/b", None)
+    assert parse_path([b"a", b"7"]) == ("a", 7)
+    for wrong in ([], [b"a", b"1", b"2"], [b"\xff"], [b"a", b"x"]):
+        with pytest.raises(InvalidRequest):
+            parse_path(wrong)
+
+
+def test_a_bulk_path_names_generation_and_start_where_they_are_given() -> None:
+    assert bulk_path("a/b", 3) == "/v1/datasets/a/b/partitions/3"
+    assert bulk_path("a", 0, "g", 5) == "/v1/datasets/a/partitions/0?generation=g&from=5"
+
+
+def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidRequest, match=r"unknown key 'x', 'y'; known are dataset, generation$"):
+        DatasetRequest.parse(b'{"y":1,"x":2}', "drop", needed=False)
+
+
+def test_a_number_must_be_finite() -> None:
+    for number in ("NaN", "Infinity", "1e999"):
+        with pytest.raises(InvalidRequest, match="lease_seconds"):
+            CreateRequest.parse(f'{{"dataset":"d","lease_seconds":{number}}}'.encode())
+
+
+@pytest.mark.parametrize("name", [".", "./x", "a/./b", "a//b", "a/", "a/."])
+def test_a_name_that_http_clients_rewrite_is_read_but_not_given_anew(name: str) -> None:
+    assert check_dataset_name(name) == name
+    with pytest.raises(InvalidRequest, match="cannot be the name of a new dataset"):
+        check_new_dataset_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", ".a", "a./b", "a/.b/c", "-"])
+def test_another_legal_name_may_be_given(name: str) -> None:
+    check_new_dataset_name(name)

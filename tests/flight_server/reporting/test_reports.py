@@ -1,0 +1,140 @@
+"""What the server tells of itself: in pages, and while the streams go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flight_server.concurrency.slices import AT_ONCE
+from flight_server.node import Node
+from flight_server.protocol.errors import InvalidRequest, NotFound
+from flight_server.protocol.requests import CreateRequest, Kind
+from flight_server.reporting import flight_infos, reports
+from flight_server.reporting.reports import MAX_PAGE, Page
+from tests.support.nodes import running_node
+
+PARTITIONS = 5 * AT_ONCE
+
+
+@asynccontextmanager
+async def core_with_partitions(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path) as node:
+        dataset, _ = node.catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=PARTITIONS), None)
+        for index in range(PARTITIONS):
+            dataset.partition(index)
+        yield node
+
+
+async def turns_of_others(work: Awaitable[Any]) -> int:
+    """How often another task had its turn before the work ended."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    await work
+    task.cancel()
+    await asyncio.wait([task])
+    return turns
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda node: reports.statistics(node.observed, Page()),
+        lambda node: reports.statistics(node.observed, Page("d")),
+        lambda node: reports.datasets(node.observed, "", Page()),
+        lambda node: flight_infos.flight_info(node.locations, node.catalogue.find("d")),
+        lambda node: flight_infos.poll_info(node.locations, node.catalogue.find("d")),
+    ],
+    ids=["statistics", "statistics of one", "datasets", "flight_info", "poll_info"],
+)
+async def test_other_tasks_have_their_turns_while_a_long_answer_is_made(
+    tmp_path: Path, answer: Callable[[Node], Awaitable[Any]]
+) -> None:
+    async with core_with_partitions(tmp_path) as node:
+        assert await turns_of_others(answer(node)) >= PARTITIONS // AT_ONCE
+
+
+async def test_the_pages_of_a_dataset_are_its_partitions_each_once(tmp_path: Path) -> None:
+    async with core_with_partitions(tmp_path) as node:
+        seen: list[str] = []
+        first = 0
+        while True:
+            answer = await reports.statistics(node.observed, Page("d", first, 700))
+            seen += answer["datasets"]["d"]["partitions"]
+            first = answer["first"] + answer["limit"]
+            if first >= answer["count"]:
+                break
+        assert seen == [str(index) for index in range(PARTITIONS)]
+        assert answer["count"] == answer["datasets"]["d"]["partition_count"] == PARTITIONS
+
+
+async def test_an_answer_has_no_more_than_a_page_by_default(tmp_path: Path) -> None:
+    async with core_with_partitions(tmp_path) as node:
+        for number in range(MAX_PAGE + 2):
+            node.catalogue.create(CreateRequest(f"other-{number:05}"), None)
+        answer = await reports.statistics(node.observed, Page())
+        assert (len(answer["datasets"]), answer["count"]) == (MAX_PAGE, MAX_PAGE + 3)
+        assert "partitions" not in answer["datasets"]["d"]
+        assert answer["datasets"]["d"]["partition_states"] == {"open": PARTITIONS}
+        last = await reports.statistics(node.observed, Page(first=MAX_PAGE, limit=10))
+        assert list(last["datasets"]) == [
+            f"other-{number:05}" for number in range(MAX_PAGE - 1, MAX_PAGE + 2)
+        ]
+        listed = await reports.datasets(node.observed, "other-", Page(first=1, limit=1))
+        assert [each["dataset"] for each in listed["datasets"]] == ["other-00001"]
+        assert listed["count"] == MAX_PAGE + 2
+        one = await reports.statistics(node.observed, Page("d"))
+        assert len(one["datasets"]["d"]["partitions"]) == MAX_PAGE
+
+
+async def test_the_attempts_of_a_dataset_are_summed_up_and_come_in_pages(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        dataset, _ = node.catalogue.create(CreateRequest("s", Kind.SHUFFLE), None)
+        for producer in range(5):
+            dataset.begin_attempt(producer, "a")
+        summary = (await reports.statistics(node.observed, Page()))["datasets"]["s"]
+        assert (summary["attempt_states"], summary["attempts_rows"]) == ({"writing": 5}, 0)
+        answer = await reports.statistics(node.observed, Page("s", first=1, limit=2))
+        assert [each["producer"] for each in answer["datasets"]["s"]["attempts"]] == [1, 2]
+
+
+async def test_waits_come_in_pages_longest_first(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        with node.waits.enter("producer", dataset="a"), node.waits.enter("disk", dataset="b"):
+            answer = reports.why(node.observed, Page(first=1, limit=1))
+            assert [each["waiting_for"] for each in answer["waits"]] == ["disk"]
+            assert answer["count"] == 2
+            assert reports.why(node.observed, Page("a"))["count"] == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"limit": MAX_PAGE + 1}, {"limit": 0}, {"first": -1}, {"first": "1"}, {"dataset": 3}, {"last": 1}],
+)
+def test_a_page_that_cannot_be_is_refused(body: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        Page.parse(json.dumps(body).encode(), "statistics")
+
+
+@pytest.mark.parametrize("query", [{"first": "²"}, {"limit": "-1"}, {"limit": "1001"}, {"first": "1" * 16}])
+def test_a_page_in_a_url_that_cannot_be_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest):
+        Page.of_query(query, "statistics")
+
+
+async def test_statistics_of_an_unknown_dataset_are_not_found(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        with pytest.raises(NotFound):
+            await reports.statistics(node.observed, Page("none"))

@@ -1,0 +1,169 @@
+"""Creating sources, and what happens when they are damaged, change or go: a clear word, never a mixture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import pytest_asyncio
+
+from flight_server.protocol.errors import (
+    AlreadyExists,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    PartitionFailed,
+    SourceUnavailable,
+)
+from flight_server.protocol.requests import CreateRequest, Kind
+from tests.support.file_sources import TABLE, WRITERS, Served
+from tests.support.nodes import read_messages, read_table, running_node
+
+every_format = pytest.mark.parametrize("written", list(WRITERS))
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    root = tmp_path / "root"
+    root.mkdir()
+    async with running_node(tmp_path, source_roots=[root], source_failure_seconds=0) as node:
+        yield Served(node, root)
+
+
+# Damage and change
+
+
+@every_format
+async def test_what_is_not_of_the_format_is_refused_at_create_and_named(served: Served, written: str) -> None:
+    (served.root / "bad").write_bytes(b'"\xff\xfe\x00garbage' * 100)
+    with pytest.raises(InvalidRequest, match="/bad cannot be read"):
+        await served.create(written)
+
+
+@pytest.mark.parametrize("written", ["parquet", "ipc"])
+async def test_damage_in_the_middle_of_a_file_fails_its_partition_only(served: Served, written: str) -> None:
+    random = np.random.default_rng(1)
+    path = served.write(written, pa.table({"text": [random.bytes(50).hex() for _ in range(20_000)]}), "a")
+    served.write(written, TABLE.select(["text"]), "b")
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xff" * 4096)
+    dataset = await served.create(written)
+    with pytest.raises(PartitionFailed, match="/a is damaged"):
+        await read_table(served.node, dataset, 0)
+    assert (await read_table(served.node, dataset, 1)).num_rows == 5
+
+
+async def test_an_ipc_stream_that_was_cut_between_two_batches_is_refused(served: Served) -> None:
+    path = served.write("ipc stream", TABLE, "a")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8])  # exactly the end-of-stream marker
+    with pytest.raises(InvalidRequest, match="end-of-stream marker is missing"):
+        await served.create("ipc stream")
+
+
+@every_format
+async def test_a_file_that_was_written_again_is_a_new_generation_never_a_mixture(
+    served: Served, written: str
+) -> None:
+    path = served.write(written, TABLE.select(["n"]), "a")
+    old = await served.create(written)
+    served.write(written, TABLE.select(["n"]).slice(3), "a")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceUnavailable, match=r"written again.*new generation"):
+        await read_table(served.node, old)
+    await served.node.background.idle()
+    new = served.node.catalogue.find("d")
+    assert new.generation != old.generation
+    assert (await read_table(served.node, new)).to_pylist() == [{"n": 4}, {"n": 5}]
+
+
+async def test_a_file_that_grows_while_it_is_pulled_fails_the_pull(served: Served) -> None:
+    path = served.root / "a.csv"
+    path.write_text("n\n" + "1\n" * 5_000_000)
+    dataset = await served.create("csv")
+    await read_messages(served.node, dataset, at_most=1)
+    with path.open("a") as file:
+        file.write("2\n")
+    with pytest.raises(SourceUnavailable, match="written again"):
+        await read_table(served.node, dataset)
+
+
+async def test_a_file_that_is_gone_is_an_error_and_the_rest_a_new_generation(served: Served) -> None:
+    gone = served.write("parquet", TABLE, "a")
+    served.write("parquet", TABLE, "b")
+    old = await served.create("parquet")
+    gone.unlink()
+    assert (await read_table(served.node, old, 1)).equals(TABLE)
+    with pytest.raises(SourceUnavailable, match="a is gone"):
+        await read_table(served.node, old, 0)
+    await served.node.background.idle()
+    assert served.node.catalogue.find("d").partition_count == 1
+
+
+async def test_when_the_last_file_is_gone_the_dataset_stays_and_says_so_at_each_read(served: Served) -> None:
+    path = served.write("parquet", TABLE, "a")
+    dataset = await served.create("parquet")
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(SourceUnavailable, match="a is gone"):
+            await read_table(served.node, dataset)
+        await served.node.background.idle()
+    assert served.node.catalogue.find("d") is dataset
+    served.write("parquet", TABLE, "a")
+    with pytest.raises(SourceUnavailable):  # back, but not the file that it was
+        await read_table(served.node, dataset)
+    await served.node.background.idle()
+    assert (await read_table(served.node, served.node.catalogue.find("d"))).equals(TABLE)
+
+
+# Creating
+
+
+async def test_creating_the_same_again_is_fine_and_anything_else_is_refused(served: Served) -> None:
+    served.write("parquet", TABLE, "a")
+    dataset = await served.create("parquet", columns=["n"], schema=TABLE.schema)
+    assert await served.create("parquet", columns=["n"], schema=TABLE.schema) is dataset
+    with pytest.raises(AlreadyExists, match="created otherwise"):
+        await served.create("parquet")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"format": "orc", "path": "."}, "'format' is one of parquet, ipc, csv"),
+        ({"path": "."}, "'format' is missing"),
+        ({"format": "csv"}, "give 'path'"),
+        ({"format": "csv", "path": "a", "paths": ["b"]}, "give 'path'"),
+        ({"format": "csv", "paths": []}, "'paths' must be a list"),
+        ({"format": "csv", "paths": [1]}, "'paths' must be a list"),
+        ({"format": "csv", "path": ".", "columns": ["n", "n"]}, "names something twice"),
+        ({"format": "csv", "path": ".", "batch_rows": 0}, "'batch_rows' must be an integer"),
+        ({"format": "csv", "path": ".", "colums": ["n"]}, "unknown key 'colums'"),
+        ({"format": "csv", "path": "empty"}, "no file below"),
+    ],
+)
+async def test_a_source_that_is_not_one_is_refused(
+    served: Served, source: dict[str, Any], message: str
+) -> None:
+    (served.root / "empty").mkdir()
+    with pytest.raises(InvalidRequest, match=message):
+        await served.node.sources().create(CreateRequest("d", Kind.SOURCE, source=source), None)
+    with pytest.raises(NotFound):
+        served.node.catalogue.find("d")
+
+
+async def test_what_a_source_is_never_is_refused(served: Served) -> None:
+    served.write("csv", TABLE, "a")
+    source = {"format": "csv", "path": "."}
+    with pytest.raises(InvalidRequest, match="not 'durable'"):
+        await served.node.sources().create(CreateRequest("d", Kind.SOURCE, source=source, durable=True), None)
+    with pytest.raises(InvalidRequest, match="1 partitions, not 3"):
+        await served.node.sources().create(CreateRequest("d", Kind.SOURCE, source=source, partitions=3), None)
+    with pytest.raises(Forbidden, match="is a URL"):
+        await served.create("csv", "s3://bucket/key")

@@ -1,0 +1,84 @@
+"""What a manifest may say, and that nothing else passes for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.storage.manifest import FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
+
+MANIFEST = Manifest(
+    dataset="d",
+    kind="shuffle",
+    generation="0123456789abcdef",
+    sequence=3,
+    partition_count=4,
+    producers=2,
+    retention="until_dropped",
+    lease_seconds=None,
+    schema=None,
+    accepted={"0": "7", "1": "9"},
+    sealed_at=1.5,
+    segments=[("segment-000001", 100), ("segment-000002", 10)],
+    dictionaries=[],
+    states=[[]],
+    partitions=[PartitionRecord(1, 0, 2, 2, 30, 60, 5), PartitionRecord(3, 1, 1, 2, 7, 12, 6)],
+    frames=PackedFrames.of(
+        [
+            FrameRecord(0, 0, 50, 10, 2**32 - 1, 2**32 - 2, 0),
+            FrameRecord(1, 0, 10, 20, 0, 0, 0),
+            FrameRecord(0, 50, 50, 7, 1, 0, 0),
+        ]
+    ),
+)
+
+
+def test_a_manifest_says_what_was_written() -> None:
+    decoded = Manifest.decode(MANIFEST.encode())
+    assert decoded == MANIFEST
+    assert [(each.partition, at) for each, at in decoded.frames_by_partition()] == [(1, 0), (3, 2)]
+    assert [each.rows for each in decoded.frames.part(2, 1)] == [7]
+
+
+@given(st.integers(0, len(MANIFEST.encode()) - 1), st.integers(1, 255))
+def test_a_manifest_with_any_byte_changed_is_torn(place: int, change: int) -> None:
+    data = bytearray(MANIFEST.encode())
+    data[place] ^= change
+    with pytest.raises(Torn):
+        Manifest.decode(bytes(data))
+
+
+@given(st.integers(0, len(MANIFEST.encode()) - 1), st.binary(max_size=40))
+def test_a_manifest_that_is_cut_or_goes_on_is_torn(length: int, more: bytes) -> None:
+    data = MANIFEST.encode()
+    for wrong in (data[:length], data[:length] + more, data + more + b"x"):
+        if wrong != data:
+            with pytest.raises(Torn):
+                Manifest.decode(wrong)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dataset": "../d"},
+        {"kind": "other"},
+        {"generation": "../../x"},
+        {"segments": [("../segment-000001", 100), ("segment-000002", 10)]},
+        {"segments": [("segment-000001", 99), ("segment-000002", 10)]},
+        {"segments": [("segment-000001", 100)]},
+        {"states": []},
+        {"states": [[(0, [0])]]},
+        {"partition_count": 3},
+        {"partitions": [PartitionRecord(1, 0, 2, 2, 30, 60, 5)]},
+        {"partitions": [PartitionRecord(1, 0, 3, 2, 30, 60, 5)]},
+        {"retention": {"hours": 1}},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_refers_to_what_is_not_there_is_torn(change: dict[str, Any]) -> None:
+    with pytest.raises(Torn):
+        Manifest.decode(replace(MANIFEST, **change).encode())

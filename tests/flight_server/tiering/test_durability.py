@@ -1,0 +1,325 @@
+"""The order of writes, and what becomes of a seal that is broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from flight_server.datasets.catalogue import Catalogue
+from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
+from flight_server.memory.accounts import Budget
+from flight_server.node import Node
+from flight_server.protocol.checksums import crc32c
+from flight_server.protocol.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
+from flight_server.protocol.requests import CreateRequest, Retention
+from flight_server.storage.disk import Disk
+from flight_server.storage.segments import Segment
+from flight_server.tiering.recovery import recover
+from tests.support.catalogues import new_catalogue
+from tests.support.polling import eventually
+from tests.support.sealing import (
+    LIMIT_BYTES,
+    SCHEMA,
+    Held,
+    bytes_of,
+    create,
+    durable_node,
+    files,
+    frame,
+    manifests,
+    publish,
+    restarted,
+    seal,
+)
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with durable_node(tmp_path) as node:
+        yield node
+
+
+class Recorder:
+    """Notes the calls that change the disk, in their order, by the name of the file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self._names: dict[int, str] = {}
+        self._open = os.open
+        monkeypatch.setattr(os, "open", self.open)
+        for name in ("fsync", "pwritev", "write"):
+            monkeypatch.setattr(os, name, self._by_fd(name, getattr(os, name)))
+        for name in ("rename", "unlink"):
+            monkeypatch.setattr(os, name, self._by_path(name, getattr(os, name)))
+
+    def open(self, path: Any, *arguments: Any, **options: Any) -> int:
+        fd = self._open(path, *arguments, **options)
+        self._names[fd] = Path(path).name.partition("-")[0]
+        return fd
+
+    def _by_fd(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(fd: int, *arguments: Any) -> Any:
+            answer = function(fd, *arguments)
+            self.calls.append((name, self._names.get(fd, "?")))
+            return answer
+
+        return call
+
+    def _by_path(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **options: Any) -> Any:
+            answer = function(path, *arguments, **options)
+            self.calls.append((name, Path(path).name.partition("-")[0]))
+            return answer
+
+        return call
+
+
+async def test_segments_are_synced_before_the_manifest_and_that_before_it_has_its_name(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node)
+    publish(node, dataset, 0, [b"one", b"two"])
+    recorder = Recorder(monkeypatch)
+    await node.durability.persist(dataset, [0], lambda: None)
+    assert recorder.calls == [
+        ("write", "flight"),
+        ("rename", "d"),
+        ("pwritev", "segment"),
+        ("fsync", "segment"),
+        ("fsync", "d"),
+        ("fsync", "datasets"),
+        ("fsync", "flight"),
+        ("write", "manifest.new"),
+        ("fsync", "manifest.new"),
+        ("rename", "manifest.new"),
+        ("fsync", "d"),
+        ("fsync", "datasets"),
+    ]
+    seal(dataset, 0)
+    recorder.calls.clear()
+    node.catalogue.drop("d")
+    await node.catalogue.disk.disposal.settled()
+    assert recorder.calls == [
+        ("unlink", "manifest"),
+        ("fsync", "d"),
+        ("unlink", "segment"),
+        ("rename", "d"),
+        ("unlink", "flight"),
+    ]
+
+
+async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_it_for_nothing(
+    node: Node,
+) -> None:
+    dataset = create(node)
+    publish(node, dataset, 0, [b"spilled", b"in ram"])
+    spilled, in_ram = dataset.partition(0).frames()
+    assert dataset.writer is not None
+    spilled.move_to(dataset.writer.append([b"spilled"])[0])
+    slice_before = spilled.slice
+    await node.durability.persist(dataset, [0], lambda: None)
+    assert spilled.slice is slice_before
+    assert node.budget.disk.used_bytes == len(b"spilled" + b"in ram")
+    in_ram.leave_ram()
+    assert in_ram.read_back() == b"in ram"
+
+
+async def test_a_dataset_is_on_disk_with_its_last_partition_and_not_before(
+    node: Node, tmp_path: Path
+) -> None:
+    dataset = create(node, partitions=2)
+    for index in (1, 0):
+        publish(node, dataset, index, [b"frame of %d" % index])
+        assert manifests(tmp_path) == []
+        await node.durability.persist(dataset, [index], lambda: None)
+        seal(dataset, index)
+    assert len(manifests(tmp_path)) == 1
+    found = restarted(tmp_path).find("d")
+    assert found.generation == dataset.generation
+    assert found.sealed
+    assert [bytes_of(found, index) for index in (0, 1)] == [[b"frame of 0"], [b"frame of 1"]]
+
+
+async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(node: Node, tmp_path: Path) -> None:
+    dataset = create(node, partitions=2)
+    for index in (0, 1):
+        publish(node, dataset, index, [b"x"])
+    await asyncio.gather(
+        node.durability.persist(dataset, [0], lambda: None),
+        node.durability.persist(dataset, [1], lambda: None),
+    )
+    assert len(manifests(tmp_path)) == 1
+
+
+async def test_dictionaries_are_found_again_in_their_order_and_shared(node: Node, tmp_path: Path) -> None:
+    dataset = create(node)
+    partition = dataset.begin_stream(0)
+    messages = [
+        DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), sequence, crc32c(data))
+        for sequence, data in enumerate([b"base", b"delta", b"other"])
+    ]
+    first = NO_DICTIONARIES.replaced(7, messages[0], delta=False)
+    second = first.replaced(7, messages[1], delta=True).replaced(9, messages[2], delta=False)
+    for state in (first, second, second):
+        partition.publish(frame(node, b"batch", state))
+    await node.durability.persist(dataset, [0], lambda: None)
+    seal(dataset, 0)
+    found = [each.dictionaries for each in restarted(tmp_path).find("d").partition(0).frames()]
+    assert found[1] is found[2]
+    assert found[0].by_id[7][0] is found[1].by_id[7][0], "a reader is sent only what it lacks"
+    assert [
+        {number: [each.read_back() for each in listed] for number, listed in state.by_id.items()}
+        for state in found[:2]
+    ] == [{7: [b"base"]}, {7: [b"base", b"delta"], 9: [b"other"]}]
+
+
+async def test_frames_that_retention_let_go_before_the_seal_keep_their_numbers(
+    node: Node, tmp_path: Path
+) -> None:
+    dataset = create(node, retention=Retention(readers=1))
+    publish(node, dataset, 0, [b"gone", b"left"])
+    with dataset.partition(0).subscribe() as subscription:
+        dataset.partition(0).places.take("reader", subscription, now=0)
+        dataset.partition(0).acknowledge("reader", 1, now=0)
+    await node.durability.persist(dataset, [0], lambda: None)
+    seal(dataset, 0)
+    partition = restarted(tmp_path).find("d").partition(0)
+    assert partition.totals == dataset.partition(0).totals
+    assert [each.read_back() for each in partition.frames()] == [b"left"]
+    assert partition.subscribe(1).next_nowait().read_back() == b"left"
+
+
+async def test_a_seal_broken_off_while_the_manifest_is_written_takes_it_back(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node)
+    publish(node, dataset, 0, [b"x"])
+    at_rename, go_on = threading.Event(), threading.Event()
+    rename = os.rename
+
+    def slow_rename(*arguments: Any) -> None:
+        if Path(arguments[0]).name.startswith("manifest"):
+            at_rename.set()
+            go_on.wait(30)
+        rename(*arguments)
+
+    monkeypatch.setattr(os, "rename", slow_rename)
+    task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
+    await asyncio.to_thread(at_rename.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done(), "its manifest is still on its way, and must not come after the next one's"
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert manifests(tmp_path) == []
+
+
+async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node)
+    publish(node, dataset, 0, [b"x"])
+    held = Held(Segment, "sync", monkeypatch)
+    task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
+    await held.reached()
+    node.catalogue.drop("d")
+    await node.catalogue.disk.disposal.settled()
+    held.go_on()
+    with pytest.raises(DatasetDropped):
+        await task
+    assert manifests(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, OutOfBudget), (errno.EIO, Unavailable)])
+async def test_a_disk_that_does_not_sync_is_a_retryable_error_at_the_deadline(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Unavailable]
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    dataset = create(node)
+    publish(node, dataset, 0, [b"x"])
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(kind, match=os.strerror(number)):
+        await node.durability.persist(dataset, [0], lambda: None)
+    assert node.spiller.trouble is not None
+    monkeypatch.undo()
+    node.catalogue.drop("d")
+    await node.catalogue.disk.disposal.settled()
+    # The thread that was refused may still hold the exception, and with it the segment.
+    eventually(lambda: node.budget.disk.used_bytes, 0)
+    assert files(tmp_path) == []
+
+
+async def test_an_overwrite_replaces_the_manifest_of_the_generation_before(
+    node: Node, tmp_path: Path
+) -> None:
+    old = create(node)
+    publish(node, old, 0, [b"old"])
+    await node.durability.persist(old, [0], lambda: None)
+    seal(old, 0)
+    new = node.catalogue.prepare(old.request(), SCHEMA)
+    publish(node, new, 0, [b"new"])
+    await node.durability.persist(new, [0], lambda: None)
+    assert len(manifests(tmp_path)) == 2
+    assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"new"], "after a crash here the later one counts"
+
+
+async def test_a_reader_of_a_replaced_dataset_finishes(node: Node, tmp_path: Path) -> None:
+    old = create(node)
+    publish(node, old, 0, [b"old"])
+    await node.durability.persist(old, [0], lambda: None)
+    seal(old, 0)
+    (kept,) = old.partition(0).frames()
+    kept.leave_ram()
+    node.catalogue.install(node.catalogue.prepare(old.request(), SCHEMA))
+    await node.catalogue.disk.disposal.settled()
+    assert manifests(tmp_path) == []
+    assert kept.read_back() == b"old"
+
+
+def test_durable_needs_a_directory_that_lasts(tmp_path: Path) -> None:
+    catalogue = new_catalogue(None, LIMIT_BYTES)
+    catalogue.disk.use(tmp_path, owner="", lasting=False)
+    with pytest.raises(InvalidRequest, match="--data-dir"):
+        catalogue.create(CreateRequest("d", durable=True), None)
+    catalogue.close()
+
+
+async def test_retention_in_seconds_goes_on_where_it_was(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node, retention=Retention(seconds=100))
+    publish(node, dataset, 0, [b"x"])
+    await node.durability.persist(dataset, [0], lambda: None)
+    seal(dataset, 0)
+    now = 1_000_000.0
+    catalogue = restarted(tmp_path, clock=lambda: now)
+    assert not catalogue.find("d").outlived
+    now += 101
+    assert catalogue.find("d").outlived
+
+
+async def test_dictionaries_stay_on_disk_when_they_are_found_again(node: Node, tmp_path: Path) -> None:
+    dataset = create(node)
+    partition = dataset.begin_stream(0)
+    data = b"x" * (6 << 20)
+    message = DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), 0, crc32c(data))
+    partition.publish(frame(node, b"batch", NO_DICTIONARIES.replaced(0, message, delta=False)))
+    await node.durability.persist(dataset, [0], lambda: None)
+    seal(dataset, 0)
+    budget = Budget(8 << 20, None)  # where it would not fit into RAM
+    catalogue = Catalogue(budget, Disk(budget.disk, tmp_path))
+    recover(catalogue)
+    (found,) = catalogue.find("d").partition(0).frames()
+    assert found.dictionaries.by_id[0][0].read_back() == data
+    assert budget.frames.used_bytes < len(data)

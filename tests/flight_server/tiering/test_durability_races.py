@@ -1,0 +1,115 @@
+"""What happens to a dataset while it is being sealed: spilling, loss, a bug."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from flight_server.concurrency.broadcast_queue import EndOfQueue
+from flight_server.node import Node
+from flight_server.protocol.errors import CorruptFrame
+from flight_server.protocol.requests import Commit, CreateRequest, Kind
+from flight_server.storage.segments import SegmentWriter
+from flight_server.tiering import durability
+from flight_server.transfer import sinks
+from tests.support.sealing import (
+    SCHEMA,
+    Held,
+    bytes_of,
+    create,
+    durable_node,
+    frame,
+    manifests,
+    publish,
+    restarted,
+    seal,
+)
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with durable_node(tmp_path) as node:
+        yield node
+
+
+async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_they_are(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [b"%d" % number for number in range(8)]
+    dataset = create(node)
+    publish(node, dataset, 0, messages)
+    frames = list(dataset.partition(0).frames())
+    assert dataset.writer is not None
+    apart = SegmentWriter(dataset.writer.directory, node.budget.disk, 1 << 20)
+    apart._count = 100  # a writer of its own, because the seal's is held
+    spilled = dict(zip(frames[:6], apart.append(messages[:6]), strict=True))
+    held = Held(SegmentWriter, "append", monkeypatch)
+    monkeypatch.setattr(durability, "BATCH_BYTES", 2)  # two frames at a time
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
+    await held.reached()
+    for each in (0, 2, 3, 5):  # of the batch on its way one, all of the next one, and half of the third
+        frames[each].move_to(spilled[frames[each]])
+    held.go_on()
+    await sealing
+    assert all(frames[each].slice is spilled[frames[each]] for each in (0, 2, 3, 5))
+    assert [each.read_back() for each in frames] == messages
+    assert len(manifests(tmp_path)) == 1
+
+
+async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empty_one(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node, partitions=2)
+    for index in (0, 1):
+        publish(node, dataset, index, [b"x"])
+    await node.durability.persist(dataset, [0], lambda: None)
+    held = Held(SegmentWriter, "append", monkeypatch)
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [1], lambda: None))
+    await held.reached()
+    dataset.partition(0).corrupt(CorruptFrame("another checksum"), 0)
+    held.go_on()
+    with pytest.raises(CorruptFrame):
+        await sealing
+    assert manifests(tmp_path) == []
+
+
+async def test_a_bug_in_one_partition_s_seal_leaves_the_other_partitions_as_they_are(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node, partitions=2)
+    for index in (0, 1):
+        publish(node, dataset, index, [b"frame of %d" % index])
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentWriter, "append", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await node.durability.persist(dataset, [1], lambda: None)
+    for index in (0, 1):
+        await node.durability.persist(dataset, [index], lambda: None)
+        seal(dataset, index)
+    assert bytes_of(restarted(tmp_path).find("d"), 1) == [b"frame of 1"]
+
+
+async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_readers_and_not_on_disk(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node, kind=Kind.SHUFFLE)
+    attempt = dataset.begin_attempt(0, "a")
+    attempt.publish(0, frame(node, b"x"))
+    dataset.commit(attempt, Commit(1, 1))
+    held = Held(SegmentWriter, "append", monkeypatch)
+    sealing = asyncio.ensure_future(sinks.seal(node.durability, dataset, None))
+    new = node.catalogue.prepare(CreateRequest("d", durable=True), SCHEMA)
+    reader = dataset.partition(0).subscribe()
+    await held.reached()
+    node.catalogue.install(new)
+    held.go_on()
+    await sealing
+    assert reader.next_nowait().rows == 1
+    with pytest.raises(EndOfQueue):
+        reader.next_nowait()
+    await node.catalogue.disk.disposal.settled()
+    assert manifests(tmp_path) == []

@@ -1,0 +1,165 @@
+"""The spiller on a real catalogue and a real disk, whose writes fail when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flight_server.frames.message import Frame, Payload
+from flight_server.protocol.checksums import crc32c
+from flight_server.protocol.requests import CreateRequest
+from flight_server.storage.segments import SegmentSlice
+from flight_server.tiering.spiller import HIGH_WATER, Spiller
+from tests.support.catalogues import new_catalogue
+
+LIMIT_BYTES = 16 << 20
+FRAME_BYTES = 1 << 20
+DEADLINE_SECONDS = 30.0
+
+
+class Rig:
+    """A catalogue with one dataset, and the spiller running."""
+
+    def __init__(self, tmp_path: Path, disk_limit_bytes: int | None) -> None:
+        self.catalogue = new_catalogue(tmp_path, LIMIT_BYTES, disk_limit_bytes=disk_limit_bytes)
+        self.spiller = Spiller(self.catalogue)
+        self.budget = self.catalogue.budget
+        dataset, _ = self.catalogue.create(CreateRequest("d"), None)
+        self.partition = dataset.begin_stream(0)
+
+    @property
+    def high_water_bytes(self) -> int:
+        assert self.budget.frames.limit_bytes is not None
+        return int(self.budget.frames.limit_bytes * HIGH_WATER)
+
+    def publish(self, count: int) -> list[Frame]:
+        frames = []
+        for number in range(count):
+            message = bytes([number]) * FRAME_BYTES
+            payload = Payload(message, self.budget.frames.reserve(len(message)))
+            frames.append(Frame(rows=1, size_bytes=len(message), crc32c=crc32c(message), payload=payload))
+            self.partition.publish(frames[-1])
+        self.spiller.poke()
+        return frames
+
+    async def until(self, holds: Any) -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not holds():  # noqa: ASYNC110  # the spiller tells nobody when it has moved something
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def rig(tmp_path: Path, disk_limit_bytes: int | None = None) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path, disk_limit_bytes)
+    task = asyncio.ensure_future(made.spiller.run())
+    try:
+        yield made
+        assert not task.done(), "the spiller has ended"
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        made.catalogue.close()
+    assert made.budget.memory.used_bytes == made.budget.disk.used_bytes == 0
+
+
+async def test_frames_leave_ram_above_the_high_water_mark_and_oldest_first(tmp_path: Path) -> None:
+    async with rig(tmp_path) as each:
+        frames = each.publish(10)
+        await each.until(lambda: each.budget.frames.used_bytes <= each.high_water_bytes)
+        resident = [frame.resident for frame in frames]
+        assert resident == sorted(resident)
+        assert [frame.read_back()[0] for frame in frames if not frame.resident] == [
+            number for number, frame in enumerate(frames) if not frame.resident
+        ]
+        assert each.spiller.spilled_bytes == each.budget.disk.used_bytes
+        del frames
+
+
+async def test_below_the_high_water_mark_no_disk_is_touched(tmp_path: Path) -> None:
+    async with rig(tmp_path) as each:
+        each.publish(7)
+        await asyncio.sleep(0)
+        assert each.budget.disk.peak_bytes == 0
+
+
+async def test_what_is_on_disk_already_leaves_ram_without_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as each:
+        dataset = each.catalogue.find("d")
+        assert dataset.writer is not None
+        frames = each.publish(7)
+        for frame in frames:
+            assert frame.payload is not None
+            frame.place(*dataset.writer.append([frame.payload.data]))
+        monkeypatch.setattr(os, "pwritev", None)
+        more = each.budget.frames.reserve(3 * FRAME_BYTES)
+        each.spiller.poke()
+        await each.until(lambda: each.budget.frames.used_bytes <= each.high_water_bytes)
+        assert each.spiller.spilled_bytes == 0
+        assert isinstance(frames[0].slice, SegmentSlice)
+        del more, frame, frames, dataset
+
+
+async def test_trouble_is_told_and_ends_with_the_first_write_that_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    async with rig(tmp_path) as each:
+        monkeypatch.setattr(os, "pwritev", fail)
+        frames = each.publish(10)
+        await each.until(lambda: each.spiller.trouble)
+        assert "broken" in str(each.spiller.trouble)
+        assert all(frame.resident for frame in frames)
+        monkeypatch.undo()
+        granted: list[object] = []
+        request = each.budget.frames.request(FRAME_BYTES, granted.append)
+        each.spiller.poke()
+        await each.until(lambda: granted)
+        assert each.spiller.trouble is None
+        request.cancel()
+        granted.clear()
+        del frames
+
+
+async def test_the_last_room_on_a_disk_is_used_frame_by_frame(tmp_path: Path) -> None:
+    async with rig(tmp_path, disk_limit_bytes=3 * FRAME_BYTES + 5) as each:
+        each.publish(15)
+        await each.until(lambda: each.spiller.trouble)
+        assert each.spiller.spilled_frames == 3
+        assert "disk limit" in str(each.spiller.trouble)
+
+
+async def test_a_bug_in_a_write_does_not_end_the_spiller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as each:
+        monkeypatch.setattr(os, "pwritev", None)  # calling it is a TypeError
+        each.publish(10)
+        await each.until(lambda: each.spiller.trouble)
+        monkeypatch.undo()
+        each.publish(1)
+        await each.until(lambda: each.budget.frames.used_bytes <= each.high_water_bytes)
+
+
+async def test_a_frame_that_a_slow_reader_is_being_sent_stays_counted(tmp_path: Path) -> None:
+    async with rig(tmp_path) as each:
+        frames = each.publish(10)
+        sending = frames[0].payload
+        await each.until(lambda: not frames[0].resident)
+        await each.until(lambda: each.budget.frames.used_bytes <= each.high_water_bytes)
+        resident = sum(frame.resident for frame in frames)
+        metadata_bytes = each.budget.metadata.pool.used_bytes
+        assert each.budget.frames.used_bytes == (resident + 1) * FRAME_BYTES + metadata_bytes
+        assert frames[0].at_hand() is sending
+        frames.clear()
+        del sending

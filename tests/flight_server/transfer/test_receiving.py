@@ -1,0 +1,259 @@
+"""Receiving puts without gRPC: cancelled at every step, out of memory, decoded in threads, broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flight_server.datasets.partition import PartitionState
+from flight_server.frames import decoder
+from flight_server.memory.metadata import FRAME_BYTES
+from flight_server.node import Node
+from flight_server.protocol.errors import (
+    BadFrame,
+    Conflict,
+    Draining,
+    FlightShuffleError,
+    InvalidRequest,
+    OutOfBudget,
+    ProducerFailed,
+)
+from flight_server.protocol.requests import CreateRequest, Kind
+from tests.support.nodes import read_messages, read_table, running_node
+from tests.support.raw_flight import command, commit, flight_data, ipc_messages, path, put_messages
+
+BATCH = pa.record_batch({"n": [1, 2, 3]})
+WORDS = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a"], ["b", "c"])]
+ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+class Client:
+    """Both directions of a put. ``broken``: gRPC says that the requests have ended, and then cancels."""
+
+    checksum: int | None = None
+
+    def __init__(self, messages: Sequence[bytes], *, broken: bool = False, pauses: int = 1) -> None:
+        self.answers: list[bytes] = []
+        self._messages = messages
+        self._broken = broken
+        self._pauses = pauses
+
+    def put(self, metadata: bytes) -> None:
+        self.answers.append(metadata)
+
+    async def confirm_end(self) -> None:
+        await self._pause()
+        if self._broken:
+            raise asyncio.CancelledError
+
+    async def requests(self) -> AsyncIterator[bytes]:
+        for message in self._messages:
+            await self._pause()
+            yield message
+        await self._pause()
+
+    async def _pause(self) -> None:
+        for _ in range(self._pauses):
+            await asyncio.sleep(0)
+
+
+async def receive(node: Node, messages: Sequence[bytes], **options: Any) -> Client:
+    client = Client(messages, **options)
+    async with asyncio.timeout(30):
+        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
+    return client
+
+
+def nothing_left(node: Node) -> bool:
+    kept_bytes = node.budget.metadata.pool.used_bytes  # of the datasets themselves
+    return node.budget.memory.used_bytes == kept_bytes and len(node.waits) == 0
+
+
+async def test_a_put_that_only_seems_to_end_is_not_sealed(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        with pytest.raises(asyncio.CancelledError):
+            await receive(node, put_messages(path("d"), [BATCH]), broken=True)
+        partition = node.catalogue.find("d").partition(0)
+        assert partition.state is PartitionState.FAILED
+        with pytest.raises(ProducerFailed, match="its producer broke off"):
+            await read_messages(node, node.catalogue.find("d"))
+        assert nothing_left(node)
+
+
+STREAM = put_messages(path("d"), [BATCH, BATCH])
+ATTEMPT = put_messages(
+    command({"dataset": "s", "producer": 0, "attempt": "a"}), [BATCH, BATCH], metadata=iter([b"0", b"1"])
+)
+OVERWRITE = put_messages(command({"dataset": "old", "mode": "overwrite"}), [BATCH])
+LARGE = put_messages(path("d"), [pa.record_batch({"n": np.zeros(1 << 20)})] * 2, options=ZSTD)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [STREAM, [*ATTEMPT, commit(6, 2)], OVERWRITE, put_messages(path("d"), WORDS), LARGE],
+    ids=["stream", "attempt", "overwrite", "dictionaries", "decoded in a thread"],
+)
+async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, messages: list[bytes]) -> None:
+    async with running_node(tmp_path) as node:
+        finished = False
+        for steps in range(200):
+            await receive(node, put_messages(path("old"), [BATCH]))
+            node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
+            task = asyncio.ensure_future(receive(node, messages))
+            for step in range(steps):
+                # Late steps wait for the thread, which a fast loop would otherwise always outrun; ever longer,
+                # because how long it takes is the machine's choice.
+                await asyncio.sleep(0 if step < 100 else 0.001 * 1.1 ** (step - 100))
+            finished = task.done()
+            task.cancel()
+            await asyncio.wait([task])
+            whole = not task.cancelled()
+            attempts = [attempt.state.value for attempt in node.catalogue.find("s").attempts]
+            assert attempts in ([], ["committed"])
+            assert len(await read_messages(node, node.catalogue.find("old"))) == 1
+            if "d" in [dataset.name for dataset in node.catalogue]:
+                state = node.catalogue.find("d").partition(0).state
+                assert state is (PartitionState.SEALED if whole else PartitionState.FAILED)
+            for dataset in node.catalogue:
+                node.catalogue.drop(dataset.name)
+            if finished:
+                break
+        assert finished, "the put was cancelled before its end every time"
+        for _ in range(1000):  # a thread may still be decoding
+            if nothing_left(node):
+                break
+            await asyncio.sleep(0.01)
+        assert nothing_left(node)
+
+
+async def test_a_put_that_waits_for_room_can_be_cancelled(tmp_path: Path) -> None:
+    async with running_node(tmp_path, memory_limit=8 << 20) as node:
+        taken = node.budget.frames.reserve(node.budget.frames.limit_bytes or 0)
+        task = asyncio.ensure_future(receive(node, STREAM))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        (wait,) = node.waits.listed("d")
+        assert (wait["waiting_for"], wait["peer"]) == ("budget", "test")
+        task.cancel()
+        await asyncio.wait([task])
+        taken.free()
+        assert nothing_left(node)
+
+
+async def test_a_put_that_gets_no_room_in_time_is_refused_and_can_be_tried_again(tmp_path: Path) -> None:
+    async with running_node(tmp_path, memory_limit=8 << 20, budget_deadline_seconds=0.05) as node:
+        taken = node.budget.frames.reserve(node.budget.frames.limit_bytes or 0)
+        with pytest.raises(OutOfBudget, match="try again later") as refused:
+            await receive(node, STREAM)
+        assert refused.value.retryable
+        taken.free()
+        await receive(node, STREAM)
+        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 6
+
+
+async def test_what_is_decompressed_is_counted_while_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    async with running_node(tmp_path) as node:
+        decode = decoder.FrameDecoder.decode
+
+        def watched(
+            self: decoder.FrameDecoder, inspected: decoder.Inspected, said: int | None
+        ) -> decoder.Accepted:
+            seen.append(node.budget.arrivals.used_bytes)
+            return decode(self, inspected, said)
+
+        monkeypatch.setattr(decoder.FrameDecoder, "decode", watched)
+        await receive(node, LARGE)
+        assert seen[1:] == [8 << 20, 8 << 20]
+        assert node.budget.arrivals.used_bytes == 0
+        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 2 << 20
+
+
+async def test_dictionaries_that_no_batch_follows_are_counted_too(tmp_path: Path) -> None:
+    batch = pa.record_batch({"w": pa.array([str(n) * 100 for n in range(1000)]).dictionary_encode()})
+    schema, dictionary, _ = ipc_messages(batch.schema, [batch])
+    replacement = flight_data(dictionary.header, dictionary.body)
+    async with running_node(tmp_path) as node:
+        held: list[int] = []
+
+        class Watching(Client):
+            async def confirm_end(self) -> None:
+                held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
+
+        client = Watching([flight_data(schema.header, descriptor=path("d")), *[replacement] * 5])
+        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
+        # The decoder has not decoded one of them, so it still holds all five.
+        assert held == [5 * (len(replacement) + FRAME_BYTES)]
+        assert nothing_left(node)
+
+
+async def test_what_the_decoder_keeps_of_compressed_dictionaries_is_counted(tmp_path: Path) -> None:
+    batch = pa.record_batch({"w": pa.array(["x" * 100_000, "y" * 100_000]).dictionary_encode()})
+    messages = put_messages(path("d"), [batch], options=ZSTD)
+    async with running_node(tmp_path) as node:
+        held: list[int] = []
+
+        class Watching(Client):
+            async def confirm_end(self) -> None:
+                held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
+
+        client = Watching(messages)
+        await node.puts.receive(client.requests(), node.puts.producer("test"), client)
+        stored = len(messages[1]) + len(messages[2])
+        assert held[0] > stored + 200_000
+        assert (
+            node.budget.frames.used_bytes == stored + 2 * FRAME_BYTES + node.budget.metadata.pool.used_bytes
+        )
+
+
+async def test_a_draining_server_takes_no_new_put(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
+        node.catalogue.draining = True
+        for messages in (STREAM, ATTEMPT, OVERWRITE):
+            with pytest.raises(Draining):
+                await receive(node, messages)
+
+
+async def test_one_bad_frame_fails_the_partition_with_the_reason_for_its_readers(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        with pytest.raises(BadFrame, match="dataset 'd' partition 0") as refused:
+            await receive(node, [*STREAM, b"\xff"])
+        with pytest.raises(ProducerFailed) as failed:
+            await read_messages(node, node.catalogue.find("d"))
+        assert refused.value.message in failed.value.message
+        assert nothing_left(node)
+
+
+async def test_a_put_to_another_partition_than_the_failed_one_has_leaves_it_alone(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        with pytest.raises(BadFrame):
+            await receive(node, [*STREAM, b"\xff"])
+        before = node.catalogue.find("d")
+        with pytest.raises(FlightShuffleError, match="partitions 0 to 0, not 1"):
+            await receive(node, put_messages(path("d", "1"), [BATCH]))
+        assert node.catalogue.find("d") is before
+
+
+async def test_a_commit_of_a_stream_must_agree_and_comes_once(tmp_path: Path) -> None:
+    start = put_messages(command({"dataset": "d", "producer": 0, "attempt": "a"}), [BATCH])
+    async with running_node(tmp_path) as node:
+        with pytest.raises(InvalidRequest, match="4 rows in 1 frames, but 3 rows in 1 frames arrived"):
+            await receive(node, [*start, commit(4, 1)])
+        assert node.catalogue.find("d").partition(0).state is PartitionState.FAILED
+        client = await receive(node, [*start, commit(3, 1)])
+        (answer,) = client.answers
+        assert json.loads(answer)["committed"] is True
+        node.catalogue.drop("d")
+        with pytest.raises(Conflict, match="a second commit"):
+            await receive(node, [*start, commit(3, 1), commit(3, 1)])
+        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 3

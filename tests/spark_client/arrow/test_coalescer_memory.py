@@ -1,0 +1,158 @@
+"""What the coalescer holds is what it counts, and stays within what its docstring promises."""
+
+from __future__ import annotations
+
+import gc
+import io
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_client.arrow.coalescer import Coalescer
+from tests.support.coalescing import KIB, coalesced, expected_rows, numbered, rows_by_partition
+
+
+@pytest.fixture
+def arrow_pool() -> Iterator[pa.MemoryPool]:
+    """Arrow's memory, counted from zero for one test."""
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    yield pool
+    pa.set_memory_pool(usual)
+
+
+def narrow(rows: int, partitions: int, *, first: int) -> tuple[pa.RecordBatch, Any]:
+    """Rows that weigh less than the room that sorting them takes, and not all the same."""
+    texts = pa.array(["", "a", "bc", "def"] * (rows // 4))
+    return pa.record_batch([texts], names=["t"]), numbered(rows, partitions, first=first)[1]
+
+
+def wide(rows: int, partitions: int, *, first: int) -> tuple[pa.RecordBatch, Any]:
+    return numbered(rows // 10, partitions, first=first, width=40)
+
+
+@pytest.mark.parametrize("make", [numbered, narrow, wide])
+@pytest.mark.parametrize("partitions", [1, 16, 1_000])
+def test_memory_stays_within_what_is_promised(
+    arrow_pool: pa.MemoryPool, partitions: int, make: Callable[..., tuple[pa.RecordBatch, Any]]
+) -> None:
+    budget_bytes = 4_000 * KIB
+    schema = make(4, 1, first=0)[0].schema
+    coalescer = Coalescer(schema, partitions, budget_bytes=budget_bytes, target_frame_bytes=200 * KIB)
+    rows = 0
+    tracemalloc.start()
+    for index in range(100):
+        batch, ids = make(10_000, partitions, first=10_000 * index)
+        # A copy into Arrow's own memory, where it is counted.
+        for _, frame in coalescer.add(pa.concat_batches([batch]), ids):
+            rows += frame.num_rows
+            del frame
+        assert arrow_pool.bytes_allocated() <= coalescer.buffered_bytes <= budget_bytes
+    del batch, ids
+    for _, frame in coalescer.finish():
+        rows += frame.num_rows
+        del frame
+    _, numpy_peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert rows == coalescer.rows.sum()
+    assert arrow_pool.bytes_allocated() == 0
+    # A frame is below 400 KiB here, and so is the batch being added; the rest is Python's own objects.
+    assert arrow_pool.max_memory() + numpy_peak_bytes <= 2 * budget_bytes + 1_000 * KIB
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_batch_larger_than_the_budget_goes_when_its_frames_are_taken(
+    arrow_pool: pa.MemoryPool, partitions: int
+) -> None:
+    batch, ids = numbered(100_003, partitions)
+    large = pa.concat_batches([batch])
+    coalescer = Coalescer(large.schema, partitions, budget_bytes=1_000 * KIB, target_frame_bytes=64 * KIB)
+    for _, frame in coalescer.add(large, ids):
+        del frame
+    del large
+    assert arrow_pool.bytes_allocated() <= coalescer.buffered_bytes <= 500 * KIB
+    list(coalescer.finish())
+
+
+def test_a_slice_does_not_keep_its_parent() -> None:
+    parent, ids = numbered(100_000, 4)
+    coalescer = Coalescer(parent.schema, 4)
+    assert not list(coalescer.add(parent.slice(50, 100), ids[50:150]))
+    assert coalescer.buffered_bytes < 10 * KIB
+    assert sum(frame.num_rows for _, frame in coalescer.finish()) == 100
+
+
+def test_one_column_of_a_received_message_does_not_keep_the_message(arrow_pool: pa.MemoryPool) -> None:
+    batch, ids = numbered(1_000, 4, width=50)
+    file = io.BytesIO()
+    with pa.ipc.new_stream(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    # Read from a file object, a message is one allocation, which its columns are parts of.
+    received = pa.ipc.open_stream(pa.PythonFile(io.BytesIO(file.getvalue()), "r")).read_next_batch()
+    one_column = received.select([0])
+    coalescer = Coalescer(one_column.schema, 4)
+    assert not list(coalescer.add(one_column, ids))
+    # The message is Python's memory here, so what Arrow has allocated is the copy of the one column.
+    assert 8_000 <= arrow_pool.bytes_allocated() <= coalescer.buffered_bytes < 40_000
+    list(coalescer.finish())
+    whole = Coalescer(received.schema, 4)
+    assert not list(whole.add(received, ids))
+    assert arrow_pool.bytes_allocated() < 400_000 <= whole.buffered_bytes
+
+
+def test_batches_that_fit_are_kept_without_a_copy() -> None:
+    coalescer = Coalescer(numbered(1, 1)[0].schema, 1, target_frame_bytes=KIB * KIB)
+    gc.collect()  # what other tests have left would go at a time of its own
+    before = pa.total_allocated_bytes()
+    for index in range(10):
+        assert not list(coalescer.add(numbered(1_000, 1, first=index)[0]))
+    assert pa.total_allocated_bytes() == before
+
+
+def test_a_dictionary_shared_by_batches_is_counted_once() -> None:
+    dictionary = pa.array([f"a rather long value {index}" for index in range(1_000)])
+    coalescer = Coalescer(pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))]), 4)
+    for _ in range(50):
+        indices = pa.array(np.arange(100, dtype=np.int32))
+        batch = pa.record_batch(
+            [pa.DictionaryArray.from_arrays(indices, dictionary)], schema=coalescer.schema
+        )
+        assert not list(coalescer.add(batch, np.arange(100) % 4))
+    assert dictionary.nbytes < coalescer.buffered_bytes < 8 * dictionary.nbytes
+
+
+# --- Dictionaries -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_dictionaries_too_many_for_their_index_type_stay_apart(partitions: int) -> None:
+    schema = pa.schema([("d", pa.dictionary(pa.int8(), pa.string())), ("n", pa.int64())])
+    batches = []
+    for index in range(7):
+        words = pa.array([f"word {index} {place}" for place in range(100)])
+        encoded = pa.DictionaryArray.from_arrays(pa.array(np.arange(100, dtype=np.int8)), words)
+        batch = pa.record_batch([encoded, pa.array(np.arange(100) + 100 * index)], schema=schema)
+        batches.append((batch, np.arange(100) % partitions))
+    frames = coalesced(Coalescer(schema, partitions), batches)
+    assert rows_by_partition(frames) == expected_rows(batches)
+
+
+def test_a_common_dictionary_does_not_grow_without_bound() -> None:
+    schema = pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))])
+    budget_bytes = 400 * KIB
+    coalescer = Coalescer(schema, 3, budget_bytes=budget_bytes)
+    largest = 0
+    for index in range(200):
+        words = pa.array([f"a value that never comes again: {index} {place}" for place in range(500)])
+        batch = pa.record_batch([words.dictionary_encode()], schema=schema)
+        frames = list(coalescer.add(batch, np.arange(500) % 3))
+        largest = max([largest, *(frame.column(0).dictionary.nbytes for _, frame in frames)])
+        # After a round at least half of the budget is free, but for the batch that has come since.
+        assert coalescer.buffered_bytes <= (budget_bytes // 2 + 50 * KIB if frames else budget_bytes)
+    assert 0 < largest <= budget_bytes
+    list(coalescer.finish())

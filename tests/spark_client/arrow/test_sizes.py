@@ -1,0 +1,69 @@
+"""What rows weigh, one by one and together, against what Arrow says of the same rows alone."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_client.arrow.sizes import held_buffers, held_dictionaries, own_bytes, row_bits
+
+COLUMNS: list[pa.Array] = [
+    pa.array([True, None, False] * 30),
+    pa.array(range(90), pa.int16()),
+    pa.array([None] * 90),
+    pa.array(["", None, "abc", "x" * 50] * 20),
+    pa.array([b"", b"abc"] * 40, pa.large_binary()),
+    pa.array([b"abc", None] * 40, pa.binary(3)),
+    pa.array([[1, 2], None, [], [3]] * 20, pa.list_(pa.int32())),
+    pa.array([["a", "bcd"], None, [], [None]] * 20, pa.large_list(pa.string())),
+    pa.array([[1, None], [3, 4]] * 40, pa.list_(pa.int32(), 2)),
+    pa.array([["a", "bcd"], [None, "e"]] * 40, pa.list_(pa.string(), 2)),
+    pa.array([{"a": 1, "b": "xyz"}, None, {"a": None, "b": ""}] * 30),
+    pa.array([[("k", [1, 2])], None, []] * 30, pa.map_(pa.string(), pa.list_(pa.int8()))),
+    pa.array([[{"a": ["b", "c"]}], [], None] * 30),
+    pa.array([bytes(16)] * 40, pa.uuid()),
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
+@pytest.mark.parametrize("part", [slice(None), slice(7, 40), slice(3, 4), slice(5, 5)], ids=str)
+def test_the_rows_add_up_to_what_the_array_takes(column: pa.Array, part: slice) -> None:
+    rows = column[part]
+    bits: Any = row_bits(rows)
+    total = int(bits) * len(rows) if isinstance(bits, int) else int(bits.sum())
+    assert isinstance(bits, int) or bits.shape == (len(rows),)
+    # Each buffer may exceed its rows: bits fill whole bytes, and offsets have an end.
+    assert abs(8 * rows.nbytes - total) <= 16 * 8 * len(rows.buffers())
+
+
+def test_a_dictionary_is_not_part_of_its_rows() -> None:
+    encoded = pa.array(["a long value", "another long value"] * 50).dictionary_encode()
+    batch = pa.record_batch([encoded, pa.array(range(100))], names=["d", "n"])
+    assert own_bytes(batch) == 100 * (4 + 8)
+    assert sum(held_buffers(batch).values()) < 100 * (4 + 8) + 100
+    assert sum(held_dictionaries(batch).values()) == encoded.dictionary.get_total_buffer_size()
+
+
+def test_dictionaries_are_found_at_any_depth() -> None:
+    inner = pa.array(["x", "yy"] * 4).dictionary_encode()
+    nested = pa.StructArray.from_arrays(
+        [pa.ListArray.from_arrays(pa.array([0, 3, 8], pa.int32()), inner)], ["l"]
+    )
+    batch = pa.record_batch([nested], names=["s"])
+    assert inner.dictionary.buffers()[2].address in held_dictionaries(batch)
+
+
+def test_a_slice_and_a_part_of_a_message_hold_all_of_it() -> None:
+    batch = pa.record_batch([pa.array(np.arange(1_000)), pa.array(np.arange(1_000))], names=["a", "b"])
+    assert sum(held_buffers(batch.slice(3, 5)).values()) == 16_000
+    assert own_bytes(batch.slice(3, 5)) == 80
+    file = io.BytesIO()
+    with pa.ipc.new_stream(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    received = pa.ipc.open_stream(pa.PythonFile(io.BytesIO(file.getvalue()), "r")).read_next_batch()
+    assert sum(held_buffers(received.select(["a"])).values()) >= 16_000
+    assert own_bytes(received.select(["a"])) == 8_000

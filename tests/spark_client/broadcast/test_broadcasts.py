@@ -1,0 +1,294 @@
+"""A broadcast is one mapped file per host, for real processes, and an error when it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound
+from spark_client import Broadcast, Copies, ShuffleClient
+from spark_client.hosts import host_files
+from tests.support.server_process import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+SPAWN = multiprocessing.get_context("spawn")
+TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Where this test's host files are."""
+    return tmp_path
+
+
+@pytest.fixture
+def client(flight_server_process: Callable[..., ServerProcess], base: Path) -> Iterator[ShuffleClient]:
+    copies = Copies((str(base),))
+    with ShuffleClient(flight_server_process(http_port=0).location, copies=copies) as found:
+        yield found
+
+
+def files(base: Path) -> list[Path]:
+    return sorted(base.glob("*/*.arrows"))
+
+
+def test_the_table_is_what_was_broadcast_and_fetched_once(client: ShuffleClient, base: Path) -> None:
+    shared = client.broadcast(TABLE, name="countries")
+    assert files(base) == [], "nothing is fetched before somebody asks"
+    assert shared.table().equals(TABLE)
+    assert shared.table() is shared.table()
+    assert len(files(base)) == 1
+    assert client.statistics()["gets"] == 1
+    assert (shared.name, shared.rows, shared.schema) == ("countries", 3, TABLE.schema)
+
+
+def test_a_pickle_finds_the_same_table(client: ShuffleClient, base: Path) -> None:
+    shared = client.broadcast(TABLE)
+    copy = pickle.loads(pickle.dumps(shared))
+    assert copy.table() is shared.table()
+    with pytest.raises(InvalidRequest, match="the driver that made it"):
+        copy.destroy()
+
+
+def test_dictionaries_that_differ_from_batch_to_batch_nested_types_and_no_rows(client: ShuffleClient) -> None:
+    chunks = [pa.array(["a", "b"]).dictionary_encode(), pa.array(["c", None]).dictionary_encode()]
+    table = pa.table({"d": pa.chunked_array(chunks), "n": [[{"x": 1}], None, [], [{"x": None}]]})
+    found = client.broadcast(table).table()
+    assert found.to_pylist() == table.to_pylist()
+    assert found.schema == table.schema
+    assert client.broadcast(TABLE.slice(0, 0)).table().equals(TABLE.slice(0, 0))
+
+
+def _read(base: Path, shared: bytes, barrier: Any, found: Any) -> None:
+    before = _anonymous_bytes()
+    barrier.wait(100)
+    table = pickle.loads(shared).table()
+    # Touch every page: what is mapped from the file stays the file's.
+    total = sum(chunk.to_numpy().sum() for chunk in table.column("x").chunks)
+    (file,) = files(base)
+    found.put(
+        (
+            file.stat().st_ino,
+            str(file) in Path("/proc/self/maps").read_text(),
+            int(total),
+            _anonymous_bytes() - before,
+        )
+    )
+    barrier.wait(100)
+
+
+def _anonymous_bytes() -> int:
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")
+    )
+    return int(line.split()[1]) * 1024
+
+
+def test_processes_that_race_share_one_file_and_grow_by_no_copy(client: ShuffleClient, base: Path) -> None:
+    rows = 16 << 20
+    shared = client.broadcast(pa.table({"x": pa.array(range(rows), pa.int64())}))
+    count = 3
+    barrier, found = SPAWN.Barrier(count), SPAWN.Queue()
+    processes = [
+        SPAWN.Process(target=_read, args=(base, pickle.dumps(shared), barrier, found)) for _ in range(count)
+    ]
+    for process in processes:
+        process.start()
+    answers = [found.get(timeout=100) for _ in processes]
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
+    assert {inode for inode, *_ in answers} == {files(base)[0].stat().st_ino}
+    assert all(mapped for _, mapped, *_ in answers)
+    assert {total for _, _, total, _ in answers} == {rows * (rows - 1) // 2}
+    assert client.statistics()["gets"] == 1, "one of them fetched it"
+    # Two of the three fetched nothing; the one that did let its buffers go again.
+    grown = sorted(grown for *_, grown in answers)
+    assert grown[count - 2] < rows * 8 // 4
+
+
+def _fetch_and_hang(shared: bytes, started: Any) -> None:
+    content = pickle.loads(shared)._content
+
+    def hang(path: Path) -> None:
+        path.write_bytes(b"half of the table")
+        started.set()
+        signal.pause()
+
+    host_files.HostFiles(content.copies).open_or_make(content.key, 1, hang, 10)
+
+
+def test_a_process_killed_while_it_fetches_is_succeeded_by_another(client: ShuffleClient, base: Path) -> None:
+    shared = client.broadcast(TABLE)
+    started = SPAWN.Event()
+    process = SPAWN.Process(target=_fetch_and_hang, args=(pickle.dumps(shared), started))
+    process.start()
+    assert started.wait(60)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(30)
+    assert shared.table().equals(TABLE)
+    assert list(base.glob("*/*.part")) == []
+
+
+def test_a_file_that_is_removed_between_its_opening_and_its_mapping_is_read(
+    client: ShuffleClient, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = client.broadcast(TABLE)
+    open_or_make = host_files.HostFiles.open_or_make
+
+    def removed_at_once(*arguments: Any) -> Any:
+        file = open_or_make(*arguments)
+        assert len(shared.unpersist()) == 1
+        return file
+
+    monkeypatch.setattr(host_files.HostFiles, "open_or_make", removed_at_once)
+    assert shared.table().equals(TABLE)
+    assert files(base) == []
+
+
+def test_a_table_that_the_server_refuses_leaves_no_dataset(
+    flight_server_process: Callable[..., ServerProcess],
+) -> None:
+    with ShuffleClient(flight_server_process(http_port=0, max_message="64KiB").location) as client:
+        with pytest.raises(InvalidRequest, match=r"65[,_]?536|64"):
+            client.broadcast(pa.table({"x": ["x" * 100_000]}))
+        assert client.datasets() == []
+
+
+def test_after_unpersist_the_table_is_fetched_again(client: ShuffleClient, base: Path) -> None:
+    shared = client.broadcast(TABLE)
+    before = shared.table()
+    assert len(shared.unpersist()) == 1
+    assert shared.unpersist() == set()
+    assert files(base) == []
+    assert before.equals(TABLE), "who has it keeps it"
+    assert shared.table().equals(TABLE)
+    assert client.statistics()["gets"] == 2
+
+
+def test_a_file_removed_by_others_is_fetched_again(client: ShuffleClient, base: Path) -> None:
+    shared = client.broadcast(TABLE)
+    shared.table()
+    files(base)[0].unlink()
+    assert shared.table().equals(TABLE)
+    assert len(files(base)) == 1
+
+
+def test_a_torn_file_is_an_error_once_and_then_fetched_again(client: ShuffleClient, base: Path) -> None:
+    shared = client.broadcast(TABLE)
+    shared.table()
+    shared.unpersist()
+    other = client.broadcast(TABLE.slice(1))
+    other.table()
+    # A whole file of another table stands for one that a crash left with fewer rows.
+    files(base)[0].rename(files(base)[0].with_name(f"{shared._content.key}.arrows"))
+    with pytest.raises(Exception, match="has 2 rows"):
+        shared.table()
+    assert shared.table().equals(TABLE)
+
+
+def test_after_destroy_every_use_is_a_clear_error(client: ShuffleClient, base: Path) -> None:
+    shared = client.broadcast(TABLE, name="countries")
+    sent_before = pickle.dumps(shared)
+    shared.table()
+    shared.destroy()
+    shared.destroy()
+    assert files(base) == []
+    assert client.datasets() == []
+    for use in (shared.table, shared.unpersist, lambda: pickle.dumps(shared)):
+        with pytest.raises(Conflict, match="'countries' was destroyed"):
+            use()
+    with pytest.raises(NotFound, match="'countries' is gone: it was destroyed"):
+        pickle.loads(sent_before).table()
+
+
+def test_closing_the_client_ends_its_broadcasts(
+    flight_server_process: Callable[..., ServerProcess], base: Path
+) -> None:
+    server = flight_server_process(http_port=0)
+    with ShuffleClient(server.location, copies=Copies((str(base),))) as client:
+        shared = client.broadcast(TABLE)
+        shared.table()
+    assert files(base) == []
+    with pytest.raises(NotFound, match="is gone"):
+        shared.table()
+    assert list(base.glob("*/*.part")) == []
+
+
+@pytest.mark.parametrize("data", [[1, 2], {"x": 1}, None])
+def test_only_frames_and_tables_are_broadcast(data: Any) -> None:
+    with (
+        ShuffleClient("grpc://127.0.0.1:1") as nowhere,
+        pytest.raises(InvalidRequest, match="give a DataFrame"),
+    ):
+        nowhere.broadcast(data)
+
+
+def test_the_name_is_only_a_label(client: ShuffleClient) -> None:
+    first, second = (client.broadcast(TABLE.slice(n), name="ünï/c ö../d" * 30) for n in (0, 1))
+    assert isinstance(first, Broadcast)
+    assert (first.table().num_rows, second.table().num_rows) == (3, 2)
+
+
+DRIVER = """
+import sys
+import pyarrow as pa
+from spark_client import Copies, ShuffleClient
+client = ShuffleClient(sys.argv[1], copies=Copies((sys.argv[2],)))
+shared = client.broadcast(pa.table({"x": [1, 2, 3]}))
+shared.table()
+print(shared._content.key, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def driver(location: str, base: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process that made a broadcast and mapped it, and its file."""
+    command = [sys.executable, "-c", DRIVER, location, str(base)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        (found,) = base.glob(f"*/{process.stdout.readline().strip()}.arrows")
+        yield process, found
+        process.kill()
+
+
+def test_what_a_killed_driver_left_goes_with_the_next_client_and_what_lives_stays(
+    flight_server_process: Callable[..., ServerProcess], base: Path
+) -> None:
+    location = flight_server_process(http_port=0).location
+    copies = Copies((str(base),))
+    with driver(location, base) as (dead, its_file), driver(location, base) as (_, living_file):
+        task = host_files.HostFiles(copies).open(its_file.stem)
+        assert task is not None
+        dead.kill()
+        dead.wait(30)
+        for mapped in (True, False):
+            with ShuffleClient(location, copies=copies):
+                assert its_file.exists() is mapped, "a task that lives maps it, then none"
+            task.close()
+        assert list(its_file.parent.glob(f"{its_file.stem.partition('-')[0]}*")) == []
+        assert living_file.exists()
+
+
+def test_a_client_that_is_closed_leaves_only_the_marker_and_the_lock_of_names(
+    client: ShuffleClient, base: Path
+) -> None:
+    client.broadcast(TABLE).table()
+    client.close()
+    (directory,) = base.iterdir()
+    assert {path.name for path in directory.iterdir()} == {"flight-shuffle-format", "names.lock"}

@@ -1,0 +1,100 @@
+"""The embedded server starts, says why when it does not, and never outlives its driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol.errors import InvalidRequest, Unauthenticated, Unavailable
+from spark_client import ShuffleClient
+from spark_client.connection import embedded
+
+ROOT = Path(__file__).parents[2]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone_within(pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_a_client_with_a_server_of_its_own_puts_and_gets_and_ends_it() -> None:
+    table = pa.table({"x": [1, 2, 3]})
+    client = ShuffleClient.embedded(memory_limit="256MiB")
+    assert client.location.startswith("grpc://127.0.0.1:")
+    assert client.statistics()["memory"]["limit_bytes"] == 256 << 20
+    client.put("d", table)
+    assert client.get("d").read_all().equals(table)
+    process = client._embedded
+    assert process is not None
+    client.close()
+    assert not alive(process.pid)
+    client.close()
+
+
+def test_a_wrong_option_is_an_error_with_the_servers_words() -> None:
+    with pytest.raises(Unavailable, match=r"ended with code 2.*memory.limit"):
+        embedded.start(memory_limit="1KiB")
+
+
+def test_an_option_that_the_server_has_not_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidRequest, match="no option 'memory': did you mean memory_limit") as wrong:
+        ShuffleClient.embedded(memory="1GiB")
+    assert "disk_limit" in str(wrong.value)
+
+
+def test_the_token_is_needed_and_not_on_the_command_line() -> None:
+    with ShuffleClient.embedded(token='a "secret"') as client:
+        assert client.datasets() == []
+        process = client._embedded
+        assert process is not None
+        assert b"secret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        with ShuffleClient(client.location) as stranger, pytest.raises(Unauthenticated):
+            stranger.datasets()
+    with pytest.raises(InvalidRequest, match="token"):
+        embedded.start(token="x", config="somewhere.toml")
+
+
+DRIVER = """
+import sys, time
+from spark_client import embedded
+server = embedded.start()
+print(server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, None], ids=["SIGKILL", "SIGTERM", "exit"])
+def test_the_server_ends_with_its_driver(number: signal.Signals | None) -> None:
+    command = [sys.executable, "-c", DRIVER]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        server = int(driver.stdout.readline())
+        assert alive(server)
+        if number is not None:
+            os.kill(driver.pid, number)
+    assert gone_within(server, 30)
+
+
+def test_a_client_that_was_only_forgotten_ends_its_server() -> None:
+    server = embedded.start()
+    pid = server.pid
+    del server
+    assert gone_within(pid, 30)

@@ -1,0 +1,161 @@
+"""One server's connections and calls: errors become ours, nothing opens early, everything closes."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from flight_server.protocol.errors import (
+    ERROR_TRAILER,
+    FlightShuffleError,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    OutOfBudget,
+    Unauthenticated,
+    Unavailable,
+)
+from spark_client.connection.transport import (
+    Call,
+    Server,
+    TimedOut,
+    Timeouts,
+    Unreachable,
+    shared_server,
+    translate,
+)
+from tests.support.proxy import Proxy
+
+
+def called(error: BaseException, trailer: str = "") -> FlightShuffleError:
+    return translate(error, Call("grpc://h:1", {ERROR_TRAILER: trailer} if trailer else {}))
+
+
+def test_the_servers_json_decides_the_class_whatever_pyarrow_made_of_it() -> None:
+    json_text = OutOfBudget("the disk is full", disk_limit_bytes=7).to_json()
+    error = called(flight.FlightInternalError("noise. gRPC client debug context: x"), json_text)
+    assert type(error) is OutOfBudget
+    assert error.message == "the disk is full"
+    assert error.detail == {"disk_limit_bytes": 7}
+
+
+def test_extra_info_is_read_where_there_is_no_trailer() -> None:
+    info = OutOfBudget("full").to_json().encode()
+    assert type(called(flight.FlightUnavailableError("noise", info))) is OutOfBudget
+
+
+@pytest.mark.parametrize("trailer", ["not JSON", "[]", "{}"])
+def test_a_trailer_that_is_not_ours_is_ignored(trailer: str) -> None:
+    assert type(called(flight.FlightUnavailableError("gone"), trailer)) is Unreachable
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (flight.FlightUnavailableError("x"), Unreachable),
+        (flight.FlightInternalError("Stream removed"), Unreachable),
+        (flight.FlightCancelledError("x"), Unreachable),
+        (flight.FlightTimedOutError("x"), TimedOut),
+        (
+            OSError("Flight returned timeout error, with message: Deadline Exceeded. Detail: TimedOut"),
+            TimedOut,
+        ),
+        (ConnectionResetError("x"), Unreachable),
+        (flight.FlightUnauthenticatedError("x"), Unauthenticated),
+        (flight.FlightUnauthorizedError("x"), Forbidden),
+        (pa.ArrowKeyError("x"), NotFound),
+        (pa.ArrowInvalid("x"), InvalidRequest),
+        (pa.ArrowNotImplementedError("x"), InvalidRequest),
+    ],
+)
+def test_without_the_servers_json_pyarrows_class_decides(
+    error: BaseException, kind: type[FlightShuffleError]
+) -> None:
+    assert type(called(error)) is kind
+
+
+def test_only_the_sentence_is_shown_and_where_it_came_from() -> None:
+    error = called(
+        flight.FlightUnavailableError(
+            "Flight returned unavailable error, with message: down for repair. gRPC client debug context: "
+            "UNAVAILABLE:{...}. Client context: IOError: Server never sent a data message. Detail: Internal"
+        )
+    )
+    assert error.message == "the connection failed: down for repair (grpc://h:1)"
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_refused_connection_is_an_error_that_names_the_address() -> None:
+    with Proxy("127.0.0.1", 1) as nobody:
+        location = nobody.location
+    server = Server(location)
+    with pytest.raises(Unreachable, match=location):
+        server.action("why")
+    server.close()
+
+
+def test_a_peer_that_never_answers_is_an_error_at_the_calls_deadline(silent_port: int) -> None:
+    server = Server(f"grpc://127.0.0.1:{silent_port}", timeouts=Timeouts(call_seconds=0.2))
+    with pytest.raises(Unavailable):
+        server.flight_info("d")
+    server.close()
+
+
+def test_asking_why_never_raises(silent_port: int) -> None:
+    server = Server(f"grpc://127.0.0.1:{silent_port}", timeouts=Timeouts(why_seconds=0.1))
+    assert "nothing" in server.why("d")
+    server.close()
+
+
+def test_a_server_is_shared_for_equal_arguments_and_comes_back_from_pickle() -> None:
+    server = shared_server("grpc://h:1", token="t", timeouts=Timeouts(call_seconds=3))
+    again = pickle.loads(pickle.dumps(server))
+    assert again is server
+    assert again.at("grpc://h:1") is again
+    other = again.at("grpc://other:2")
+    assert (other.location, other.token, other.timeouts) == ("grpc://other:2", "t", Timeouts(call_seconds=3))
+
+
+def test_the_token_is_never_shown() -> None:
+    assert "secret" not in repr(Server("grpc://h:1", token="secret"))
+
+
+class Thing:
+    def __init__(self) -> None:
+        self.closes = 0
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+def test_what_is_attached_is_made_once_and_closed_with_the_server() -> None:
+    server = Server("grpc://h:1")
+    thing = server.attached("key", Thing)
+    assert server.attached("key", Thing) is thing
+    server.close()
+    server.close()
+    assert thing.closes == 1
+    assert server.attached("key", Thing) is not thing
+
+
+def test_importing_the_client_starts_nothing_and_imports_no_grpc_and_no_spark() -> None:
+    program = (
+        "import sys, threading, spark_client, spark_client.connection.transport, spark_client.merge.merged\n"
+        "bad = {'grpc', 'pyspark', 'aiohttp'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+        "assert threading.active_count() == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

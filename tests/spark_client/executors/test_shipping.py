@@ -1,0 +1,116 @@
+"""The zip is all that the client needs, and is the same each time; without it a sentence says what to do."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import zipfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_client import cli
+from spark_client.arrow.own_memory import own
+from spark_client.executors.shipping import Portable, zipped
+from tests.support.bare_python import bare_python
+from tests.test_layout import SHARED
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bare_python(tmp_path_factory.mktemp("bare"))
+
+
+def run(python: Path, code: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(python), "-c", code, *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
+
+
+def dumped(value: object) -> bytes:
+    """As Spark sends functions."""
+    from pyspark import serializers
+
+    spark: Any = serializers
+    return bytes(spark.CloudPickleSerializer().dumps(value))
+
+
+def test_the_zip_has_the_client_and_what_it_imports_of_the_server() -> None:
+    with zipfile.ZipFile(io.BytesIO(zipped())) as archive:
+        names = set(archive.namelist())
+        contents = {name: archive.read(name) for name in names}
+    client = {path.relative_to(ROOT).as_posix() for path in (ROOT / "spark_client").rglob("*.py")}
+    assert client <= names
+    server = {name.removesuffix(".py").replace("/", ".") for name in names - client}
+    assert "flight_server.protocol.errors" in server
+    assert {name.removesuffix(".__init__") for name in server} <= SHARED
+    assert all(contents[name] == (ROOT / name).read_bytes() for name in names)
+
+
+def test_the_zip_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+    cli.main(["zip", str(tmp_path / "a.zip")])
+    assert (tmp_path / "a.zip").read_bytes() == zipped()
+
+
+def test_every_module_of_the_client_can_be_imported_from_the_zip(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "client.zip").write_bytes(zipped())
+    code = """
+import importlib, sys, zipfile
+sys.path.insert(0, "client.zip")
+for name in zipfile.ZipFile("client.zip").namelist():
+    module = importlib.import_module(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    assert "client.zip" in module.__file__, module.__file__
+"""
+    done = run(python, code, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_function_travels_and_is_itself_again() -> None:
+    function = partial(map, str)
+    assert list(Portable(function)(iter([1]))) == ["1"]
+    loaded = pickle.loads(dumped(Portable(function)))
+    assert isinstance(loaded, partial)
+    assert list(loaded([1, 2])) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "what"),
+    [
+        ("spark_client", "call ship(spark) of the ShuffleClient before the pipeline, "),
+        ("pyarrow", "install it there, or let PYSPARK_PYTHON name an interpreter that has it"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_what_to_do(
+    python: Path, tmp_path: Path, missing: str, what: str
+) -> None:
+
+    (tmp_path / "task").write_bytes(dumped(Portable(own)))
+    code = f"""
+import pickle, sys
+if {missing!r} != "spark_client":
+    sys.path.insert(0, {str(ROOT)!r})
+    sys.modules[{missing!r}] = None
+pickle.load(open("task", "rb"))
+"""
+    done = run(python, code, tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: the Python of this executor ({python} on "), done.stderr
+    assert f"has no package '{missing}': {what}" in last
+
+
+def test_an_import_of_the_users_own_that_fails_stays_the_users_own(tmp_path: Path) -> None:
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'mine'", name="mine")
+
+    class Fails:
+        def __call__(self) -> None: ...
+
+        def __reduce__(self) -> tuple[object, ...]:
+            return load, ()
+
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'mine'$"):
+        pickle.loads(dumped(Portable(Fails())))

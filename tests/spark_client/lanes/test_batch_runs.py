@@ -1,0 +1,164 @@
+"""Bodies as runs of batches: what comes together, and that nothing depends on where chunks are cut."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.memory.pool import MemoryPool
+from spark_client.lanes.batch_runs import MAX_CHUNK_BYTES, RunReader
+from spark_client.lanes.http import Body
+from spark_client.lanes.lane import BatchRun
+from spark_client.merge.merge_queue import Meter
+from tests.support.http_source import END_OF_STREAM, chunk, messages
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def batch_of(rows: int, start: int = 0) -> pa.RecordBatch:
+    # -1 is ff in every byte, and a value of 0xffffffff is Arrow's end marker, bit by bit.
+    numbers = np.where(np.arange(rows) % 2, 0xFFFFFFFF, -1) if start < 0 else np.arange(start, start + rows)
+    return pa.record_batch([pa.array(numbers), pa.array([str(n) for n in range(rows)])], schema=SCHEMA)
+
+
+def reader_of(*chunks: bytes, last: bytes = LAST_CHUNK) -> RunReader:
+    file = io.BufferedReader(io.BytesIO(b"".join(map(chunk, chunks)) + last))
+    return RunReader(Body(file, {"transfer-encoding": "chunked"}))  # type: ignore[arg-type]
+
+
+def runs_of(reader: RunReader) -> list[BatchRun]:
+    runs = []
+    while (run := reader.read_run()) is not None:
+        runs.append(run)
+    reader._body.finish()
+    assert reader._body.ended
+    return runs
+
+
+def batches_of(reader: RunReader) -> list[pa.RecordBatch]:
+    return [batch for run in runs_of(reader) for batch in run.batches]
+
+
+def test_a_chunk_of_whole_messages_is_one_run_in_one_allocation() -> None:
+    batches = [batch_of(100, i) for i in range(10)]
+    schema, *frames = messages(batches, SCHEMA)
+    reader = reader_of(schema, b"".join(frames[:7]), b"".join(frames[7:]), END_OF_STREAM)
+    assert reader.schema == SCHEMA
+    runs = runs_of(reader)
+    assert [len(run.batches) for run in runs] == [7, 3]
+    assert [batch for run in runs for batch in run.batches] == batches
+    for run, size_bytes in zip(runs, (len(b"".join(frames[:7])), len(b"".join(frames[7:]))), strict=True):
+        assert run.shared_bytes == len(schema) + size_bytes
+        addresses = [b.address for batch in run.batches for c in batch.columns for b in c.buffers() if b]
+        assert max(addresses) - min(addresses) < run.shared_bytes
+        assert all(address % 8 == 0 for address in addresses)
+
+
+def test_a_run_weighs_what_it_keeps_alive() -> None:
+    schema, *frames = messages([batch_of(1)] * 50, SCHEMA)
+    (run,) = runs_of(reader_of(schema, b"".join(frames), END_OF_STREAM))
+    size_bytes, shared = Meter(MemoryPool(None), SCHEMA).weigh(run)
+    assert size_bytes == run.shared_bytes > 50 * 16
+    assert shared == ()
+
+
+def test_a_message_is_not_held_back_for_the_next_chunk() -> None:
+    schema, frame, _ = messages([batch_of(1000)] * 2, SCHEMA)
+    reader = reader_of(schema, frame, last=b"")
+    run = reader.read_run()
+    assert run is not None
+    assert run.batches == [batch_of(1000)]
+    with pytest.raises(ConnectionResetError):
+        reader.read_run()
+
+
+@given(
+    st.lists(st.integers(0, 300), min_size=1, max_size=12),
+    st.lists(st.integers(1, 6000), min_size=1, max_size=8),
+    st.booleans(),
+)
+def test_no_batch_depends_on_where_the_chunks_are_cut(rows: list[int], cuts: list[int], alone: bool) -> None:
+    batches = [batch_of(count, i - 3) for i, count in enumerate(rows)]
+    schema, *frames = messages(batches, SCHEMA)
+    body = (b"" if alone else schema) + b"".join(frames) + END_OF_STREAM
+    chunks, at, turn = [schema] if alone else [], 0, 0
+    while at < len(body):
+        chunks.append(body[at : at + cuts[turn % len(cuts)]])
+        at += cuts[turn % len(cuts)]
+        turn += 1
+    assert batches_of(reader_of(*chunks)) == batches
+
+
+@given(st.integers(0, 3000))
+def test_a_body_that_is_cut_anywhere_gives_whole_batches_and_then_an_error(cut_at: int) -> None:
+    batches = [batch_of(40, i) for i in range(4)]
+    schema, *frames = messages(batches, SCHEMA)
+    whole = chunk(b"".join(frames[:3])) + chunk(frames[3]) + chunk(END_OF_STREAM) + LAST_CHUNK
+    assert len(whole) > 3000
+    reader = reader_of(schema, last=whole[:cut_at])
+    got: list[pa.RecordBatch] = []
+
+    def read_on() -> None:
+        while (run := reader.read_run()) is not None:
+            got.extend(run.batches)
+        reader._body.finish()
+
+    with pytest.raises(ConnectionResetError):
+        read_on()
+    assert got == batches[: len(got)]
+
+
+def test_an_end_marker_among_the_messages_is_the_end() -> None:
+    schema, one, two = messages([batch_of(200), batch_of(200, 7)], SCHEMA)
+    reader = reader_of(schema, one + END_OF_STREAM + two)
+    assert reader.read_run() is not None
+    assert reader.read_run() is None
+    with pytest.raises(ConnectionResetError, match="goes on after"):
+        reader._body.finish()
+
+
+def test_garbage_behind_a_message_is_an_error_behind_its_batch() -> None:
+    schema, one = messages([batch_of(200)], SCHEMA)
+    reader = reader_of(schema, one + b"\xff\xff\xff\xff\x10\x00\x00\x00" + b"garbage!" * 2)
+    run = reader.read_run()
+    assert run is not None
+    assert run.batches == [batch_of(200)]
+    with pytest.raises((pa.ArrowException, OSError)):
+        reader.read_run()
+
+
+def test_dictionaries_large_chunks_and_wide_schemas_come_message_by_message() -> None:
+    words = pa.record_batch({"w": pa.array(["a", "b", "a"] * 100).dictionary_encode()})
+    other = pa.record_batch({"w": pa.array(["c", "b", "c"] * 100).dictionary_encode()})
+    wide = pa.record_batch({f"column {i}": pa.array([i]) for i in range(200)})
+    large = pa.record_batch({"n": np.arange(MAX_CHUNK_BYTES // 8)})
+    for batches in ([words, words, other], [wide, wide], [large, large]):
+        schema, *frames = messages(batches, batches[0].schema)
+        runs = runs_of(reader_of(schema, *frames, END_OF_STREAM))
+        assert [batch.to_pydict() for run in runs for batch in run.batches] == [
+            b.to_pydict() for b in batches
+        ]
+        assert all(run.shared_bytes == 0 for run in runs)
+
+
+def test_compressed_batches_without_rows_and_without_columns_come_through() -> None:
+    bare = pa.RecordBatch.from_struct_array(pa.array([{}] * 3, pa.struct([])))
+    schema, *frames = messages([bare] * 40, bare.schema)
+    got = batches_of(reader_of(schema, b"".join(frames), END_OF_STREAM))
+    assert [batch.num_rows for batch in got] == [3] * 40
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        for rows in (5000, 0, 5000):
+            writer.write_batch(batch_of(rows))
+    schema_bytes = SCHEMA.serialize().size
+    body = sink.getvalue()[:-8]
+    reader = reader_of(body[:schema_bytes], body[schema_bytes:], END_OF_STREAM)
+    (run,) = runs_of(reader)
+    assert run.batches == [batch_of(5000), batch_of(0), batch_of(5000)]
+    assert Meter(MemoryPool(None), SCHEMA).weigh(run)[0] > 2 * 5000 * 8

@@ -1,0 +1,282 @@
+"""A put on the bulk lane against servers whose every byte is known."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, OutOfBudget
+from spark_client.connection.transport import Server, Timeouts, Writing
+from spark_client.lanes.lane import BrokenStream
+from spark_client.lanes.partition_stream import StreamStalled
+from tests.support.put_source import (
+    LARGE,
+    NOWHERE,
+    QUICK,
+    SMALL,
+    UPGRADED,
+    PutSide,
+    PutSource,
+    committed,
+    opened,
+    said,
+    write_forever,
+)
+from tests.support.raw_flight import fields_of
+
+HASTY = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=0.2, why_seconds=0.5)
+REFUSED = said(b"E", AlreadyExists("there is one already").to_json().encode())
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
+    yield made
+    made.close()
+
+
+# What goes well.
+
+
+def test_a_put_asks_for_the_upgrade_and_sends_what_a_doput_would(server: Server) -> None:
+    got: list[bytes] = []
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        got.extend(side.messages())
+        side.send(committed(30) + said(b"K"))
+
+    with PutSource(serve) as source, opened(server, source) as stream:
+        for partition in (0, 7, 12):
+            stream.write(SMALL, partition)
+        assert stream.commit() == {"committed": True, "rows": 30}
+    (head,) = source.heads
+    request, *lines = head.decode().split("\r\n")
+    assert request == "POST /v1/put HTTP/1.1"
+    assert {"Connection: Upgrade", "Upgrade: flight-put", "Content-Length: 0"} <= set(lines)
+    assert "Authorization: Bearer secret" in lines
+    messages = [fields_of(message) for message in got]
+    assert [message.get(3) for message in messages] == [None, b"0", b"7", b"12", messages[-1][3]]
+    assert json.loads(messages[-1][3]) == {"commit": {"rows": 30, "frames": 3}}
+    assert 1 in messages[0]
+
+
+def test_answers_may_come_in_any_pieces(server: Server) -> None:
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.messages()
+        for byte in committed(0) + said(b"K"):
+            side.send(bytes([byte]))
+
+    with PutSource(serve) as source, opened(server, source) as stream:
+        assert stream.commit()["committed"] is True
+
+
+def test_answers_that_came_with_the_upgrade_are_not_lost(server: Server) -> None:
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED + REFUSED)
+        side.broken_off()
+
+    with PutSource(serve) as source, pytest.raises(AlreadyExists, match="there is one already"):
+        write_forever(opened(server, source))
+
+
+def test_small_batches_of_a_shuffle_go_together_and_others_at_once(server: Server) -> None:
+    arrived, wrote = threading.Semaphore(0), threading.Event()
+    pieces: list[bytes] = []
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.message()
+        side.message()
+        arrived.release()
+        assert wrote.wait(20)
+        side.sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            side.sock.recv(1)
+        side.sock.settimeout(20)
+        arrived.release()
+        pieces.extend(side.messages())
+        side.send(committed(70) + said(b"K"))
+
+    with PutSource(serve) as source, opened(server, source) as stream:
+        stream.write(SMALL)
+        assert arrived.acquire(timeout=20), "what anybody may see does not wait for more"
+        for partition in range(6):
+            stream.write(SMALL, partition)
+        wrote.set()
+        assert arrived.acquire(timeout=20), "what nobody sees before the seal does"
+        stream.commit()
+    assert len(pieces) == 7
+
+
+def test_what_happens_to_an_array_after_the_write_is_not_sent(server: Server) -> None:
+    got: list[bytes] = []
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        got.extend(side.messages())
+        side.send(committed(3 << 11) + said(b"K"))
+
+    numbers = np.zeros(1 << 11, np.int64)
+    with PutSource(serve) as source, opened(server, source) as stream:
+        for value in (1, 2, 3):
+            numbers[:] = value
+            stream.write(pa.record_batch({"n": numbers}), 0)
+        numbers[:] = 4
+        stream.commit()
+    bodies = [np.frombuffer(fields_of(message)[1000], np.int64) for message in got[1:-1]]
+    assert [set(body.tolist()) for body in bodies] == [{1}, {2}, {3}]
+
+
+def test_no_more_than_that_is_held_back(server: Server) -> None:
+    arrived = threading.Event()
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        for _ in range(3):
+            side.message()
+        arrived.set()
+        side.messages()
+        side.send(committed(3 << 13) + said(b"K"))
+
+    with PutSource(serve) as source, opened(server, source) as stream:
+        for partition in range(3):
+            stream.write(LARGE.slice(0, 1 << 13), partition)
+        assert arrived.wait(20)
+        stream.commit()
+
+
+# What the server says wins.
+
+
+def test_an_error_is_raised_while_the_server_takes_nothing(server: Server) -> None:
+    full, done = threading.Event(), threading.Event()
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        assert full.wait(20)
+        side.send(REFUSED)
+        assert done.wait(20), "and nothing is read meanwhile"
+
+    with PutSource(serve) as source:
+        stream = opened(server, source)
+        # More than the kernel's buffers take, so that one of the writes waits when the error comes.
+        timer = threading.Timer(0.3, full.set)
+        timer.start()
+        with pytest.raises(AlreadyExists, match="there is one already"):
+            write_forever(stream)
+        done.set()
+        timer.join()
+
+
+def test_an_error_before_a_reset_is_still_read(server: Server) -> None:
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.message()
+        side.exactly(100_000)  # and leave the rest unread
+        side.send(REFUSED)
+
+    with PutSource(serve) as source, pytest.raises(AlreadyExists, match="there is one already"):
+        write_forever(opened(server, source))
+
+
+def test_an_error_in_the_place_of_the_answer_to_a_commit_is_raised(server: Server) -> None:
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.messages()
+        side.send(said(b"E", OutOfBudget("no room", limit_bytes=7).to_json().encode()))
+
+    with PutSource(serve) as source, pytest.raises(OutOfBudget, match="no room") as caught:
+        opened(server, source).commit()
+    assert caught.value.detail == {"limit_bytes": 7}
+
+
+# What the connection does.
+
+UNEXPECTED: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "closed the connection|reset"),
+    "half an answer": (committed(0)[:-3], "closed the connection|reset"),
+    "an answer and no end": (committed(0), "closed the connection|reset"),
+    "an unknown answer": (said(b"Z"), "is not an answer to a put"),
+    "garbage": (b"HTTP/1.1 500 Oops\r\n\r\n", "is not an answer to a put"),
+    "an answer of 4 GB": (b"R\xff\xff\xff\xff", "is not an answer to a put"),
+    "an error that is none": (said(b"E", b"oops"), "is not an error of the server"),
+}
+
+
+@pytest.mark.parametrize("case", UNEXPECTED)
+def test_a_commit_that_is_not_accepted_has_failed(server: Server, case: str) -> None:
+    data, words = UNEXPECTED[case]
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.messages()
+        side.send(data)
+
+    with PutSource(serve) as source, pytest.raises(BrokenStream, match=words):
+        opened(server, source).commit()
+
+
+def test_an_end_that_comes_too_early_is_none(server: Server) -> None:
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED + said(b"K"))
+        side.broken_off()
+
+    with PutSource(serve) as source, pytest.raises(BrokenStream, match="before all of it was sent"):
+        write_forever(opened(server, source))
+
+
+def test_an_end_without_the_answer_to_the_commit_is_no_commit(server: Server) -> None:
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.messages()
+        side.send(said(b"K"))
+
+    with PutSource(serve) as source, pytest.raises(FlightShuffleError, match="did not confirm the commit"):
+        opened(server, source).commit()
+
+
+def test_a_connection_that_breaks_is_an_error_that_says_where(server: Server) -> None:
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.exactly(100_000)
+
+    with PutSource(serve) as source, pytest.raises(BrokenStream, match=f"'d' broke off.*{source.port}"):
+        write_forever(opened(server, source))
+
+
+def test_a_server_that_takes_nothing_is_an_error_with_its_reasons() -> None:
+    server = Server(NOWHERE, timeouts=HASTY, writing=Writing("bulk"))
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.sock.settimeout(20)
+        assert gone.wait(20)
+
+    gone = threading.Event()
+    with PutSource(serve) as source:
+        with pytest.raises(
+            StreamStalled, match=r"no further for 0\.2 s.*the server says it waits for: nothing"
+        ):
+            write_forever(opened(server, source))
+        gone.set()
+    server.close()
+
+
+def test_a_server_that_does_not_answer_a_commit_is_an_error_with_its_reasons() -> None:
+    server = Server(NOWHERE, timeouts=HASTY, writing=Writing("bulk"))
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.messages()
+        side.broken_off()
+
+    with PutSource(serve) as source, pytest.raises(StreamStalled, match=r"no further for 0\.2 s"):
+        opened(server, source).commit()
+    server.close()

@@ -1,0 +1,393 @@
+"""The bulk lane against servers whose every byte is known, and how addresses are chosen."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol.errors import (
+    Forbidden,
+    InvalidRequest,
+    PartitionFailed,
+    ProducerFailed,
+    StaleTicket,
+)
+from flight_server.protocol.requests import Ticket
+from spark_client.connection.transport import Server, Timeouts, Unreachable
+from spark_client.lanes.addresses import Address, addresses
+from spark_client.lanes.bulk_get import BulkReader, target_of
+from spark_client.lanes.http import Connection, HttpPool
+from spark_client.lanes.lane import BrokenStream, Closed
+from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.merge.merged import merge
+from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
+
+QUICK = Timeouts(
+    connect_seconds=20,
+    first_message_seconds=20,
+    stall_seconds=20,
+    backoff_seconds=0.001,
+    backoff_limit_seconds=0.01,
+    tries=3,
+    close_seconds=30,
+)
+SCHEMA = pa.schema([("n", pa.int64())])
+BATCHES = [pa.record_batch({"n": pa.array(np.arange(i * 100, (i + 1) * 100))}) for i in range(5)]
+ROWS = list(range(500))
+WORDS = pa.list_(pa.string())
+NOWHERE = "grpc://127.0.0.1:1"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server(NOWHERE, timeouts=QUICK, token="secret")
+    yield made
+    made.close()
+
+
+def stream_of(
+    server: Server, source: HttpSource, start: int = 0, generation: str | None = None
+) -> PartitionStream:
+    return PartitionStream(server, Ticket("d", 0, generation, start), locations=[source.url], lane="bulk")
+
+
+def read_all(stream: PartitionStream) -> list[int]:
+    numbers: list[int] = []
+    try:
+        while (batch := stream.read()) is not None:
+            numbers += batch["n"].to_pylist()
+    finally:
+        stream.close()
+    return numbers
+
+
+def pieces(batches: list[pa.RecordBatch] = BATCHES, start: int = 0) -> list[bytes]:
+    """A good answer, in one list: head, schema, batches, end marker, last chunk."""
+    return list(well(batches, batches[0].schema)(f"/?from={start}", {}))
+
+
+def test_a_whole_partition_is_read_from_an_aligned_buffer(server: Server) -> None:
+    with HttpSource(well(BATCHES, SCHEMA)) as source:
+        stream = stream_of(server, source)
+        assert stream.open() == SCHEMA
+        assert stream.generation == "g1"
+        first = stream.read()
+        assert first == BATCHES[0]
+        assert first["n"].buffers()[1].address % 8 == 0
+        assert read_all(stream) == ROWS[100:]
+        target, headers = source.requests[0]
+        assert target.startswith("/v1/datasets/d/partitions/0?reader=")
+        assert headers["authorization"] == "Bearer secret"
+        assert headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 100_000])
+def test_chunks_may_fall_anywhere(server: Server, size: int) -> None:
+    body = b"".join([*messages(BATCHES, SCHEMA), END_OF_STREAM])
+    cut = [chunk(body[i : i + size]) for i in range(0, len(body), size)]
+    with HttpSource(lambda *_: [HEAD + b"".join(cut) + last_chunk(500, 5)]) as source:
+        assert read_all(stream_of(server, source)) == ROWS
+
+
+def test_a_body_of_announced_length_with_its_totals_in_the_headers_is_read(server: Server) -> None:
+    body = b"".join([*messages(BATCHES, SCHEMA), END_OF_STREAM])
+    totals = b"X-Flight-Shuffle-Rows: 500\r\nX-Flight-Shuffle-Frames: 5\r\n"
+    head = HEAD.replace(b"Transfer-Encoding: chunked\r\n", b"Content-Length: %d\r\n%s" % (len(body), totals))
+    with HttpSource(lambda *_: [head, body]) as source:
+        assert read_all(stream_of(server, source)) == ROWS
+
+
+def test_dictionaries_nested_types_and_empty_batches_come_through(server: Server) -> None:
+    def make(words: list[str | None]) -> pa.RecordBatch:
+        lists = [[word, "x"] if word else None for word in words]
+        return pa.record_batch(
+            {
+                "w": pa.array(words, pa.string()).dictionary_encode(),
+                "l": pa.array(lists, pa.list_(pa.string())),
+            }
+        )
+
+    batches = [make(["a", "b", None]), make([]), make(["c", "a"])]
+    with (
+        HttpSource(well(batches, batches[0].schema)) as source,
+        merge([stream_of(server, source)], timeouts=QUICK) as merged,
+    ):
+        assert [batch.to_pylist() for batch in merged] == [batch.to_pylist() for batch in batches]
+
+
+def test_a_partition_without_frames_is_read(server: Server) -> None:
+    with HttpSource(well([], SCHEMA)) as source:
+        assert read_all(stream_of(server, source)) == []
+
+
+def test_a_body_that_is_cut_at_any_byte_is_resumed_without_a_row_lost_or_twice(server: Server) -> None:
+    whole = b"".join(pieces())
+    for cut_at in range(0, len(whole), 23):
+        answers = itertools.chain([[whole[:cut_at]]], itertools.repeat(None))
+        good = well(BATCHES, SCHEMA)
+
+        def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+            first = next(answers)  # noqa: B023 (used within this round)
+            source.closes = first is not None
+            return first if first is not None else good(target, headers)  # noqa: B023
+
+        with HttpSource(answer) as source:
+            assert read_all(stream_of(server, source)) == ROWS, f"cut at byte {cut_at} of {len(whole)}"
+
+
+@pytest.mark.parametrize(
+    ("what", "tail"),
+    [
+        ("without the end marker", [last_chunk(500, 5)]),
+        ("without the last chunk", [chunk(END_OF_STREAM)]),
+        ("without totals", [chunk(END_OF_STREAM), b"0\r\n\r\n"]),
+        ("with more after the end marker", [chunk(END_OF_STREAM), chunk(b"more"), last_chunk(500, 5)]),
+        ("with a chunk that lies about its size", [b"4\r\n" + END_OF_STREAM + b"\r\n"]),
+        ("with a size that is no number", [b"xyz\r\n"]),
+        ("with fewer frames than counted", [chunk(END_OF_STREAM), last_chunk(600, 6)]),
+    ],
+)
+def test_an_end_that_is_not_the_end_is_never_taken_for_it(
+    server: Server, what: str, tail: list[bytes]
+) -> None:
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        start = int(target.partition("from=")[2] or 0)
+        return [*pieces(start=start)[:-2], *tail]
+
+    with HttpSource(answer, closes=True) as source:
+        with pytest.raises(BrokenStream, match="could not be read beyond frame 5"):
+            read_all(stream_of(server, source))
+        assert len(source.requests) == QUICK.tries + 1, what
+
+
+def test_totals_that_contradict_what_was_read_are_an_error(server: Server) -> None:
+    with (
+        HttpSource(lambda *_: [*pieces()[:-1], last_chunk(499, 5)]) as source,
+        pytest.raises(PartitionFailed, match="500 rows"),
+    ):
+        read_all(stream_of(server, source))
+
+
+def test_a_server_that_begins_at_another_frame_is_found_out(server: Server) -> None:
+    with HttpSource(lambda *_: pieces()) as source, pytest.raises(PartitionFailed):
+        read_all(stream_of(server, source, start=2))
+
+
+def test_reading_may_begin_at_a_later_frame(server: Server) -> None:
+    with HttpSource(well(BATCHES, SCHEMA)) as source:
+        assert read_all(stream_of(server, source, start=3, generation="g1")) == ROWS[300:]
+        assert source.requests[0][0].startswith("/v1/datasets/d/partitions/0?generation=g1&from=3&reader=")
+
+
+def test_another_generation_is_never_read_on(server: Server) -> None:
+    first = iter([[b"".join(pieces()[:3])]])
+    second = well(BATCHES, SCHEMA, "g2")
+
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        broken = next(first, None)
+        source.closes = broken is not None
+        return broken if broken is not None else second(target, headers)
+
+    with (
+        HttpSource(answer) as source,
+        pytest.raises(StaleTicket, match="replaced or dropped after 1 of its frames"),
+    ):
+        read_all(stream_of(server, source))
+
+
+def json_error(status: int, **body: object) -> list[bytes]:
+    data = json.dumps(body).encode()
+    return [b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(data), data)]
+
+
+def test_the_servers_own_error_is_raised_with_its_sentence_and_detail(server: Server) -> None:
+    refusal = json_error(500, error="producer_failed", message="task 3 died", retryable=False, producer=3)
+    with HttpSource(lambda *_: refusal) as source:
+        with pytest.raises(ProducerFailed, match="task 3 died") as raised:
+            read_all(stream_of(server, source))
+        assert raised.value.detail == {"producer": 3}
+        assert len(source.requests) == 1
+
+
+def test_a_temporary_error_is_tried_again(server: Server) -> None:
+    answers = iter([json_error(503, error="out_of_budget", message="full", retryable=True)])
+    good = well(BATCHES, SCHEMA)
+    with HttpSource(lambda target, headers: next(answers, None) or good(target, headers)) as source:
+        assert read_all(stream_of(server, source)) == ROWS
+
+
+def test_a_refusal_without_our_json_is_told_by_its_status(server: Server) -> None:
+    with (
+        HttpSource(lambda *_: [b"HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno"]) as source,
+        pytest.raises(Forbidden, match="status 403"),
+    ):
+        read_all(stream_of(server, source))
+
+
+def test_connections_are_used_again_and_stale_ones_replaced(server: Server) -> None:
+    with HttpSource(well(BATCHES, SCHEMA)) as source:
+        for _ in range(3):
+            assert read_all(stream_of(server, source)) == ROWS
+        assert source.connections == 1
+        source._sockets[0].shutdown(2)
+        assert read_all(stream_of(server, source)) == ROWS
+        assert source.connections == 2
+
+
+def test_cancelling_ends_a_read_that_waits(server: Server) -> None:
+    stuck = threading.Event()
+
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        yield from pieces()[:3]
+        stuck.wait(20)
+
+    with HttpSource(answer, closes=True) as source:
+        stream = stream_of(server, source)
+        stream.open()
+        assert stream.read() == BATCHES[0]
+        timer = threading.Timer(0.05, stream.cancel)
+        timer.start()
+        with pytest.raises(Closed):
+            stream.read()
+        timer.join()
+        stream.close()
+        stuck.set()
+
+
+def test_a_cancelled_read_says_so_though_its_broken_stream_could_not_be_resumed(server: Server) -> None:
+    """Without a generation a stream that breaks off is not resumed."""
+    stuck = threading.Event()
+
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        head, *rest = pieces()[:3]
+        yield head.replace(b"-Generation", b"-Other")
+        yield from rest
+        stuck.wait(20)
+
+    with HttpSource(answer, closes=True) as source:
+        stream = stream_of(server, source)
+        assert stream.read() == BATCHES[0]
+        assert stream.generation is None
+        timer = threading.Timer(0.05, stream.cancel)
+        timer.start()
+        with pytest.raises(Closed):
+            stream.read()
+        timer.join()
+        stream.close()
+        stuck.set()
+
+
+def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(server: Server) -> None:
+    asked, stuck = threading.Event(), threading.Event()
+
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        asked.set()
+        stuck.wait(20)
+        yield from ()
+
+    def cancel(stream: PartitionStream) -> None:
+        asked.wait(20)
+        stream.cancel()
+
+    with HttpSource(answer, closes=True) as source:
+        stream = PartitionStream(
+            server, Ticket("d", 0, None, 0), locations=[source.url, NOWHERE], lane="auto"
+        )
+        pool = stream._pool(stream.address)
+        canceller = threading.Thread(target=cancel, args=(stream,))
+        canceller.start()
+        with pytest.raises(Closed):
+            stream.open()
+        canceller.join()
+        stuck.set()
+        assert not pool.is_left_alone
+
+
+def test_a_cancel_that_meets_the_replacement_of_a_stale_connection_ends_the_read(server: Server) -> None:
+    cancels: list[Callable[[], None]] = []
+
+    class Pool(HttpPool):
+        def new(self) -> Connection:
+            for cancel in cancels:
+                cancel()
+            return super().new()
+
+    with HttpSource(well(BATCHES, SCHEMA)) as source:
+        pool = Pool(source.url, server)
+        first, second = (
+            BulkReader(pool, source.url, server, Ticket("d", 0, "g1"), beyond=True) for _ in range(2)
+        )
+        first.open()
+        while first.read_run() is not None:
+            pass
+        first.close()
+        source._sockets[0].shutdown(2)
+        cancels.append(second.cancel)
+        try:
+            with pytest.raises(Unreachable, match="cancelled"):
+                second.open()
+        finally:
+            second.close()
+            pool.close()
+        assert source.connections == 1
+
+
+def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck(server: Server) -> None:
+    stuck = threading.Event()
+    good = well(BATCHES, SCHEMA)
+
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        if "/stuck/" in target:
+            yield from pieces()[:2]
+            stuck.wait(20)
+            yield from pieces()[2:]
+        else:
+            yield from good(target, headers)
+
+    with HttpSource(answer) as source:
+        held = [
+            PartitionStream(server, Ticket("stuck", i), locations=[source.url], lane="bulk")
+            for i in range(32)
+        ]
+        for stream in held:
+            stream.open()
+        assert read_all(stream_of(server, source)) == ROWS
+        stuck.set()
+        for stream in held:
+            assert read_all(stream) == ROWS
+
+
+# Addresses.
+
+
+def test_addresses_are_the_endpoints_with_the_bulk_lane_first() -> None:
+    server = Server("grpc://asked:1")
+    given = [
+        "arrow-flight-reuse-connection://?",
+        "grpc://other:2",
+        "http://bulk:3",
+        "grpc://asked:1",
+        "ucx://x:4",
+    ]
+    grpc = [Address("grpc", "grpc://asked:1"), Address("grpc", "grpc://other:2")]
+    bulk = [Address("bulk", "http://bulk:3")]
+    assert addresses(server, given, "auto") == bulk + grpc
+    assert addresses(server, given, "grpc") == grpc
+    assert addresses(server, given, "bulk") == bulk
+    assert addresses(server, [], "auto") == [Address("grpc", "grpc://asked:1")]
+    with pytest.raises(InvalidRequest, match="no bulk lane"):
+        addresses(server, [], "bulk")
+    with pytest.raises(ValueError, match="'auto', 'grpc' or 'bulk'"):
+        addresses(server, [], "fast")  # type: ignore[arg-type]
+
+
+def test_a_location_with_a_path_keeps_it_and_its_query() -> None:
+    ticket = Ticket("a/b", 3, "g", 7)
+    assert target_of("http://h:1", ticket) == "/v1/datasets/a/b/partitions/3?generation=g&from=7"
+    assert target_of("http://h:1/x/y?generation=old&z=1", ticket) == "/x/y?generation=g&z=1&from=7"

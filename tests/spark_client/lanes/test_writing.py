@@ -1,0 +1,263 @@
+"""Which lane a put takes, and that nothing of it was sent when it takes another one."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol.errors import Draining, Forbidden, InvalidRequest, NotFound, Unauthenticated
+from flight_server.protocol.requests import PutCommand
+from spark_client.connection.transport import Server, Timeouts, Unreachable, Writing
+from spark_client.lanes import writing
+from spark_client.lanes.bulk_put import BulkWriter
+from spark_client.lanes.grpc_put import GrpcWriter
+from spark_client.lanes.http import NoBulkLane
+from spark_client.lanes.put_stream import PutStream
+from tests.support.put_source import UPGRADED, PutSide, PutSource
+from tests.support.server_process import ServerProcess
+
+QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20)
+BATCH = pa.record_batch({"n": [1, 2, 3]})
+NOWHERE = "grpc://127.0.0.1:1"
+Lane = Literal["auto", "grpc", "bulk"]
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0) as found:
+        yield found
+
+
+@pytest.fixture
+def connect(process: ServerProcess) -> Iterator[Callable[..., Server]]:
+    made: list[Server] = []
+
+    def new(lane: Lane, timeouts: Timeouts = QUICK) -> Server:
+        made.append(Server(process.location, timeouts=timeouts, writing=Writing(lane)))
+        return made[-1]
+
+    yield new
+    for server in made:
+        server.close()
+
+
+def lane_of(stream: PutStream) -> str:
+    assert isinstance(stream._writing, BulkWriter | GrpcWriter)
+    return "bulk" if isinstance(stream._writing, BulkWriter) else "grpc"
+
+
+def put(server: Server, places: list[str] | None = None) -> str:
+    """Put a dataset, read back how many rows it has, and drop it; the lane that was taken."""
+    command = PutCommand("d", producer=0, attempt="1")
+    with PutStream(server, command, BATCH.schema, places) as stream:
+        stream.write(BATCH)
+        stream.commit()
+    try:
+        assert server.flight_info("d").total_records == 3
+    finally:
+        server.action("drop", {"dataset": "d"})
+    return lane_of(stream)
+
+
+@pytest.mark.parametrize(("lane", "taken"), [("auto", "bulk"), ("bulk", "bulk"), ("grpc", "grpc")])
+def test_the_bulk_lane_is_taken_unless_grpc_is_asked_for(
+    connect: Callable[[Lane], Server], lane: Lane, taken: str
+) -> None:
+    server = connect(lane)
+    assert [put(server), put(server)] == [taken, taken]
+
+
+def test_an_unknown_lane_is_refused(connect: Callable[[Lane], Server]) -> None:
+    with pytest.raises(ValueError, match="lane is 'auto', 'grpc' or 'bulk', not 'fast'"):
+        put(connect("fast"))  # type: ignore[arg-type]
+
+
+def test_a_server_without_the_lane_gets_its_puts_by_grpc(
+    flight_server_process: Callable[..., ServerProcess],
+) -> None:
+    location = flight_server_process(http_port=-1).location
+    server, strict = Server(location), Server(location, writing=Writing("bulk"))
+    assert put(server) == "grpc"
+    with pytest.raises(InvalidRequest, match="names no place for puts on the bulk lane: use lane='auto'"):
+        put(strict)
+    server.close()
+    strict.close()
+
+
+def test_a_server_from_before_the_lane_is_asked_once_in_a_while(
+    connect: Callable[[Lane], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, asked = connect("auto"), []
+    action = server.action
+
+    def old(name: str, *arguments: Any) -> dict[str, Any]:
+        if name == "locations":
+            asked.append(name)
+            raise NotFound("there is no action 'locations'")
+        return action(name, *arguments)
+
+    monkeypatch.setattr(server, "action", old)
+    assert [put(server), put(server), put(server)] == ["grpc"] * 3
+    assert len(asked) == 1
+    monkeypatch.setattr(server, "action", action)
+    writing._known(server).until_seconds = 0.0
+    assert put(server) == "bulk"
+
+
+ANSWERS: dict[str, bytes] = {
+    "an older server of ours": b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s",
+    "an older server that knows GET only": b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: %d\r\n\r\n%s",
+    "a server that was not passed the upgrade": b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s",
+    "a server that wants another upgrade": b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: %d\r\n\r\n%s",
+}
+OTHERS: dict[str, bytes] = {
+    "a website": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhome",
+    "a proxy without its server": b"HTTP/1.1 502 Bad Gateway\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "another upgrade": UPGRADED.replace(b"flight-put", b"websocket"),
+    "an old protocol": b"HTTP/1.0 503 No\r\n\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "half an answer": UPGRADED[:-3],
+    "nobody": b"",
+}
+
+
+@pytest.mark.parametrize("case", [*ANSWERS, *OTHERS])
+def test_a_place_where_nobody_speaks_the_lane_sends_the_put_to_grpc_and_is_left_alone(
+    connect: Callable[[Lane], Server], case: str
+) -> None:
+    words = InvalidRequest("only GET and HEAD are served here").to_json().encode()
+    reply = ANSWERS[case] % (len(words), words) if case in ANSWERS else OTHERS[case]
+    rest: list[bytes] = []
+
+    def serve(side: PutSide) -> None:
+        side.send(reply)
+        # The client may be gone by then, which is as good.
+        with contextlib.suppress(OSError):
+            side.sock.shutdown(socket.SHUT_WR)
+            rest.append(side.sock.recv(100))
+
+    with PutSource(serve) as source:
+        server = connect("auto")
+        assert [put(server, [source.place]) for _ in range(3)] == ["grpc"] * 3
+        assert len(source.heads) == 1
+        with pytest.raises((NoBulkLane, Unreachable)):
+            put(connect("bulk"), [source.place])
+    assert b"".join(rest) == b"", "nothing of the put was sent"
+
+
+def test_a_place_that_does_not_answer_sends_the_put_to_grpc(connect: Callable[..., Server]) -> None:
+    impatient = replace(QUICK, first_message_seconds=0.5)
+    with PutSource(PutSide.broken_off) as source:
+        assert put(connect("auto", impatient), [source.place]) == "grpc"
+
+
+def test_a_place_that_refuses_connections_sends_the_put_to_the_next_or_to_grpc(
+    connect: Callable[[Lane], Server], process: ServerProcess
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/put"
+    assert put(connect("auto"), [closed]) == "grpc"
+    with pytest.raises(Unreachable, match="refused"):
+        put(connect("bulk"), [closed])
+    assert put(connect("bulk"), [closed, f"{process.http}/v1/put"]) == "bulk"
+
+
+def test_a_server_that_has_moved_is_asked_again(
+    connect: Callable[[Lane], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        moved = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/put"
+    server = connect("auto")
+    writing._known(server).places = (moved,)
+    assert put(server) == "grpc"
+    assert put(server) == "bulk"
+
+
+@pytest.mark.parametrize(
+    ("head", "error", "raised"),
+    [
+        (b"401 Unauthorized", Unauthenticated("who is it?"), Unauthenticated),
+        (b"403 Forbidden", Forbidden("not you"), Forbidden),
+        (b"503 Service Unavailable", Draining("going down"), Draining),
+        (b"401 Unauthorized", None, Unauthenticated),
+        (b"403 Forbidden", None, Forbidden),
+    ],
+)
+def test_what_the_server_itself_refuses_is_its_error_and_no_other_lane_is_tried(
+    connect: Callable[[Lane], Server], head: bytes, error: Exception | None, raised: type[Exception]
+) -> None:
+    body = b"go away" if error is None else error.to_json().encode()  # type: ignore[attr-defined]
+
+    def serve(side: PutSide) -> None:
+        side.send(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
+
+    with PutSource(serve) as source:
+        server = connect("auto")
+        for _ in range(2):
+            with pytest.raises(raised):
+                put(server, [source.place])
+        assert len(source.heads) == 2
+
+
+def test_a_put_that_has_begun_is_never_tried_on_the_other_lane(connect: Callable[[Lane], Server]) -> None:
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        side.messages()
+
+    with PutSource(serve) as source:
+        server = connect("auto")
+        for _ in range(2):
+            with pytest.raises(Exception, match="broke off"):
+                put(server, [source.place])
+        assert len(source.heads) == 2
+        with pytest.raises(NotFound):
+            server.flight_info("d")
+
+
+def test_a_task_that_knows_the_place_needs_no_grpc(process: ServerProcess) -> None:
+    blind = Server(NOWHERE, timeouts=QUICK)
+    with PutStream(
+        blind, PutCommand("d", producer=0, attempt="1"), BATCH.schema, [f"{process.http}/v1/put"]
+    ) as s:
+        s.write(BATCH)
+        assert s.commit()["rows"] == 3
+    blind.close()
+    with_grpc = Server(process.location)
+    with_grpc.action("drop", {"dataset": "d"})
+    with_grpc.close()
+
+
+def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_knows(
+    connect: Callable[[Lane], Server], process: ServerProcess
+) -> None:
+    server = connect("auto")
+    (place,) = writing.places_of(server)
+    gc.collect()  # what others have left is not the child's to destroy
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)  # a child that hangs must not stay
+        try:
+            with PutStream(server, PutCommand("d", producer=0, attempt="1"), BATCH.schema, [place]) as stream:
+                stream.write(BATCH)
+                os._exit(7 if stream.commit()["rows"] == 3 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert server.flight_info("d").total_records == 3
+    server.action("drop", {"dataset": "d"})
+
+
+def test_the_lane_goes_with_the_server_into_tasks() -> None:
+    server = Server(NOWHERE, writing=Writing("grpc"))
+    travelled: Server = pickle.loads(pickle.dumps(server))
+    assert travelled.writing == travelled.at("grpc://127.0.0.1:2").writing == Writing("grpc")

@@ -1,0 +1,162 @@
+"""Groups are Spark's: nulls, NaNs and signed zeros agree; order is that of arrival."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.protocol.errors import InvalidRequest
+from spark_client.arrow.sizes import own_bytes
+from spark_client.placement.grouping import PlacedKeys, check_groupable, groups
+from spark_client.placement.hashing import partition_ids
+
+OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
+
+
+def split(table: pa.Table, *keys: str, window_bytes: int = 1 << 20) -> list[tuple[Any, list[int]]]:
+    return [
+        (tuple(key.as_py() for key in found), rows.column("row").to_pylist())
+        for found, rows in groups(table.to_batches(), table.schema, keys, window_bytes)
+    ]
+
+
+def test_groups_come_in_order_of_first_appearance_with_their_rows_in_order() -> None:
+    table = pa.table({"k": ["b", "a", "b", "c", "a"], "row": range(5)})
+    assert split(table, "k") == [(("b",), [0, 2]), (("a",), [1, 4]), (("c",), [3])]
+
+
+def test_nulls_are_one_group() -> None:
+    table = pa.table({"k": pa.array([None, 1, None], pa.int64()), "row": range(3)})
+    assert split(table, "k") == [((None,), [0, 2]), ((1,), [1])]
+
+
+def test_all_nans_are_one_group_and_so_are_the_zeros() -> None:
+    table = pa.table({"k": [float("nan"), 0.0, OTHER_NAN, -0.0], "row": range(4)})
+    assert [rows for _, rows in split(table, "k")] == [[0, 2], [1, 3]]
+
+
+def test_a_null_struct_differs_from_a_struct_of_nulls() -> None:
+    type_ = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    keys = pa.array([None, {"x": None, "y": None}, {"x": 1, "y": "a"}, None, {"x": 1, "y": "a"}], type_)
+    assert [rows for _, rows in split(pa.table({"k": keys, "row": range(5)}), "k")] == [[0, 3], [1], [2, 4]]
+
+
+def test_no_rows_make_no_groups() -> None:
+    assert split(pa.table({"k": pa.array([], pa.int64()), "row": pa.array([], pa.int64())}), "k") == []
+
+
+@pytest.mark.parametrize("type_", [pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64())])
+def test_lists_and_maps_are_refused_at_any_depth(type_: Any) -> None:
+    for nested in (type_, pa.struct([("inner", type_)])):
+        with pytest.raises(InvalidRequest, match="cannot group by 'k'"):
+            check_groupable(pa.schema([("k", nested)]), ["k"], "stage 1")
+    check_groupable(pa.schema([("k", pa.struct([("x", pa.int64())]))]), ["k"], "stage 1")
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.one_of(st.none(), st.integers(-2, 2)), st.sampled_from(["", "a", "b", None])),
+            max_size=12,
+        ),
+        max_size=6,
+    ),
+    st.sampled_from([1, 64, 1 << 20]),
+)
+def test_groups_equal_a_dictionary_of_lists_for_any_chunks_and_windows(
+    chunks: list[list[tuple[int | None, str | None]]], window_bytes: int
+) -> None:
+    schema = pa.schema([("a", pa.int16()), ("b", pa.string()), ("row", pa.int64())])
+    expected: dict[tuple[int | None, str | None], list[int]] = {}
+    batches, row = [], 0
+    for chunk in chunks:
+        for key in chunk:
+            expected.setdefault(key, []).append(row)
+            row += 1
+        columns = [[key[0] for key in chunk], [key[1] for key in chunk], list(range(row - len(chunk), row))]
+        batches.append(
+            pa.RecordBatch.from_arrays(
+                [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+                schema=schema,
+            )
+        )
+    table = pa.Table.from_batches(batches, schema)
+    assert split(table, "a", "b", window_bytes=window_bytes) == list(expected.items())
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.text("ab", max_size=9)), max_size=9), max_size=6))
+def test_a_large_group_comes_in_chunks_of_at_most_a_window(rows: list[list[tuple[int, str]]]) -> None:
+    """So text never has to be put together beyond the 2 GiB that 32-bit offsets can count."""
+    window_bytes = 40
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string())])
+    batches = [
+        pa.record_batch(
+            [pa.array([row[n] for row in some], schema.field(n).type) for n in (0, 1)], schema=schema
+        )
+        for some in rows
+    ]
+    for (key,), group in groups(batches, schema, ["k"], window_bytes):
+        group.validate(full=True)
+        assert group.to_pylist() == [
+            {"k": row[0], "s": row[1]} for some in rows for row in some if row[0] == key.as_py()
+        ]
+        for chunk in group.to_batches():
+            # One more offset than rows.
+            assert chunk.num_rows == 1 or own_bytes(chunk) <= window_bytes + 4
+
+
+def test_small_batches_are_put_together_and_large_ones_left_in_one_piece() -> None:
+    """A hundred thousand frames of one row must not be a hundred thousand pieces to look through."""
+    batch = pa.record_batch({"k": pa.array([1]), "s": pa.array(["x" * 100])})
+    ((_, group),) = groups([batch] * 1000, batch.schema, ["k"])
+    assert group.column("s").num_chunks == 1
+    assert group.num_rows == 1000
+
+
+KEYS = pa.schema([("k", pa.int64())])
+PLACED = PlacedKeys("exchange(7, 'k')", KEYS, 7)
+
+
+def keys_of(partition: int) -> pa.RecordBatch:
+    numbers = pa.record_batch([pa.array(range(100))], schema=KEYS)
+    return numbers.filter(pa.array(partition_ids(numbers, ["k"], 7) == partition))
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.int64(), pa.int32(), pa.string(), pa.float64(), pa.decimal128(30, 2)], ids=str
+)
+def test_keys_of_any_type_are_checked_as_what_was_placed(type_: Any) -> None:
+    for partition in range(7):
+        keys = keys_of(partition).set_column(0, "K", keys_of(partition).column(0).cast(type_))
+        PLACED.check(keys, partition, "stage 2")
+        with pytest.raises(InvalidRequest) as caught:
+            PLACED.check(keys, (partition + 1) % 7, "stage 2")
+        assert caught.value.message.startswith(
+            f"stage 2: {len(keys)} of {len(keys)} groups may be in parts: 'K' = "
+        )
+        assert f"exchange(7, 'k') places it in partition {partition}; " in caught.value.message
+        assert caught.value.message.endswith("exchange again after that stage: .exchange(7, 'K')")
+
+
+@pytest.mark.parametrize("values", [["one"], [1.5]])
+def test_a_key_that_cannot_be_what_was_placed_is_refused(values: list[Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"exchange\(7, 'k'\) has placed rows by int64"):
+        PLACED.check(pa.record_batch({"k": pa.array(values)}), 0, "stage 2")
+
+
+def test_values_that_agree_belong_to_one_partition() -> None:
+    """Otherwise GROUP BY's zeros and NaNs would be in two groups, or be refused."""
+    schema = pa.schema([("k", pa.float64()), ("s", pa.struct([("x", pa.float32())]))])
+    zeros, nans = [0.0, -0.0], [float("nan"), OTHER_NAN]
+    for some in (zeros, nans):
+        batch = pa.record_batch(
+            [pa.array(some), pa.array([{"x": x} for x in some], schema.field(1).type)], schema=schema
+        )
+        for keys in (["k"], ["s"], ["k", "s"]):
+            assert len(set(partition_ids(batch, keys, 1000).tolist())) == 1
+            assert len(list(groups([batch], schema, keys))) == 1

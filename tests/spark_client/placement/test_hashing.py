@@ -1,0 +1,245 @@
+"""Placement against a scalar reference of Spark's definition; `test_placement_in_spark` has Spark itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_client.placement import murmur3
+from spark_client.placement.hashing import (
+    SLICE_ROWS,
+    find_keys,
+    partition_ids,
+    round_robin_ids,
+    round_robin_start,
+)
+from tests.support.spark_hash import COLUMNS, reference_ids
+
+# --- Against the reference --------------------------------------------------------------------------------
+
+
+def scalar_values(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    if pa.types.is_boolean(kind):
+        return st.booleans()
+    if pa.types.is_integer(kind):
+        top = 1 << (kind.bit_width - 1)
+        return st.integers(-top, top - 1)
+    if pa.types.is_floating(kind):
+        return st.floats(width=kind.bit_width)
+    if pa.types.is_decimal(kind):
+        return st.decimals(allow_nan=False, allow_infinity=False, places=kind.scale).filter(
+            lambda value: len(value.as_tuple().digits) <= kind.precision
+        )
+    if pa.types.is_fixed_size_binary(kind):
+        return st.binary(min_size=kind.byte_width, max_size=kind.byte_width)
+    return st.binary(max_size=30) if "binary" in str(kind) else st.text(max_size=20)
+
+
+SCALARS = [
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    *(pa.decimal128(10, 3), pa.decimal128(30, 5), pa.decimal64(12, 0), pa.binary(5), pa.binary()),
+    *(pa.string(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view()),
+]
+
+
+@st.composite
+def typed_values(draw: st.DrawFn, depth: int = 2) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
+    shape = (
+        draw(st.sampled_from(["scalar"] * 3 + ["list", "large_list", "fixed_list", "struct"]))
+        if depth
+        else ""
+    )
+    if shape == "struct":
+        fields = [draw(typed_values(depth - 1)) for _ in range(draw(st.integers(1, 3)))]
+        kind = pa.struct([(f"f{index}", field) for index, (field, _) in enumerate(fields)])
+        values = st.fixed_dictionaries({f"f{index}": inner for index, (_, inner) in enumerate(fields)})
+        return kind, st.none() | values
+    if "list" in shape:
+        element, inner = draw(typed_values(depth - 1))
+        if shape == "fixed_list":
+            return pa.list_(element, 3), st.none() | st.lists(inner, min_size=3, max_size=3)
+        make = pa.list_ if shape == "list" else pa.large_list
+        return make(element), st.none() | st.lists(inner, max_size=4)
+    kind = draw(st.sampled_from(SCALARS))
+    return kind, st.none() | scalar_values(kind)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> pa.RecordBatch:
+    rows = draw(st.integers(0, 12))
+    columns = []
+    for _ in range(draw(st.integers(1, 3))):
+        kind, values = draw(typed_values())
+        column = pa.array(draw(st.lists(values, min_size=rows, max_size=rows)), kind)
+        columns.append(column)
+    batch = pa.record_batch(columns, names=[f"c{index}" for index in range(len(columns))])
+    first = draw(st.integers(0, rows))
+    return batch.slice(first, draw(st.integers(0, rows - first)))
+
+
+@given(batch=batches(), partitions=st.sampled_from([1, 2, 3, 16, 200, 2**31 - 1]))
+@settings(max_examples=300, deadline=None)
+def test_any_slice_of_any_schema_is_placed_as_the_reference_says(
+    batch: pa.RecordBatch, partitions: int
+) -> None:
+    assert partition_ids(batch, batch.schema.names, partitions).tolist() == reference_ids(
+        batch, batch.schema.names, partitions
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in COLUMNS if not name.startswith(("date", "time", "duration"))]
+)
+def test_edge_values_are_placed_as_the_reference_says(name: str) -> None:
+    batch = pa.record_batch([COLUMNS[name]()], names=["key"])
+    assert partition_ids(batch, ["key"], 2**31 - 1).tolist() == reference_ids(batch, ["key"], 2**31 - 1)
+
+
+def test_batches_longer_than_a_slice_are_placed_without_a_seam() -> None:
+    rows = 2 * SLICE_ROWS + 77
+    values = np.random.default_rng(7).integers(-(2**40), 2**40, rows)
+    numbers = pa.array(values, mask=values % 5 == 0)
+    texts = pa.array([None if value % 7 == 0 else str(value)[: value % 11] for value in values.tolist()])
+    whole = pa.record_batch([numbers, texts], names=["n", "t"])
+    for batch in (whole, whole.slice(3), whole.slice(SLICE_ROWS - 1, SLICE_ROWS + 2)):
+        ids = partition_ids(batch, ["n", "t"], 97)
+        assert ids.dtype == np.int32
+        assert ids.tolist() == reference_ids(batch, ["n", "t"], 97)
+
+
+def test_one_very_long_string_among_short_ones_is_hashed_whole() -> None:
+    long = "".join(map(str, range(2 * murmur3.TAIL_WORDS)))
+    assert len(long) > 8 * murmur3.TAIL_WORDS
+    texts = pa.array([*map(str, range(100)), long, *("ab" * length for length in range(60)), long[:-1]])
+    batch = pa.record_batch([texts], names=["t"])
+    assert partition_ids(batch, ["t"], 1_000).tolist() == reference_ids(batch, ["t"], 1_000)
+
+
+@pytest.mark.parametrize("index_type", [pa.int8(), pa.uint8(), pa.int32(), pa.uint64()])
+def test_dictionaries_are_placed_by_their_values(index_type: pa.DataType) -> None:
+    indices = pa.array([0, 1, None, 2, 3, 1, 0, None] * 20, index_type)
+    dictionary = pa.array(["a", "bcdef", None, "g" * 9])
+    encoded = pa.DictionaryArray.from_arrays(indices, dictionary)
+    plain = pa.record_batch([encoded.cast(pa.string())], names=["k"])
+    batch = pa.record_batch([encoded], names=["k"])
+    assert partition_ids(batch, ["k"], 50).tolist() == partition_ids(plain, ["k"], 50).tolist()
+    part = batch.slice(3, 100)
+    assert partition_ids(part, ["k"], 50).tolist() == partition_ids(plain.slice(3, 100), ["k"], 50).tolist()
+
+
+def test_a_dictionary_inside_a_list_inside_a_struct_is_placed_by_its_values() -> None:
+    encoded = pa.array(["x", "yy", None, "x", "zzz", "yy"]).dictionary_encode()
+    nested = pa.ListArray.from_arrays(pa.array([0, 2, None, 3, 6], pa.int32()), encoded)
+    batch = pa.record_batch([pa.StructArray.from_arrays([nested], ["l"])], names=["k"])
+    assert partition_ids(batch, ["k"], 1_000).tolist() == reference_ids(batch, ["k"], 1_000)
+
+
+def test_garbage_under_a_null_is_not_followed() -> None:
+    # A null's index may point anywhere: the format says that nobody looks.
+    wild = pa.Array.from_buffers(
+        pa.int32(), 3, [pa.py_buffer(b"\x05"), pa.py_buffer(np.array([1, 2**31 - 1, 0], np.int32))]
+    )
+    encoded = pa.DictionaryArray.from_arrays(wild, pa.array(["a", "b"]), safe=False)
+    none_at_all = pa.DictionaryArray.from_arrays(pa.nulls(3, pa.int32()), pa.array([], pa.string()))
+    batch = pa.record_batch([encoded, none_at_all], names=["k", "n"])
+    plain = pa.record_batch([pa.array(["b", None, "a"])], names=["k"])
+    assert partition_ids(batch, ["n", "k"], 99).tolist() == partition_ids(plain, ["k"], 99).tolist()
+
+
+def test_every_nan_and_both_zeros_are_one_value_each() -> None:
+    nans = np.array([0x7FF8000000000000, 0xFFF8000000000001, 0x7FF0000000000001], np.uint64).view(np.float64)
+    zeros = np.array([0.0, -0.0])
+    for values in (nans, zeros, np.array([0x7FC00000, 0x7F800001, 0xFFC00000], np.uint32).view(np.float32)):
+        batch = pa.record_batch([pa.array(values)], names=["x"])
+        assert len(set(partition_ids(batch, ["x"], 2**31 - 1).tolist())) == 1
+
+
+@pytest.mark.parametrize("unit", [pa.timestamp, pa.duration])
+def test_times_of_any_unit_are_placed_by_their_microsecond(unit: Callable[[str], pa.DataType]) -> None:
+    def ids(values: list[int], name: str) -> list[int]:
+        times = pa.array(values, pa.int64()).cast(unit(name))
+        return list(partition_ids(pa.record_batch([times], names=["t"]), ["t"], 2**31 - 1))
+
+    assert ids([1_999, -1_999, -1, 7_000], "ns") == ids([1, -2, -1, 7], "us")
+    assert ids([3, -3], "ms") == ids([3_000, -3_000], "us")
+    assert ids([3, -3], "s") == ids([3_000_000, -3_000_000], "us")
+
+
+# --- What is refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([1], pa.uint32()), "'k' contains uint32, a type that Spark cannot hold; cast it to int64"),
+        (pa.array([1], pa.date64()), r"'k' contains date64\[ms\].*cast it to date32"),
+        (pa.array([1.0], pa.float16()), "cast it to float32"),
+        (pa.array([[1]], pa.list_(pa.uint8())), r"'k\.element' contains uint8"),
+        (pa.array([{"a": {"b": 1}}], pa.struct({"a": pa.struct({"b": pa.uint64()})})), r"'k\.a\.b' contains"),
+        (pa.array([None], pa.month_day_nano_interval()), "a type that Spark cannot hold$"),
+    ],
+)
+def test_types_that_spark_cannot_hold_are_refused_by_name(column: pa.Array, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        partition_ids(pa.record_batch([column], names=["k"]), ["k"], 4)
+
+
+def test_a_key_is_an_exact_name_or_else_the_only_one_in_another_case() -> None:
+    schema = pa.schema([("id", pa.int64()), ("ID", pa.int64()), ("Name", pa.string())])
+    assert find_keys(schema, ["ID", "id", "name"]) == [1, 0, 2]
+    with pytest.raises(
+        ValueError, match="'Id' could be any of 2 columns; the columns are 'id', 'ID', 'Name'"
+    ):
+        find_keys(schema, ["Id"])
+    with pytest.raises(ValueError, match="no column is named 'nome'; the columns are 'id', 'ID', 'Name'"):
+        find_keys(schema, ["nome"])
+    with pytest.raises(ValueError, match="could be any of 2 columns"):
+        find_keys(pa.schema([("a", pa.int64()), ("a", pa.string())]), ["a"])
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 2**31])
+def test_an_impossible_number_of_partitions_is_refused(partitions: int) -> None:
+    batch = pa.record_batch([pa.array([1])], names=["a"])
+    for call in (
+        lambda: partition_ids(batch, ["a"], partitions),
+        lambda: round_robin_ids(1, 0, partitions),
+        lambda: round_robin_start(0, partitions),
+    ):
+        with pytest.raises(ValueError, match="number of partitions"):
+            call()
+    with pytest.raises(ValueError, match="at least one key"):
+        partition_ids(batch, [], 4)
+
+
+# --- Without keys -----------------------------------------------------------------------------------------
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=6),
+    start=st.integers(0, 10**12),
+    partitions=st.integers(1, 40),
+)
+def test_round_robin_goes_on_over_the_batches_of_a_producer(
+    sizes: list[int], start: int, partitions: int
+) -> None:
+    dealt: list[int] = []
+    for size in sizes:
+        ids = round_robin_ids(size, start + len(dealt), partitions)
+        assert ids.dtype == np.int32
+        dealt += ids.tolist()
+    assert dealt == [(start + row) % partitions for row in range(sum(sizes))]
+
+
+def test_producers_of_one_row_each_fill_the_partitions_evenly() -> None:
+    for partitions in (1, 7, 16, 200):
+        starts = [round_robin_start(producer, partitions) for producer in range(10 * partitions)]
+        rows = np.bincount(starts, minlength=partitions)
+        assert rows.size == partitions
+        assert rows.min() >= 8
+        assert rows.max() <= 12

@@ -1,0 +1,66 @@
+"""Placement against real Spark, row for row: its hash function, and where its exchange really puts the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from spark_client.placement.hashing import partition_ids
+from tests.support.spark_hash import COLUMNS, with_nulls
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with local_session() as session:
+        yield session
+
+
+def assert_placed_as_by_spark(
+    spark: SparkSession, batch: pa.RecordBatch, keys: list[str], partitions: int
+) -> None:
+    from pyspark.sql import functions as f
+
+    table = pa.table(batch.columns, names=batch.schema.names)
+    rows = spark.createDataFrame(table.append_column("row", pa.array(range(batch.num_rows), pa.int64())))
+    by_hash = rows.select("row", f.pmod(f.hash(*keys), f.lit(partitions)).alias("id"))
+    by_exchange = rows.repartition(partitions, *keys).select("row", f.spark_partition_id().alias("id"))
+    ours = partition_ids(batch, keys, partitions).tolist()
+    for theirs in (by_hash, by_exchange):
+        placed = theirs.toArrow().sort_by("row")
+        assert placed["row"].to_pylist() == list(range(batch.num_rows))
+        assert placed["id"].to_pylist() == ours
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_type_is_placed_as_by_spark(spark: SparkSession, name: str) -> None:
+    batch = pa.record_batch([COLUMNS[name]()], names=["key"])
+    assert_placed_as_by_spark(spark, batch, ["key"], 200)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7, 16, 1_000])
+def test_several_keys_are_placed_as_by_spark(spark: SparkSession, partitions: int) -> None:
+    rows = 300
+    names = ["int64", "string", "decimal(38,10)", "timestamp", "float64", "array of int", "boolean"]
+    columns = [pa.array(with_nulls(COLUMNS[name]().to_pylist() * 3), COLUMNS[name]().type) for name in names]
+    batch = pa.record_batch([column.slice(0, rows) for column in columns], names=list("abcdefg"))
+    assert_placed_as_by_spark(spark, batch, ["c", "a", "b"], partitions)
+    assert_placed_as_by_spark(spark, batch, list("abcdefg"), partitions)
+
+
+def test_spark_refuses_maps_and_so_do_we(spark: SparkSession) -> None:
+    from pyspark.errors import AnalysisException
+
+    batch = pa.record_batch([pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))], names=["m"])
+    with pytest.raises(AnalysisException, match="HASH_MAP_TYPE"):
+        spark.createDataFrame(pa.table(batch.columns, names=["m"])).selectExpr("hash(m)")
+    with pytest.raises(TypeError, match="'m' contains a map"):
+        partition_ids(batch, ["m"], 4)
