@@ -1,17 +1,16 @@
-"""A server of the driver's own, on loopback, that cannot outlive it.
+"""A server process on loopback that the driver starts and that ends with the driver.
 
-Guarantee: :func:`start` returns when the server serves, or raises with the server's own last lines. The
-server ends by SIGTERM at :meth:`Embedded.close` (by SIGKILL if it does not within ``STOP_SECONDS``), at the
-interpreter's end, and when the driver dies in any other way: it reads a pipe whose other end only the driver
-holds (``--exit-with-parent``), and that ends with the driver, SIGKILL included.
+Guarantee: :func:`start` returns when the server serves, or raises with the server's last lines. The server ends by
+SIGTERM at :meth:`Embedded.close` and at the interpreter's end (by SIGKILL after ``STOP_SECONDS``). It also ends when
+the driver dies in any other way, SIGKILL included: it reads a pipe (``--exit-with-parent``) whose other end the driver
+holds.
 
 Reach
-    It listens on 127.0.0.1: executors on other hosts cannot reach it. With a cluster of several hosts, run a
-    server that all of them reach, and connect to it.
+    It listens on 127.0.0.1: executors on other hosts cannot reach it. For a cluster of several hosts, start a server
+    that all of them reach, and connect to it.
 
-A process that was forked off the driver without ``exec`` (``os.fork``, multiprocessing's ``fork``) holds the
-pipe too; the server then ends with the last of them. Ctrl-C is the driver's: the server has a session of its
-own.
+A process that was forked from the driver without ``exec`` (``os.fork``, multiprocessing's ``fork``) holds the pipe,
+too; the server then ends with the last of them. Ctrl-C does not reach the server: it has its own session.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 _TAIL_LINES = 20
 _PATHS = ("config", "data_dir", "host_file_dirs", "source_roots", "tls_cert", "tls_key")
-_ROOT = Path(errors.__file__).resolve().parents[1]
-"""Where the package is: a server that is started there finds it even when it was never installed."""
+_ROOT = Path(errors.__file__).resolve().parents[2]
+"""The directory of the packages. The server runs there, so that it finds them even if they are not installed."""
 
 
 class _Log:
-    """What the server writes: its ready line, and its last lines for an error."""
+    """Reads the server's output; keeps its ready line, and its last lines for an error."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
@@ -47,7 +46,7 @@ class _Log:
         self._stream = stream
 
     def read(self) -> None:
-        """Read to the end, also after the ready line: a full pipe would stop the server at its next line."""
+        """Read to the end, also after the ready line: the server would block on a full pipe."""
         try:
             for line in self._stream:
                 self.tail.append(line.rstrip())
@@ -55,19 +54,19 @@ class _Log:
                     self.ready = ready
                     self.decided.set()
         except ValueError:
-            pass  # closed under us by the end
+            pass  # ``_stop`` has closed the pipe
         finally:
             self.decided.set()
 
 
 class Embedded:
-    """A running server process, ended by :meth:`close` or when nothing refers to this any more."""
+    """A running server process. :meth:`close` ends it, and so does garbage collection of this object."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self._process = process
         self._log = _Log(process.stdout)
-        # The thread and the finalizer know the log, not this object, which could else never be collected.
+        # Thread and finalizer must not refer to this object: it could never be collected.
         reader = threading.Thread(target=self._log.read, name="embedded-server-log", daemon=True)
         reader.start()
         self._stop = weakref.finalize(self, _stop, process, reader)
@@ -83,14 +82,14 @@ class Embedded:
         return self._process.pid
 
     def close(self) -> None:
-        """End the server and wait for its end. Twice is fine."""
+        """End the server and wait until it has ended. Twice is fine."""
         self._stop()
 
     def wait_until_ready(self) -> None:
-        """Nothing, once it serves.
+        """Return when the server serves.
 
         Raises:
-            Unavailable: it ended, or was not ready in time; what it wrote last is in the message.
+            Unavailable: it ended, or was not ready within ``START_SECONDS``; its last lines are in the message.
         """
         log = self._log
         if not log.decided.wait(START_SECONDS):
@@ -102,15 +101,16 @@ class Embedded:
 
 
 def start(**options: Any) -> Embedded:
-    """A server with these options, serving.
+    """Start a server with these options; it serves when this returns.
 
     Args:
-        options: the server's own, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
-            ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` does not
-            go over the command line, where other users of the machine could read it.
+        options: the server's options, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
+            ``True`` a bare flag, a list the flag several times; None and False leave the flag out. ``token`` is
+            passed in a file: other users of the machine could read a command line.
 
     Raises:
-        InvalidRequest: the server has no such option; the message names the nearest.
+        InvalidRequest: the server has no such option (the message names the nearest), or ``token`` and ``config``
+            are both given.
         Unavailable: it did not start.
     """
     given = {"host": "127.0.0.1", "port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True}
@@ -144,7 +144,7 @@ def start(**options: Any) -> Embedded:
 
 
 def _check_names(options: dict[str, Any]) -> None:
-    # Asked only of a server that did not start: its settings are its own to know, in its own process.
+    # Only after a failed start, and in a process of the server's: the client must not import the settings.
     names = _run("from flight_server.config import Settings; print(*Settings.model_fields)").split()
     for name in options:
         if names and name not in (*names, "config"):
@@ -176,7 +176,7 @@ def _flags(options: dict[str, Any]) -> list[str]:
             flags.append(flag)
         elif value is not None and value is not False:
             for each in value if isinstance(value, list | tuple) else [value]:
-                # The server runs in another directory: a path is meant from here.
+                # Paths are relative to this process, and the server runs in another directory.
                 flags += [flag, str(Path(each).resolve() if name in _PATHS else each)]
     return flags
 

@@ -14,10 +14,12 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from flight_server.protocol import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SECONDS = 30.0
 _PROBE = """

@@ -1,14 +1,14 @@
-"""The package on executors: as a zip that Spark takes along, and as a sentence where it is missing.
+"""Brings the package to executors as a zip, and explains the error where it is missing.
 
-Guarantee: an executor needs pyarrow, numpy and google-crc32c; the rest comes with :func:`ship`, or with the file
-that ``flight-shuffle zip`` writes. The zip has every module of ``spark_client`` and those of ``flight_server`` that
-they import. The same sources give the same bytes.
+Guarantee: an executor needs pyarrow, numpy and google-crc32c; :func:`ship`, or the file that ``flight-shuffle zip``
+writes, has the rest: the modules of ``spark_client`` and those of ``flight_server`` that they import. The same sources
+give the same bytes.
 
-Spark puts zips on the path of its tasks. It copies wheels to the executors and leaves them there.
+A zip, not a wheel: Spark puts zips on the path of its tasks, but only copies wheels to the executors.
 
 Executors without the package
-    A function of ours travels in :class:`Portable`: bytes, and a loader that refers to nothing of the package.
-    So the task fails with a sentence that says what to do, and not in the middle of unpickling.
+    Our functions are sent in :class:`Portable`: bytes, and a loader that refers to nothing of the package. So the task
+    fails with an error that says what to do, not with one of unpickling.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The first time that a zip can hold."""
+"""The earliest time that a zip can hold."""
 
 
 def zipped() -> bytes:
@@ -42,7 +42,7 @@ def zipped() -> bytes:
 
 
 def ship(spark: SparkSession) -> None:
-    """Let all tasks of the session that start from now on find the package. Twice is fine.
+    """Make the package available to all later tasks of the session. Twice is fine.
 
     Works on Spark Classic and Spark Connect.
     """
@@ -51,11 +51,11 @@ def ship(spark: SparkSession) -> None:
 
 @cache
 def _file() -> Path:
-    """The zip in a file that stays until this process ends: executors that start later fetch it, too."""
+    """The zip in a file that exists until this process ends, because executors that start later fetch it, too."""
     data = zipped()
     directory = Path(tempfile.mkdtemp(prefix="flight-shuffle-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    # Spark refuses another content of the same name.
+    # Spark refuses a file of the same name with other content.
     path = directory / f"flight_shuffle-{hashlib.sha256(data).hexdigest()[:16]}.zip"
     path.write_bytes(data)
     return path
@@ -65,14 +65,14 @@ class Portable:
     """A function for Spark's tasks. Unpickling gives the function itself.
 
     Raises:
-        ImportError: where it is unpickled, a package is missing; the message says what to do.
+        ImportError: on unpickling, a package is missing; the message says what to do.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     def __call__(self, batches: Iterator[Any]) -> Any:
-        """As the function."""
+        """Call the function."""
         return self._function(batches)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,8 +111,8 @@ def _loader() -> Callable[[bytes], Any]:
 
 
 def _sources() -> dict[str, bytes]:
-    """Path in the zip and content of each file."""
-    client = Path(__file__).parent
+    """The content of each file, by its path in the zip."""
+    client = Path(__file__).parents[1]
     root = client.parent
     waiting = list(client.rglob("*.py"))
     found: dict[str, bytes] = {}

@@ -19,9 +19,9 @@ import pytest
 from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound
 from spark_client import Broadcast, Copies, ShuffleClient
 from spark_client.hosts import host_files
+from tests.support.rooms import ROOT
 from tests.support.server_process import ServerProcess
 
-ROOT = Path(__file__).parents[2]
 SPAWN = multiprocessing.get_context("spawn")
 TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
 

@@ -15,8 +15,7 @@ import pytest
 from flight_server.protocol.errors import InvalidRequest, Unauthenticated, Unavailable
 from spark_client import ShuffleClient
 from spark_client.connection import embedded
-
-ROOT = Path(__file__).parents[2]
+from tests.support.rooms import ROOT
 
 
 def alive(pid: int) -> bool:
@@ -72,7 +71,7 @@ def test_the_token_is_needed_and_not_on_the_command_line() -> None:
 
 DRIVER = """
 import sys, time
-from spark_client import embedded
+from spark_client.connection import embedded
 server = embedded.start()
 print(server.pid, flush=True)
 sys.stdin.read()

@@ -16,9 +16,8 @@ from spark_client import cli
 from spark_client.arrow.own_memory import own
 from spark_client.executors.shipping import Portable, zipped
 from tests.support.bare_python import bare_python
-from tests.test_layout import SHARED
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.rooms import ROOT, room_of
+from tests.test_layout import PURE, SHARED
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_the_zip_has_the_client_and_what_it_imports_of_the_server() -> None:
     assert client <= names
     server = {name.removesuffix(".py").replace("/", ".") for name in names - client}
     assert "flight_server.protocol.errors" in server
-    assert {name.removesuffix(".__init__") for name in server} <= SHARED
+    assert {room_of(name.removesuffix(".__init__")) for name in server} <= {"", *SHARED, *PURE}
     assert all(contents[name] == (ROOT / name).read_bytes() for name in names)
 
 

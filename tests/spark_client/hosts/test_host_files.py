@@ -18,9 +18,9 @@ import pytest
 from flight_server.protocol.errors import OutOfBudget, Unavailable
 from spark_client.hosts import host_files
 from spark_client.hosts.host_files import Copies, HostFile, HostFiles
+from tests.support.rooms import ROOT
 
 SPAWN = multiprocessing.get_context("spawn")
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ HostFiles(Copies(tuple(sys.argv[1:]))).open_or_make("k", 10, write, 5)
 def hanging_writer(bases: tuple[Path, ...]) -> Iterator[subprocess.Popen[str]]:
     """A process that has written half of the file and never goes on."""
     command = [sys.executable, "-c", HANGING_WRITER, *map(str, bases)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "half\n"
         yield process

@@ -7,18 +7,16 @@ import pty
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 from spark_client.connection.transport import Server
 from spark_client.jobs.progress import watch
-
-ROOT = Path(__file__).parents[2]
+from tests.support.rooms import ROOT
 
 JOB = """
 import sys, time
 from types import ModuleType, SimpleNamespace
 from spark_client import ShuffleClient
-from spark_client import progress
+from spark_client.jobs import progress
 from spark_client.jobs.shuffles import Shuffles
 import pyarrow as pa
 from flight_server.protocol.requests import PutCommand
