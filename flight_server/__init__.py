@@ -1,1 +1,1 @@
-"""A standalone asyncio Arrow Flight server that keeps each partition once and fans it out."""
+"""An asyncio Arrow Flight server that keeps each partition once and sends it to any number of readers."""

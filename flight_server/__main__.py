@@ -1,4 +1,4 @@
-"""The command line of the server; picks uvloop; nothing else."""
+"""The command ``flight-server``: reads the settings, sets up logs and allocator, runs the server on uvloop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import typer
 import uvloop
 from pydantic import ValidationError
 
-from flight_server import config  # lean for its effect, before the server imports pyarrow
-from flight_server.host import unused_libraries  # noqa: F401  # lean for its effect, before the server imports pyarrow
-from flight_server.memory import allocator  # lean for its effect, before the server imports pyarrow
+from flight_server import config
+from flight_server.host import unused_libraries  # noqa: F401  # before the server, which imports pyarrow
+from flight_server.memory import allocator
 from flight_server.options import options_of_settings
 from flight_server.server import Server
 from flight_server.storage import DataDirUnusable
@@ -27,10 +27,10 @@ _EXIT_USAGE = 2
 
 
 def _configure_logs(settings: config.Settings) -> None:
-    """Logs go to standard error; standard output has the ready line."""
+    """Send logs to standard error; only the ready line goes to standard output."""
     renderer: Any = structlog.processors.JSONRenderer()
     if settings.log_format == "text":
-        # Plain tracebacks: the other ones print local variables, and with them users' data.
+        # Plain tracebacks: structlog's default prints local variables, and with them users' data.
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
@@ -66,7 +66,7 @@ def _announce(server: Server) -> None:
 async def _serve(settings: config.Settings) -> None:
     server = Server(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Before the start: a parent may end the server cleanly as soon as its process runs.
+        # Before the start: a signal ends the server cleanly before the ready line, too.
         asyncio.get_running_loop().add_signal_handler(number, server.node.drain_requested.set)
     try:
         await server.start()
@@ -99,7 +99,7 @@ def serve(config_file: Path | None, **given: Any) -> None:
 
 
 def _check_tls(settings: config.Settings) -> None:
-    """Find out now what gRPC would say in other words, and only in its log."""
+    """Raise ValueError for files that gRPC would refuse with a reason only in its log."""
     if settings.tls_cert is None or settings.tls_key is None:
         return
     for flag, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
@@ -108,7 +108,7 @@ def _check_tls(settings: config.Settings) -> None:
         except OSError as error:
             raise ValueError(f"{flag}: {path} cannot be read: {error.strerror}") from None
     try:
-        # Without a password: OpenSSL would ask the terminal for one, and gRPC takes no such key.
+        # With no password given, OpenSSL would ask the terminal for one. gRPC takes no encrypted key.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
             settings.tls_cert, settings.tls_key, password=""
         )

@@ -1,11 +1,11 @@
-"""Settings: one typed model. Flags over environment over TOML over defaults.
+"""Settings: one typed model. Flags override the environment, which overrides TOML, which overrides defaults.
 
-The environment variable of a setting is its name in capitals behind ``FLIGHT_SERVER_``; the TOML key
-is the name itself; the flag is the name with dashes. This is the only module that reads the environment.
+The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capitals; the TOML key is the name
+itself; the flag is the name with dashes. No other module reads the environment.
 
-Sizes are integers of bytes, or a number and a unit and nothing else: ``64MiB``, ``1.5 GB``. What pydantic
-takes for a size besides (text behind the unit, bits, true and false) is refused: a limit that was
-misunderstood is found out too late. Times are seconds.
+A size is an integer of bytes, or a number and a unit and nothing else: ``64MiB``, ``1.5 GB``. pydantic also
+takes text after the unit, bits, true and false. They are refused here, because a limit that was misunderstood
+is noticed too late. Times are seconds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _size(value: object) -> object:
 
 def _named(value: object) -> object:
     if value == "":
-        raise ValueError("an empty text is no path")  # Path would take it for the working directory
+        raise ValueError("an empty text is no path")  # Path would take it as the working directory
     return value
 
 
@@ -82,7 +82,7 @@ AllowedLocation = Annotated[InstanceOf[FlightLocation], BeforeValidator(_locatio
 
 
 class Settings(BaseSettings):
-    """What a server is started with."""
+    """The settings of one server."""
 
     model_config = SettingsConfigDict(
         env_prefix="FLIGHT_SERVER_", extra="forbid", frozen=True, allow_inf_nan=False
@@ -227,11 +227,11 @@ class Settings(BaseSettings):
 
 
 def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
-    """The settings of flags (those that were given), environment, file and defaults.
+    """The settings from the flags that were given, the environment, the file and the defaults.
 
     Raises:
         pydantic.ValidationError: a value is wrong or a key unknown; see :func:`explained`.
-        OSError: ``toml`` was named and is not there, or cannot be read.
+        OSError: ``toml`` was named and is no file, or cannot be read.
         ValueError: it is not TOML, or the environment's text for a list is not JSON.
     """
     if toml is not None and toml.is_dir():
@@ -249,14 +249,14 @@ def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the configuration file {toml} is not TOML: {error}") from None
     except SettingsError as error:
-        # Only of lists does pydantic-settings parse the text itself.
+        # pydantic-settings itself parses only the text of lists.
         named = re.search(r'field "(\w+)"', str(error))
         name = "A list" if named is None else f"FLIGHT_SERVER_{named[1].upper()}"
         raise ValueError(f'{name} is no JSON list, such as \'["a", "b"]\'') from None
 
 
 def explained(error: ValidationError) -> list[str]:
-    """One sentence for each problem, which names the option and never repeats a secret."""
+    """One sentence for each problem. It names the option and never repeats a secret."""
     sentences = []
     for problem in error.errors(include_url=False, include_input=False):
         name = str(problem["loc"][0]) if problem["loc"] else None

@@ -1,7 +1,7 @@
-"""Node: the parts of one running server, put together. It starts nothing; ``server`` does.
+"""Node: makes the parts of one server and connects them; ``server`` starts them.
 
-Read from the top down: each part knows those above it and nothing of those below. A setting reaches the parts that
-need it as a plain value, so only this module and ``server`` know the settings.
+Each part knows parts that are made above it, and none below. A setting reaches the parts that need it as a plain
+value, so no part knows the settings' model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def new_catalogue(settings: Settings) -> Catalogue:
 def _new_sources(
     catalogue: Catalogue, pulling: Pulling, settings: Settings, max_message_bytes: int
 ) -> Sources:
-    # Imported when a source is first asked for: the libraries of files' formats cost 9 MiB and a tenth of a second.
+    # Imported for the first source: the libraries of the file formats cost 9 MiB and a tenth of a second.
     from flight_server.sources import Allowed, Sources  # noqa: PLC0415
 
     allowed = Allowed(
@@ -58,10 +58,10 @@ def _new_sources(
 
 
 class Node:
-    """See the module's text.
+    """The parts of one server.
 
     Args:
-        catalogue: what to serve; None for an empty one.
+        catalogue: the datasets to serve; None for an empty catalogue.
     """
 
     def __init__(self, settings: Settings, catalogue: Catalogue | None = None) -> None:
@@ -123,7 +123,6 @@ class Node:
         self._settings = settings
 
     def flight_service(self) -> FlightService:
-        """The gRPC lane."""
         return FlightService(
             self.reads,
             self.puts,
@@ -135,7 +134,6 @@ class Node:
         )
 
     def http_server(self) -> HttpServer:
-        """The HTTP side."""
         settings = self._settings
         names = (settings.host, settings.advertise_host, *settings.allowed_hosts)
         options = HttpOptions(

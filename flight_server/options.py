@@ -1,4 +1,4 @@
-"""Options: the command line's, one for each setting, made from the settings' model."""
+"""Options: the command line has one for each setting, made from the settings' model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _METAVARS = (
     ("float", "SECONDS"),
     ("_host_name", "NAME"),
 )
-_PARSED = (bool, int, float)  # by the command line; all else is text, which the model parses
+_PARSED = (bool, int, float)  # by typer; the model parses all other types from text
 
 
 def options_of_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Let typer see an option for each setting, and ``--config``, in the place of ``**given`` and ``config_file``."""
+    """Give typer a signature with an option for each setting, and ``--config`` for ``config_file``."""
     options = [_parameter(name, field) for name, field in Settings.model_fields.items()]
     config_file = Annotated[
         Path | None, typer.Option("--config", help="TOML file with settings", metavar="PATH")
@@ -41,7 +41,7 @@ def _keyword(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """None unless the option was given, so that environment and file count."""
+    """The value is None unless the option was given, so that environment and file count."""
     metavars = (word for kind, word in _METAVARS if kind in str(field.annotation))
     option = typer.Option(help=_help(field), metavar=next(metavars, None))
     return _keyword(name, Annotated[_type(field) | None, option])

@@ -1,33 +1,31 @@
-"""Server: starts, drains and stops; keeps the server's duties going (see ``background``).
+"""Server: starts, drains and stops the parts of one server, and keeps its duties going (see ``background``).
 
-Start: directories and recovery, then the gRPC port, then the HTTP port; what fails is an error before
-anything is announced, and what had been started is stopped again. A port that is taken is an error
-(SO_REUSEPORT is off).
+Start: data directory and recovery, then the gRPC port, then the HTTP port. If a part fails, its error is raised before
+the server is announced, and what had been started is stopped. A port that is taken is an error (SO_REUSEPORT is off).
 
-Drain (SIGTERM, or the action ``drain``): readiness turns off, new datasets, puts and reads are refused,
-and running calls have ``drain_grace_seconds``. Those that still run then end: with UNAVAILABLE and the
-reason on the gRPC lane and to those who put on the bulk lane, by a cut to those who read there. Whoever
-does not even take the reason is cut off, a second or two later. Durable data is on disk when
+Drain: on SIGTERM, SIGINT, the action ``drain`` or the end of the parent, readiness turns off, and new datasets, puts
+and reads are refused. Running calls have ``drain_grace_seconds``; then the server ends them. Clients of the gRPC lane
+and producers on the bulk lane get UNAVAILABLE with the reason; connections of readers on the bulk lane are cut. A
+client that does not read the reason is disconnected after one or two seconds. Durable data is on disk when
 :meth:`Server.run` returns.
 
-HTTP/2 settings, on purpose
-    Messages are limited by ``decoder`` with a message that says what to do; gRPC's own limit lies
-    above it, as a bound on what can be buffered. Keepalive pings find peers that have vanished
-    without a word, within ``keepalive_seconds`` and as long again for the answer.
+HTTP/2 settings
+    ``decoder`` limits messages, with an error that says what to do. gRPC's own limit lies above that one and bounds
+    what gRPC can buffer. Keepalive pings find a peer that has vanished without closing its connection, within
+    ``keepalive_seconds`` and as long again for the answer.
 
-    A producer may send one stream window ahead of what has been read: 1/512 of the memory limit, between
-    64 KiB and 4 MiB. These bytes are in gRPC's hands and not in the pool: their sum is at most the window
-    times the number of producing streams. gRPC's own probing of the bandwidth-delay product is off,
-    because it lets the window of each stream grow to several times that, whatever memory there is. The
-    price is a ceiling of one window per round trip for one stream: 4 MiB at 10 ms is 400 MB/s.
+    A producer may send one stream window ahead of what the server has read: 1/512 of the memory limit, between 64 KiB
+    and 4 MiB. gRPC holds these bytes and the pool does not count them: at most the window times the number of producing
+    streams. gRPC's probing of the bandwidth-delay product is off: it lets the window of a stream grow to several times
+    that at any memory limit. The cost is a ceiling of one window per round trip and stream: 4 MiB at 10 ms is 400 MB/s.
 
-    A call that has come and that the loop has not accepted yet waits, in the order of arrival, for as long
-    as its client wants. gRPC's own limit is 30 s, after which it cancels all that have waited for longer:
-    its client sees a bare CANCELLED and the server sees nothing. ``turns`` says what keeps this wait short.
-    Of more than 1,000 that wait gRPC would cancel some by lot, whoever has sent them, and of more than 3,000
-    all; calls that a client has reset count among them. Here each connection has a limit of its own instead:
-    ``CALLS_OF_A_CONNECTION``, until the server has disposed of a reset one, too. A client of gRPC queues what is
-    over it; what is sent nevertheless is refused by itself, and never because of another connection.
+    A call that the loop has not accepted yet waits in the order of arrival, up to ``ACCEPT_PATIENCE_SECONDS``. gRPC's
+    default is 30 s, after which it cancels all calls that have waited longer: the client sees a bare CANCELLED and the
+    server sees nothing. ``turns`` says what keeps this wait short. By default gRPC cancels some calls of any client at
+    random when more than 1,000 wait, and all when more than 3,000 wait, counting calls that were reset. Both limits are
+    off. Instead each connection may have ``CALLS_OF_A_CONNECTION``; a reset call counts until the server has disposed
+    of it. A client of gRPC queues further calls. A call that is sent above the limit is refused; other connections are
+    not affected.
 """
 
 from __future__ import annotations
@@ -84,7 +82,7 @@ class Server:
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
         self._grace_seconds = 0.0
-        # What stops the parts that exist, the last one started first.
+        # Stops the parts that exist, the last one started first.
         self._parts = AsyncExitStack()
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
         self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
@@ -92,15 +90,15 @@ class Server:
 
     @property
     def location(self) -> str:
-        """Where clients reach the gRPC lane."""
+        """The address of the gRPC lane, as clients are told it."""
         assert self.node.locations.grpc is not None
         return self.node.locations.grpc
 
     async def start(self) -> None:
-        """Listen. After this, clients are served.
+        """Start every part. After this, clients are served; after an error no part runs.
 
         Raises:
-            OSError: the address cannot be had, or the data directory cannot be used.
+            OSError: the address cannot be bound, or the data directory cannot be used.
         """
         try:
             await self._start()
@@ -111,7 +109,7 @@ class Server:
     async def _start(self) -> None:
         settings = self.settings
         raise_open_files_limit()
-        # Awaited to its end also when this start is cancelled: what the thread has opened is to be closed.
+        # Awaited to its end also when this start is cancelled, so that stop() closes what the thread has opened.
         opening = asyncio.ensure_future(asyncio.to_thread(self._open_data_dir))
         try:
             await asyncio.shield(opening)
@@ -136,7 +134,7 @@ class Server:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def run(self) -> None:
-        """Serve until SIGTERM, SIGINT, the action ``drain``, or the end of the parent; then stop."""
+        """Serve until a drain is requested (see "Drain"); then stop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.node.drain_requested.set)
@@ -150,7 +148,7 @@ class Server:
             await self.stop(self.settings.drain_grace_seconds)
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
-        """Drain and end. Twice is fine."""
+        """Drain for at most ``grace_seconds``, then stop every part. Twice is fine."""
         self.catalogue.draining = True
         if self._grpc is not None:
             await self._health.enter_graceful_shutdown()
@@ -159,7 +157,7 @@ class Server:
         await self._parts.aclose()
 
     async def _stop_lanes(self) -> None:
-        # A client that reads at all gets its last message, or the reason for its end, within the last words.
+        # Within this time a client that reads gets its last message, or the reason for the end of its call.
         assert self._grpc is not None
         server, self._grpc = self._grpc, None
         await asyncio.gather(server.stop(self._grace_seconds), self._http.stop())
@@ -218,15 +216,15 @@ class Server:
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", self.node.max_message_bytes + _HARD_MESSAGE_SLACK_BYTES),
-            # A connection that does not say that it speaks HTTP/2; 2 minutes by default.
+            # For a new connection to begin HTTP/2; gRPC's default is 2 minutes.
             ("grpc.server_handshake_timeout_ms", int(self.settings.stall_seconds * 1000)),
-            # No compressed messages (bit 0 is "identity"): a small one could become max_message many times over.
+            # No compressed messages (bit 0 is "identity"): a small one could become many times max_message.
             # A client that compresses gets UNIMPLEMENTED before anything is decompressed.
             ("grpc.compression_enabled_algorithms_bitset", 1),
             ("grpc.max_metadata_size", 64 << 10),
             ("grpc.keepalive_time_ms", keepalive_ms),
             ("grpc.keepalive_timeout_ms", keepalive_ms),
-            # gRPC waits this long for the answer to a ping whatever the keepalive timeout: a minute by default.
+            # gRPC waits this long for the answer to a ping, beside the keepalive timeout; its default is a minute.
             ("grpc.http2.ping_timeout_ms", keepalive_ms),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
@@ -268,14 +266,14 @@ class Server:
             _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
 
     async def _sweep_host(self) -> None:
-        """Remove what dead clients of this host left there, for when no living one comes to do it."""
+        """Remove the files of dead clients on this host; a living client does so, too, but there may be none."""
         bases = self.settings.host_file_dirs
         removed = await asyncio.to_thread(sweep, bases) if bases else []
         if removed:
             _log.info("host_files_swept", files=len(removed))
 
     async def _watch_parent(self) -> None:
-        """Drain when standard input ends: whoever started this server holds its other end."""
+        """Drain when standard input ends: the parent process holds its other end."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         with suppress(ValueError, OSError):
@@ -286,10 +284,10 @@ class Server:
 
 
 class _Heap:
-    """Gives holes in the heap back to the system.
+    """Returns freed memory to the system when more than ``MAX_HOLES_BYTES`` of it is resident.
 
-    Holes are what is resident beyond the process itself and what the pool has held within
-    ``KEEP_FREED_SECONDS``, and so may hold again. Far below the limit a quarter more does not matter.
+    Freed is what is resident beyond the size at the start and what the pool may hold again: the most that it has
+    held within ``KEEP_FREED_SECONDS`` and a quarter (no matter far below the limit), at most the memory limit.
     """
 
     def __init__(self, memory: MemoryPool, limit_bytes: int) -> None:
@@ -307,7 +305,7 @@ class _Heap:
 
 
 def _at_once(work: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    """A duty of something that does not wait."""
+    """A duty that calls ``work``, which does not wait."""
 
     async def duty() -> None:
         work()
