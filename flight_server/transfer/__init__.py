@@ -1,4 +1,4 @@
-"""What a put and a read do, whatever the lane."""
+"""What a put and a read do, the same on both lanes. The lanes use it; it knows neither gRPC nor HTTP."""
 
 from .delivery import Delivery
 from .eviction import Eviction

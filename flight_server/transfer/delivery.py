@@ -1,7 +1,7 @@
-"""Delivery: who reads now, and the writes to them that last.
+"""Delivery: lists the readers that are attached, and the writes to them that last.
 
-Guarantee: each reader is listed from its subscription to its end, and each write to it while the write lasts,
-with its deadline; ``eviction`` sets the deadlines.
+Guarantee: each reader is listed from its subscription to its end, and each write to it for as long as it lasts.
+``eviction`` sets the deadlines of the writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READER_STALL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write to a reader that lasts; see :meth:`Delivery.deliver`."""
+    """A write to a reader that has not ended yet; see :meth:`Delivery.deliver`."""
 
     since: float
     reader: Reader
@@ -33,24 +33,24 @@ class Write:
 
 
 class Delivery:
-    """See the module's text.
+    """The readers and writes of one server.
 
     Args:
-        stall_seconds: of any stream; a reader is given no more than ``READER_STALL_SECONDS``.
+        stall_seconds: the limit for any stream; for a reader it is ``READER_STALL_SECONDS`` at most.
     """
 
     def __init__(self, waits: Waits, counters: Counters, *, stall_seconds: float) -> None:
         self.stall_seconds = min(READER_STALL_SECONDS, stall_seconds)
-        # Those that are attached, with who reads.
+        # The subscriptions that are attached, and their readers.
         self.readers: dict[Subscription[Frame], Reader] = {}
-        # In the order in which they began.
+        # Each write by its timeout, in the order in which they began.
         self.writes: dict[asyncio.Timeout, Write] = {}
         self._waits = waits
         self._counters = counters
 
     @contextmanager
     def reading(self, subscription: Subscription[Frame], reader: Reader) -> Iterator[None]:
-        """Show the subscription in the statistics, and close it at the end."""
+        """Count the read, list its subscription while the block runs, and close it at the end."""
         self.readers[subscription] = reader
         self._counters.gets += 1
         try:
@@ -72,11 +72,11 @@ class Delivery:
 
         Args:
             room: what the reader holds of ``sends`` meanwhile.
-            partition: whose end ends the wait, too.
+            partition: its failure or drop ends the wait, too.
 
         Raises:
-            ReaderTooSlow: it took nothing for ``stall_seconds`` while others waited for its room.
-            FlightShuffleError: the partition has failed or was dropped.
+            ReaderTooSlow: the reader took nothing for ``stall_seconds`` while others waited for its room.
+            FlightShuffleError: ``partition`` has failed or was dropped.
         """
         listed = Write(asyncio.get_running_loop().time(), reader, room, partition)
         try:

@@ -1,8 +1,9 @@
-"""Eviction: ends the readers that take nothing while others wait for the room that they hold.
+"""Eviction: ends readers that take nothing while other readers wait for the room that they hold.
 
-A reader whose write has lasted for ``STALL_SECONDS`` has to prove itself again, and loses what was read ahead for
-it (see ``budget``). Where readers wait and none of them has got room for ``PROGRESS_SECONDS``, the one that has
-stalled for longest is ended, if that is ``Delivery.stall_seconds``: one at each look.
+When a write has lasted for ``STALL_SECONDS``, its reader loses what was read ahead for it and has to prove itself again
+(see ``accounts``). When readers wait in a queue and none of them has got room for ``PROGRESS_SECONDS``, each look ends
+one reader: the one that has stalled for longest, if for ``Delivery.stall_seconds``. A write whose partition has failed
+or was dropped ends at the next look.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ PROGRESS_SECONDS = 0.5
 
 
 class Eviction:
-    """See the module's text."""
+    """Ends stalled readers of one server; see the module's text."""
 
     def __init__(self, budget: Budget, delivery: Delivery) -> None:
         self._sends = budget.sends
         self._delivery = delivery
-        # For each queue of readers: what it had granted when that last changed, and when that was.
+        # For each queue of readers: how many requests it had granted when that last changed, and when it did.
         self._progress = dict.fromkeys((budget.sends, budget.unproven), (0, 0.0))
 
     def look(self) -> None:
-        """Look after the writes that last. Called twice a second."""
+        """Check every write that lasts. ``server`` calls this twice a second."""
         now = asyncio.get_running_loop().time()
         for timeout, write in self._delivery.writes.items():
             if now - write.since >= STALL_SECONDS:
@@ -41,7 +42,7 @@ class Eviction:
                 self._end_longest(pool, now)
 
     def _end_longest(self, pool: MemoryPool, now: float) -> None:
-        """End the reader that has stalled for longest of those that hold room of the pool."""
+        """Of the readers that hold room of the pool, end the one that has stalled for longest."""
         for timeout, write in self._delivery.writes.items():
             if now - write.since < self._delivery.stall_seconds:
                 return

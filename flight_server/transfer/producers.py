@@ -1,14 +1,13 @@
-"""Producer: who a put comes from, and how long the server waits for its next message.
+"""Producer: the client of one put, and how long the server waits for its next message.
 
-Guarantee: a put waits for its client with a deadline, and ``why`` names the wait's dataset, partition and
-producer as soon as the put's first message has named them.
+Guarantee: a put's wait for its client is listed, with dataset, partition and producer once the first message has named
+them. It ends at a deadline, unless ``put_idle_seconds`` is 0.
 
 Deadlines
-    ``put_idle_seconds`` between messages: a Spark task may compute for minutes between two batches, so the
-    default is generous. ``stall_seconds`` inside a message, from the last byte that came: only the bulk lane
-    sees parts of messages. gRPC hands over whole messages, so that a stall inside one counts as silence
-    there; a peer that has vanished is found by its keepalive.
-    The time in which the server itself holds the producer back (``room_for_arrivals``) does not count.
+    ``put_idle_seconds`` between messages: a Spark task may compute for minutes between two batches, so the default is
+    generous. ``stall_seconds`` inside a message, from the last byte that came. Only the bulk lane sees parts of
+    messages; on the gRPC lane a stall inside one counts as between two, and keepalive finds a peer that has vanished.
+    The time in which the server holds the producer back (``room_for_arrivals``) does not count.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from flight_server.tiering import Admission
 
 
 class Producer:
-    """The client of one put. The receiver sets ``command`` when it knows it.
+    """The client of one put. The receiver sets ``command`` when the first message has come.
 
     Args:
-        idle_seconds: how long it may be silent between messages; None for ever.
-        stall_seconds: how long no byte may come inside a message.
+        idle_seconds: how long it may be silent between messages; None for no limit.
+        stall_seconds: how long it may be silent inside a message.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Producer:
         return f"dataset {command.dataset!r} {part} (from {self.peer})"
 
     async def room(self) -> None:
-        """Return when the server may read the next message."""
+        """Return when the server may read the next message; see :meth:`Admission.room_for_arrivals`."""
         await self._admission.room_for_arrivals(self.peer)
 
     @contextmanager
@@ -61,7 +60,7 @@ class Producer:
             yield
 
     def stalled(self, *, inside: bool) -> ProducerStalled:
-        """What a put fails with whose client has sent nothing until the deadline."""
+        """The error of a put whose client has sent nothing until the deadline."""
         if inside:
             silence = f"no byte came for {self.stall_seconds:g} s inside a message (--stall-seconds)"
         else:
@@ -72,6 +71,6 @@ class Producer:
         command = self.command
         if command is None:
             return {}
-        # A producer with an index may write to many partitions, one without has one.
+        # A producer with an index may write to many partitions; one without writes to one.
         partition = command.partition if command.producer is not None else command.partition or 0
         return {"dataset": command.dataset, "partition": partition, "producer": command.producer}

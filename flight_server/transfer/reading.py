@@ -1,22 +1,19 @@
-"""Reading a partition, the same for both lanes.
+"""Reading a partition.
 
-Guarantee: :meth:`Reads.read` yields every frame of the partition from ``start`` on, exactly once and in
-order, each with the dictionary messages that this reader has not been sent yet, and ends only when
-the partition is sealed and read to its end. Everything else is an error.
+Guarantee: :meth:`Reads.read` yields every frame of the partition from ``start`` on, exactly once and in order, each
+with the dictionary messages that this reader has not been sent yet, and ends only when the partition is sealed and read
+to its end. Everything else is an error. A reader that starts at frame k (``from``) is sent the dictionaries in force at
+k, then the changes.
 
 Runs
-    What is yielded is a run: messages that could be had without waiting, at least one, and no more once
-    they have ``run_bytes``. So small frames can go out in one write, and no frame is kept back for the
-    sake of another one.
+    Each item is a run: the messages that can be had without waiting, or the one that was waited for. A run that has
+    ``run_bytes`` takes no more. So small frames can go out in one write, and no frame is held back for the next one.
 
 Who holds what
-    A run holds its messages' bytes and the room for their copy. When the consumer comes for the next run
-    this one is emptied, so the consumer must have handed the bytes to its transport by then, and must
-    keep no reference to what is in it: a reader that waits for room while it holds some could wait for
-    another one that does the same. A consumer whose transport takes nothing can have the run ``park``: then
-    it holds neither bytes nor room, and gets them back message by message.
-
-A reader that starts at frame k (``from``) is sent the dictionaries in force at k, then what changes.
+    A run holds its messages' bytes and the room for their copy, until the consumer asks for the next run. By then the
+    consumer must have handed the bytes to its transport, and must keep no reference to anything in the run: a reader
+    that waits for room while it holds some could wait for another one that does the same. A consumer whose transport
+    takes nothing can ``park`` the run, which then holds neither, and ``fetch`` each message before it is sent.
 """
 
 from __future__ import annotations
@@ -60,17 +57,17 @@ class Outgoing:
 
     @property
     def data(self) -> bytes:
-        """The FlightData message; only while it is not parked."""
+        """The FlightData message. Only while it is not parked."""
         assert self.payload is not None
         return self.payload.data
 
     def park(self) -> None:
-        """Let go of the bytes and of their room. Twice is fine."""
+        """Release the bytes and their room. Twice is fine."""
         self.payload = self.room = None
 
 
 class Run(list[Outgoing]):
-    """See "Runs"."""
+    """See "Runs" in the module's text."""
 
     __slots__ = ("_back", "_partition", "_told")
 
@@ -83,16 +80,17 @@ class Run(list[Outgoing]):
         self._told = told
 
     def park(self) -> None:
-        """Let go of all bytes and room; each message is to be fetched again before it is sent."""
+        """Release all bytes and room. Each message must be fetched again before it is sent."""
         for outgoing in self:
             outgoing.park()
         self._back.close()
 
     async def fetch(self, outgoing: Outgoing) -> None:
-        """Get bytes and room for a message of the run again. None of its messages may have some.
+        """Get bytes and room for a message of the run again. No message of the run may hold any.
 
         Raises:
-            CorruptFrame: the bytes did not come back from disk; the partition has failed.
+            CorruptFrame: the bytes came back damaged from disk; the partition has failed.
+            ReadTrouble: the disk does not give them now.
             FlightShuffleError: the partition has failed or was dropped meanwhile.
         """
         self._partition.check()
@@ -101,13 +99,13 @@ class Run(list[Outgoing]):
 
 
 def head_of_read(dataset: Dataset) -> list[tuple[str, str]]:
-    """What the headers of both lanes say at the start of a read."""
+    """The headers of both lanes at the start of a read."""
     counted = [(ACKNOWLEDGE_HEADER, "frames")] if dataset.retention.readers is not None else []
     return [(GENERATION_HEADER, dataset.generation), *counted]
 
 
 def end_of_read(totals: Totals, start: int) -> list[tuple[str, str]]:
-    """What the trailers of both lanes say at the end of a read from frame ``start``."""
+    """The trailers of both lanes at the end of a read from frame ``start``."""
     return [
         (ROWS_TRAILER, str(totals.rows)),
         (FRAMES_TRAILER, str(totals.frames)),
@@ -117,16 +115,14 @@ def end_of_read(totals: Totals, start: int) -> list[tuple[str, str]]:
 
 
 def ended(dataset: Dataset, reader: Reader, start: int) -> None:
-    """The stream from frame ``start`` has ended cleanly: the kernel, or over gRPC its library, has its last byte. See
-    ``places``.
-    """
+    """Record that the stream from frame ``start`` has ended cleanly, its last byte included (see ``places``)."""
     partition = dataset.partition(reader.partition)
     if reader.name is None and partition.state is PartitionState.SEALED:
         partition.passed(start, time.monotonic())
 
 
 def check_start(partition: Partition, start: int) -> None:
-    """A sealed partition has a frame ``start``, or ends just before it.
+    """Return if a sealed partition has a frame ``start``, or ends just before it.
 
     Raises:
         InvalidRequest: it has fewer frames.
@@ -168,10 +164,11 @@ class Reads:
         self._resume_seconds = resume_seconds
 
     async def schema_of(self, dataset: Dataset, reader: Reader) -> SchemaMessage:
-        """The dataset's schema, waiting for its first producer if nobody has said it.
+        """The dataset's schema, as soon as ``create`` or a producer has given it.
 
         Raises:
-            Unavailable: nobody has sent one within ``schema_seconds``.
+            Unavailable: there was none within ``schema_seconds``.
+            DatasetDropped: the dataset was dropped before.
         """
         if dataset.schema is not None:
             return dataset.schema
@@ -199,8 +196,10 @@ class Reads:
         """See the module's text. Close the generator to leave; cancelling it is safe at each step.
 
         Raises:
-            Released: retention has let frame ``start`` go, or a later one before this reader came for it.
+            Released: retention has released frame ``start``, or a later one before this reader took it.
             InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
+            ReadTrouble: the disk does not give a frame back now.
+            Conflict: the reader's name has gone on in another connection.
             FlightShuffleError: the partition failed or was dropped.
         """
         partition = dataset.partition(reader.partition)
@@ -247,11 +246,11 @@ class Reads:
                 raise partition.released(gone) from None
             finally:
                 back.close()
-                reader.pace.on_stall = None  # a circle would keep the frames of a partition that is released
+                reader.pace.on_stall = None  # a reference cycle would keep the frames of a released partition
 
     @contextmanager
     def _corruption_told(self, dataset: Dataset, partition: Partition, epoch: int) -> Iterator[None]:
-        """A frame that does not come back from disk fails its partition, and the error says which that is."""
+        """Fail the partition when a frame comes back damaged from disk; the error names the partition."""
         try:
             yield
         except CorruptFrame as corrupt:
@@ -259,7 +258,7 @@ class Reads:
 
     @contextmanager
     def _place(self, dataset: Dataset, reader: Reader, subscription: Subscription[Frame]) -> Iterator[None]:
-        """The place of a reader that has a name, where that counts."""
+        """Hold the place of a reader that has a name, if retention counts readers."""
         if reader.name is None or dataset.retention.readers is None:
             yield
             return
@@ -272,7 +271,7 @@ class Reads:
 
 
 class _Cursor:
-    """What one reader has been given so far, and what it takes next."""
+    """The dictionaries that one reader has been sent, and the messages that it takes next."""
 
     def __init__(
         self,
@@ -282,7 +281,7 @@ class _Cursor:
         waiting: deque[Message],
         back: ReadBack,
     ) -> None:
-        self.waiting = waiting  # taken from the subscription, their bytes not yet at hand
+        self.waiting = waiting  # taken from the subscription, not yet in a run
         self.ended = False
         self._counters = counters
         self._dataset = dataset
@@ -291,7 +290,7 @@ class _Cursor:
         self._sent = NO_DICTIONARIES
 
     def take(self, run: Run, run_bytes: int) -> None:
-        """Add the messages that can be had now, no more once the run has ``run_bytes``; maybe none."""
+        """Add the messages that can be had without waiting, until the run has ``run_bytes``; maybe none."""
         size_bytes = 0
         while not run or size_bytes < run_bytes:
             if not self.waiting and not self._next_frame():
@@ -304,7 +303,7 @@ class _Cursor:
             run.append(self._outgoing(*at_once))
 
     async def fetch(self) -> Outgoing:
-        """The message that comes next, as soon as its bytes and room for them can be had."""
+        """The next message, as soon as there are its bytes and room for them."""
         return self._outgoing(*await self._back.next_to_send(self.waiting[0]))
 
     def _next_frame(self) -> bool:

@@ -1,27 +1,21 @@
-"""Writing: what a DoPut's messages become.
+"""Receiving: what becomes of a put's messages.
 
-Guarantee: nothing is stored before it was checked (``decoder``), counted and admitted (``admission``);
-and a producer that breaks off, is refused or commits other totals than arrived leaves nothing behind:
-its partition fails, or its attempt is discarded.
+Guarantee: a message is checked (``decoder``), counted and admitted (``admission``) before it is stored. A producer that
+breaks off, is refused or commits other totals than arrived leaves nothing behind: its partition fails, or its attempt
+is discarded. The same follows from a wrong checksum, of a message on the bulk lane (``put_framing``) or in a commit.
 
 Broken off or ended
-    gRPC's asyncio API reports both as the end of the requests, and the cancellation that tells them
-    apart comes later. So a put that is not ended by a commit is not sealed before one more operation
-    on the call has succeeded (:meth:`PutAnswers.confirm_end`).
+    gRPC reports both as the end of the requests. So a put that does not end with a commit is sealed only after
+    :meth:`PutAnswers.confirm_end` has returned (``grpc_put`` says how).
 
 Decoding
-    What is large or compressed is decoded in a thread, and counted in the account of arrivals as what
-    it decodes to, so that many producers' batches are never decompressed beyond the budget. What the
-    decoder keeps of compressed dictionaries is counted until the put ends.
-
-Checksums
-    The frame's own checksum is computed once, when it is decoded, and is the one that its client's is compared
-    with, where the client sends one (see ``put_framing``). A commit may name the ``running_crc32c`` of all
-    messages before it, which a client of the gRPC lane can compute, too.
+    A thread decodes large or compressed messages. The decoded size is counted in the account of arrivals, so that many
+    producers' batches are never decompressed beyond the budget. ``builder`` counts what the decoder copies of
+    dictionaries.
 
 Answers
-    A commit is answered with its totals. Where no commit is in use, each message's app_metadata is
-    echoed, as Arrow's integration tests expect. Messages without a header are not stored.
+    A commit is answered with its totals. In a put without an attempt each message's app_metadata is echoed, as Arrow's
+    integration tests expect. Messages without a header are not stored.
 """
 
 from __future__ import annotations
@@ -62,19 +56,19 @@ from .sinks import AttemptSink, Sink, StreamSink
 
 
 class PutAnswers(Protocol):
-    """The way back to the client, and what it says beside the messages."""
+    """A lane's side of one put: answers to the client, its checksums, and how its messages ended."""
 
     @property
     def checksum(self) -> int | None:
-        """What the client has sent with the message that came last: its ``sent_crc32c``, and at the end of a put the
-        ``running_crc32c`` of all. None if it sends none.
+        """The client's ``sent_crc32c`` of the message that came last; after the last one its ``running_crc32c`` of all.
+        None if it sends none.
         """
 
     def put(self, metadata: bytes) -> None:
         """Send a PutResult with this app_metadata. Never waits."""
 
     async def confirm_end(self) -> None:
-        """Return only if the client has ended its requests itself, and its call has not broken off."""
+        """Return only if the client itself has ended its messages, so that its call has not broken off."""
 
 
 def parse_path(path: list[bytes]) -> tuple[str, int | None]:
@@ -95,10 +89,10 @@ def parse_path(path: list[bytes]) -> tuple[str, int | None]:
 
 
 def parse_descriptor(data: bytes) -> PutCommand:
-    """What a descriptor says.
+    """The dataset and the other facts that a descriptor names.
 
     Raises:
-        InvalidRequest: it is not a descriptor, or says nothing sensible.
+        InvalidRequest: it is not a descriptor, or neither a valid PATH nor a valid CMD.
     """
     check_few_fields(data, "FlightDescriptor")
     try:
@@ -114,12 +108,7 @@ def parse_descriptor(data: bytes) -> PutCommand:
 
 
 class PutReceiver:
-    """Takes puts, from both lanes; see the module's text.
-
-    Args:
-        full_validation: check every offset and text of a batch, not only its shape.
-        idle_seconds, stall_seconds: see :class:`~flight_server.transfer.Producer`.
-    """
+    """Takes the puts of both lanes. ``FrameDecoder`` and ``Producer`` say what the arguments mean."""
 
     def __init__(
         self,
@@ -143,13 +132,11 @@ class PutReceiver:
         self._stall_seconds = stall_seconds
 
     def producer(self, peer: str) -> Producer:
-        """A client that begins a put now."""
         return Producer(
             self.admission, peer, idle_seconds=self._idle_seconds, stall_seconds=self._stall_seconds
         )
 
     def decoder(self) -> FrameDecoder:
-        """For the messages of one put."""
         return FrameDecoder(
             max_message_bytes=self.max_message_bytes,
             full_validation=self._full_validation,
@@ -160,9 +147,9 @@ class PutReceiver:
         """Take one put from its first message to its end.
 
         Args:
-            messages: FlightData as it came; its end may be the client's, or that of a broken call.
-            producer: the client; it is told of the put's command.
-            answers: tells which of the two it was, and takes the answers.
+            messages: FlightData as it came. It ends when the client ends it, or when the call breaks off.
+            producer: the client; its ``command`` is set here.
+            answers: tells the two ends apart, and takes the answers.
 
         Raises:
             FlightShuffleError: the put was refused or failed; nothing of it is left.
@@ -177,7 +164,7 @@ class PutReceiver:
             put.abort(error)
             raise
         except BaseException:
-            # The client broke off (cancellation) or this is a bug; readers learn what it means for them.
+            # The client broke off (a cancellation) or this is a bug; readers get ProducerFailed.
             put.abort(None)
             raise
 
@@ -194,7 +181,7 @@ class _Put:
         self._decoder = receiver.decoder()
         self._command: PutCommand | None = None
         self._sink: Sink | None = None
-        self._builder: FrameBuilder | None = None  # from the schema on, as the sink
+        self._builder: FrameBuilder | None = None  # None until the schema has come, as the sink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
         self._schema_room: Reservation | None = None
@@ -243,10 +230,10 @@ class _Put:
         self._keep(self._sink, checked, reservation)
 
     async def _decode(self, inspected: Inspected, size_bytes: int) -> Accepted:
-        """Decode in the loop what is quickly done, and the rest in a thread. Cancelling is safe."""
+        """Decode a costly message in a thread, any other one in the loop. Cancelling is safe."""
         assert self._command is not None
         if inspected.kind is MessageKind.SCHEMA and self._schema_room is None:
-            # The decoder has it as Arrow's object until the put ends.
+            # The decoder holds the schema as Arrow's object until the put ends.
             measure = self._decoder.measure
             size = (
                 await asyncio.to_thread(measure, inspected.parts)
@@ -313,7 +300,7 @@ class _Put:
         return StreamSink(self._durability, command, schema)
 
     def _check_first(self, message: bytes) -> None:
-        """Compare the first message, which says whose it is, before any of it is believed."""
+        """Compare the checksum of the first message, which names the dataset, before any of it is used."""
         if not self._is_whole(message):
             raise DamagedMessage(
                 f"the first message of a put from {self._peer} was damaged on its way; write it again"
@@ -331,7 +318,7 @@ class _Put:
         return said == sent_crc32c(checksum, parts.metadata, parts.descriptor)
 
     def _compare(self, said: int | None, arrived: int) -> None:
-        """All messages so far are those that the client has sent."""
+        """Return if all messages so far are those that the client has sent."""
         if said is not None and said != arrived:
             raise DamagedMessage(
                 f"{self._where()}: what arrived has checksum {arrived:08x}, and {said:08x} was sent; nothing of it "
@@ -359,7 +346,7 @@ class _Put:
             self._answers.put(metadata)
 
     def _keep(self, sink: Sink, checked: Checked, reservation: Reservation) -> None:
-        """Store a message that was checked and admitted. No await: it is kept or it is not."""
+        """Store a message that was checked and admitted. No await: it is stored whole or not at all."""
         assert self._builder is not None
         frame = self._builder.add(checked, reservation)
         if frame is None:
@@ -373,7 +360,7 @@ class _Put:
 
 
 def _decode(decoder: FrameDecoder, inspected: Inspected, said: int | None, room: Reservation) -> Accepted:
-    """In a thread. Holds the room for as long as it runs, also when nobody waits for it any more."""
+    """Runs in a thread, and holds the room until it ends, also when the put was cancelled."""
     try:
         return decoder.decode(inspected, said)
     finally:

@@ -1,21 +1,18 @@
-"""Control requests: how large one may be, and that its reading is counted.
+"""Limits of control requests: all requests that are not messages of a put.
 
-Guarantee: a request that is no message of a put is refused above a limit that the error names, before any
-of it is parsed; and the memory that a large one takes while it is parsed (``strict_json.parsed_bytes``) is reserved
-in the account of arrivals. JSON that would take more than that account has, and more than ``MAX_PARSED_BYTES``, is
-refused. A request that takes more than the account has, and is not refused, waits until the account is empty and then
-passes its limit: JSON by less than ``MAX_PARSED_BYTES``, Arrow's own actions by less than ``PROTOBUF_COST`` times
-their size.
+Guarantee: a request above its limit is refused before any of it is parsed, and the error names the limit. The memory
+that an action's body of more than ``SMALL_BYTES`` takes while it is parsed (``strict_json.parsed_bytes``) is reserved
+in the account of arrivals. A JSON body that would take more than that account has, and more than
+``MAX_PARSED_BYTES``, is refused.
 
     1 MiB       descriptors, tickets, criteria, commits, and the bodies of actions that are not named here
     16 MiB      ``seal``, which may name 100,000 attempts and more
     64 MiB      ``CancelFlightInfo``, whose FlightInfo has an endpoint for each partition
-    max_schema  ``create``: so much of schema, which base64 makes a third longer, and 1 MiB for the rest
+    max_schema  ``create``: a schema of that size, which base64 makes a third longer, and 1 MiB for the rest
 
-What is not counted: gRPC buffers a request whole before the server sees it, and has one limit on messages
-for all methods. So each call on the gRPC lane may hold one message of ``max_message`` for as long as the
-client takes to send it, as each put does; a larger one is refused by gRPC itself while it arrives. HTTP
-requests other than a put have no body.
+What is not counted: gRPC buffers a request whole before the server sees it, and has one limit on messages for all
+methods. So each call on the gRPC lane may hold one message of ``max_message`` for as long as the client takes to send
+it, as each put does; gRPC itself refuses a larger one while it arrives. HTTP requests other than a put have no body.
 """
 
 from __future__ import annotations
@@ -31,17 +28,17 @@ MAX_SEAL_BYTES = 16 << 20
 MAX_FLIGHT_INFO_BYTES = 64 << 20
 SMALL_BYTES = 64 << 10
 PROTOBUF_COST = 3
-"""The request, and copies of its parts: of what Arrow's own actions carry no objects are made."""
+"""Times the body of Arrow's own actions: the request and copies of its parts. No objects are made of a FlightInfo."""
 _PROTOBUF = frozenset({"CancelFlightInfo", "RenewFlightEndpoint"})
 MAX_PARSED_BYTES = 48 << 20
 """What one request may take where 1/8 of the memory limit is less: a ``seal`` of 100,000 attempts takes 43 MiB."""
 
 
 def check_size(size_bytes: int, what: str, limit_bytes: int = MAX_CONTROL_BYTES) -> None:
-    """Nothing while the request may be that large.
+    """Return if the request may be that large.
 
     Raises:
-        InvalidRequest: it may not.
+        InvalidRequest: it is larger than ``limit_bytes``.
     """
     if size_bytes > limit_bytes:
         raise InvalidRequest(
@@ -51,7 +48,7 @@ def check_size(size_bytes: int, what: str, limit_bytes: int = MAX_CONTROL_BYTES)
 
 
 def action_limit_bytes(action: str, max_schema_bytes: int) -> int:
-    """How large the body of this action may be."""
+    """The limit of the body of this action."""
     if action == "create":
         return MAX_CONTROL_BYTES + max_schema_bytes * 4 // 3
     return {"seal": MAX_SEAL_BYTES, "CancelFlightInfo": MAX_FLIGHT_INFO_BYTES}.get(action, MAX_CONTROL_BYTES)
@@ -59,10 +56,10 @@ def action_limit_bytes(action: str, max_schema_bytes: int) -> int:
 
 @asynccontextmanager
 async def counted(admission: Admission, action: str, body: bytes, peer: str) -> AsyncIterator[None]:
-    """Room for what the block makes of an action's body; none is needed for a small one.
+    """Hold room for what the block makes of an action's body; a small body needs none.
 
     Raises:
-        InvalidRequest: it would take more than one may.
+        InvalidRequest: it would take more than one request may.
         OutOfBudget: there was no room until the deadline.
     """
     if len(body) <= SMALL_BYTES:

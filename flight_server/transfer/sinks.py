@@ -1,13 +1,19 @@
-"""Where a put's frames go: the one partition of a stream's producer, or a shuffle producer's attempt.
+"""Sinks: where a put's frames go, to the partition of a stream's producer or to a shuffle producer's attempt.
 
-A *stream* partition is readable frame by frame. Its clean end seals it; with ``producer`` and
-``attempt`` in the descriptor the end must be a commit message, because a client library may end a
-stream cleanly that its user never finished. A put into a name that exists is refused; with
-``overwrite`` the new generation takes the name when it is sealed, and until then, or if it fails, the
-old one stays. Of several overwrites the one that is sealed last has the name; one that says which
-``generation`` it replaces is refused if the name leads to another one by then.
+Stream
+    Readers get the partition frame by frame. The clean end of the put seals it; with an ``attempt`` in the descriptor
+    the end must be a commit message, because a client library may end a stream cleanly that its user never finished. A
+    put into a partition that has or had a producer is refused, unless it is the dataset's only one and has failed: then
+    the put makes a new generation.
 
-A *shuffle* attempt gathers frames for any partition, and counts only once it has committed.
+Overwrite
+    The new generation takes the name when it is sealed. Until then, or if it fails, the old one stays; but where there
+    is none, or it has failed and is not on disk, the new one takes the name at once. Of several overwrites the one that
+    is sealed last has the name. One that says which ``generation`` it replaces is refused if the name leads to another
+    one by then.
+
+Shuffle
+    An attempt gathers frames for any partition, and counts only once it has committed.
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ FAILED_LEASE_SECONDS = 300.0
 
 
 class Sink(Protocol):
-    """Where a put's frames go."""
+    """Takes the frames of one put."""
 
     dataset: Dataset
 
@@ -42,16 +48,16 @@ class Sink(Protocol):
         """The partition of a batch with this app_metadata."""
 
     def publish(self, partition: int, frame: Frame) -> None:
-        """Keep a frame."""
+        """Store a frame of a partition."""
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
-        """The producer says that it has sent everything; the answer for it."""
+        """Take the producer's commit: it has sent everything. Returns the answer for it."""
 
     async def end(self) -> None:
-        """The producer's stream has ended cleanly."""
+        """Take the clean end of the producer's stream."""
 
     def abort(self, cause: FlightShuffleError) -> None:
-        """The producer has failed, at any time before ``end`` has returned. Twice is fine."""
+        """Take the producer's failure, at any time before ``end`` has returned. Twice is fine."""
 
 
 class StreamSink:
@@ -67,7 +73,7 @@ class StreamSink:
         self._frames = 0
         index = command.partition or 0
         self.dataset = self._find(command, schema, index)
-        # A put that is refused must not leave its schema behind.
+        # Checked before and set after: a put that is refused must not leave its schema behind.
         self.dataset.check_schema(schema)
         self._partition: Partition = self.dataset.begin_stream(index)
         self.dataset.describe(schema)
@@ -83,7 +89,7 @@ class StreamSink:
                 catalogue.find(command.dataset, command.generation)  # overwrite this one and no other
             old = catalogue.get(command.dataset)
             if old is not None:
-                # What was asked for when the name was created goes on; but one put writes one partition.
+                # It keeps what the old one was created with, except that one put writes one partition.
                 request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
             dataset = catalogue.prepare(request, schema)
             if old is None or (old.failure is not None and not (old.files and old.files.committed)):
@@ -101,7 +107,7 @@ class StreamSink:
                 )
             return catalogue.create(request, schema)[0]
         if existing.partition_count == 1 and existing.failure is not None:
-            # What failed frees its name. A new generation: nobody may read on in other data.
+            # A failed dataset frees its name, for a new generation: no reader may read on in other data.
             existing.partition(index)
             return catalogue.create(existing.request(), schema)[0]
         return existing
@@ -159,10 +165,10 @@ class StreamSink:
             self._durability.catalogue.install(self.dataset)
 
     def _check_name(self) -> None:
-        """An overwrite can take the name now.
+        """Return if an overwrite can take the name now.
 
         Raises:
-            Conflict: another generation than the one that it replaces has it.
+            Conflict: the name leads to another generation than the put replaces, or this one was replaced meanwhile.
         """
         current = self._durability.catalogue.get(self.dataset.name)
         if not self._overwrites or current is self.dataset:
@@ -185,7 +191,7 @@ class StreamSink:
         if self._partition.failure is None and not self._committed:
             self._partition.fail(cause)
             if self.dataset.partition_count == 1:
-                # Its name stays for a while, so that readers learn why, and is free for the next put.
+                # The name stays for this long, so that readers get the cause, and is free for the next put.
                 self.dataset.lease_seconds = FAILED_LEASE_SECONDS
                 self.dataset.touch()
 
@@ -262,7 +268,7 @@ class AttemptSink:
 
 
 async def seal(durability: Durability, dataset: Dataset, attempts: dict[int, str] | None) -> None:
-    """Seal a shuffle with its accepted attempts; if it is durable, when it is on disk.
+    """Seal a shuffle with its accepted attempts; a durable one once it is on disk.
 
     Raises:
         Conflict: see :meth:`Dataset.accept`; nothing was changed.
