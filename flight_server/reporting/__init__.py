@@ -1,4 +1,4 @@
-"""What the server tells of itself: statistics, waits, metrics, FlightInfo."""
+"""What the server reports of itself: statistics, waits, metrics and FlightInfo. The lanes serve them."""
 
 from .flight_infos import Locations, expiration, flight_info, poll_info, timestamp_scalar
 from .reports import Observed

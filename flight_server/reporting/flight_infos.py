@@ -1,7 +1,7 @@
-"""What the server says about a dataset: FlightInfo and PollInfo, as Arrow Flight defines them.
+"""FlightInfo and PollInfo of a dataset, as Arrow Flight defines them.
 
-A dataset may have 100,000 partitions, and so many endpoints. They are appended to the serialized
-message of the rest (protobuf joins repeated fields), a slice at a time, so that other streams go on.
+A dataset may have 100,000 partitions, and as many endpoints. They are appended to the serialized rest of the message
+(protobuf joins repeated fields), a slice at a time, so that the loop serves other streams meanwhile.
 
     FlightInfo       1 schema   3 endpoint
     FlightEndpoint   1 ticket   2 location   3 expiration_time (Timestamp)
@@ -28,19 +28,18 @@ EMPTY_SCHEMA = pa.schema([])
 
 @dataclass
 class Locations:
-    """Where this server's lanes are, in the words that clients are told; known when the listeners are open."""
+    """The addresses of this server's lanes, as clients are told them; None until the lane's listener is open."""
 
     grpc: str | None = None
     http: str | None = None
 
     @property
     def known(self) -> list[str]:
-        """Of both lanes."""
         return [location for location in (self.grpc, self.http) if location is not None]
 
     @property
     def reads(self) -> list[str]:
-        """Where any partition can be read by gRPC: where the client asks now, and by address."""
+        """Where any partition can be read by gRPC: on the connection that the client has, and by address."""
         return [REUSE_CONNECTION] if self.grpc is None else [REUSE_CONNECTION, self.grpc]
 
     @property
@@ -54,13 +53,13 @@ class Locations:
 
 
 def expiration(dataset: Dataset) -> float | None:
-    """When the lease ends, in seconds since the epoch."""
+    """When the lease ends, in seconds since the epoch; None without a lease."""
     left = dataset.lease_left_seconds
     return None if left is None else time.time() + left
 
 
 def timestamp_scalar(seconds: float) -> Any:
-    """A moment as pyarrow's Flight classes take it; ``pa.scalar`` would import pandas, half a second long."""
+    """A moment as pyarrow's Flight classes take it; ``pa.scalar`` would import pandas, which takes half a second."""
     kind = pa.timestamp("us", "UTC")
     return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack("<q", int(seconds * 1e6)))])[0]
 
@@ -70,11 +69,11 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
 
     Raises:
         FlightShuffleError: a partition has failed, or the dataset was dropped: a fresh copy of the cause.
-            A source's failed partition is no failure of its dataset: whoever reads it is told.
+            A failed partition of a source raises nothing here: only its readers get the error, and it is pulled again.
     """
     rows = total_bytes = 0
     async for partition in in_slices(dataset.partitions()):
-        if dataset.puller is None or dataset.dropped:  # what a source has failed to do it may do next time
+        if dataset.puller is None or dataset.dropped:
             partition.check()
         totals = partition.totals
         rows += totals.rows
@@ -92,7 +91,7 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
     )
     parts = [info.serialize()]
     if dataset.schema is not None:
-        # Of a field that comes twice protobuf takes the last. Arrow's object of a wide schema takes long to make.
+        # Of a field that comes twice protobuf takes the last. Arrow's object of a wide schema would take long to make.
         parts.append(wire.field(1, wire.encapsulate(dataset.schema.header)))
     ends_at = expiration(dataset)
     common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
@@ -109,7 +108,7 @@ def _location(uri: str) -> bytes:
 
 
 async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
-    """The PollInfo message; complete, without a descriptor to ask again with, once sealed."""
+    """The PollInfo message; once the dataset is not filling any more, without a descriptor to ask again with."""
     parts = [wire.field(1, await flight_info(locations, dataset))]
     if dataset.filling:
         parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus, read from the server's own state at each scrape: nothing is counted twice.
+"""Metrics for Prometheus, read from the server's own state at each scrape; nothing is counted here.
 
-Labels are few and bounded: accounts, kinds, waits, the server's own tasks. There is no label for a
-dataset's name, because names are the users' and have no bound; ``/v1/statistics`` has them.
+Labels are few and bounded: accounts, kinds, waits, the server's own tasks. Datasets' names are no label, because users
+choose them without bound; ``/v1/statistics`` has them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COUNTERS = {
 
 
 def registry(server: Observed) -> CollectorRegistry:
-    """A registry of this server's own: two servers in one process do not mix."""
+    """A registry for this server alone: two servers in one process do not mix."""
     made = CollectorRegistry()
     made.register(_ServerCollector(server))
     return made

@@ -1,22 +1,21 @@
-"""Reports: what the server tells of itself as JSON, on both lanes.
+"""Reports: statistics, datasets and waits as JSON, on both lanes.
 
-Guarantee: an answer has a bounded size, and the loop serves the streams while it is made. A server may
-have 100,000 datasets and a dataset 100,000 partitions, so an answer holds one *page* of them:
+Guarantee: an answer has a bounded size, and the loop serves the streams while it is made. A server may have 100,000
+datasets and a dataset 100,000 partitions, so an answer holds one *page* of them:
 
     {"first": 0, "limit": 1000, "count": 100000, …}
 
-``count`` says how many there are. A client asks for the next page with ``first`` + ``limit``, until that
-reaches ``count``.
+``count`` says how many there are. A client asks for the next page with ``first`` + ``limit``, until that reaches
+``count``.
 
-    statistics                    the server's numbers, and a summary of each dataset; the page is of datasets,
-                                  by name
-    statistics of one dataset     its partitions and attempts besides; the page is of partitions by index, and
-                                  of attempts in the order in which they came
+    statistics                    the server's numbers, and a summary of each dataset; the page is of datasets, by name
+    statistics of one dataset     its partitions and attempts besides; the page is of partitions by index, and of
+                                  attempts in the order in which they came
     datasets                      a shorter summary of each dataset, for a prefix; the page is of datasets
     why                           the open waits, longest first; the page is of waits
 
-A partition that has no frame and no reader yet is in no page. The numbers of a long answer are not of one
-moment, because the streams go on while they are added up.
+A partition that no producer or reader has asked for yet is in no page. The numbers of a long answer are not of one
+moment, because the streams go on while it is made.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _NUMBER = re.compile("[0-9]{1,15}")
 
 @dataclass(frozen=True)
 class Observed:
-    """What reports and metrics read: the parts of one server that count."""
+    """The parts of one server that reports and metrics read."""
 
     catalogue: Catalogue
     waits: Waits
@@ -56,7 +55,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Page:
-    """The part of a long answer that is asked for; ``dataset`` None for all of them."""
+    """The part of a long answer that is asked for; ``dataset`` None for all datasets."""
 
     dataset: str | None = None
     first: int = 0
@@ -64,20 +63,12 @@ class Page:
 
     @classmethod
     def parse(cls, data: bytes, what: str) -> Page:
-        """The body of an action.
-
-        Raises:
-            InvalidRequest: it is not one.
-        """
+        """The page that an action's body asks for. Raises InvalidRequest for a body that is not valid."""
         return cls._of(parse_json(data, what), what)
 
     @classmethod
     def of_query(cls, query: dict[str, str], what: str) -> Page:
-        """The query of a URL.
-
-        Raises:
-            InvalidRequest: a number is none, or out of its range.
-        """
+        """The page that a URL's query asks for. Raises InvalidRequest for a value that is not valid."""
         numbers = {
             key: int(text) for key, text in query.items() if key != "dataset" and _NUMBER.fullmatch(text)
         }
@@ -93,7 +84,7 @@ class Page:
         return cls(None if name is None else check_dataset_name(name), first or 0, limit or MAX_PAGE)
 
     def head(self, count: int) -> dict[str, int]:
-        """What the answer says of itself."""
+        """The page's place in the whole answer of ``count`` items."""
         return {"first": self.first, "limit": self.limit, "count": count}
 
     @property
@@ -102,11 +93,7 @@ class Page:
 
 
 async def statistics(server: Observed, page: Page) -> dict[str, Any]:
-    """Everything that is counted.
-
-    Raises:
-        NotFound: there is no such dataset.
-    """
+    """The answer to ``statistics``. Raises NotFound for an unknown dataset."""
     readers = Counter(reader.dataset for reader in server.delivery.readers.values())
     answer = _of_server(server)
     if page.dataset is not None:
@@ -128,7 +115,7 @@ async def statistics(server: Observed, page: Page) -> dict[str, Any]:
 
 
 async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
-    """What there is under a prefix of names."""
+    """A page of the datasets whose names start with ``prefix``."""
     listed = server.catalogue.listed(prefix)
     rows = []
     async for dataset in in_slices(listed[page.part]):
@@ -149,14 +136,14 @@ async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
 
 
 def why(server: Observed, page: Page) -> dict[str, Any]:
-    """Each wait that lasts, and what the disk refuses."""
+    """A page of the open waits, and the disk's trouble if there is one."""
     waits, count = server.waits.listed(page.dataset, page.part), server.waits.count(page.dataset)
     return {**page.head(count), "waits": waits, "disk_trouble": server.spiller.trouble}
 
 
 @dataclass
 class _Totals:
-    """Sums over the partitions of a dataset that have been made, and how many are in which state."""
+    """Sums over the partitions of a dataset that were asked for, and how many are in each state."""
 
     rows: int
     frames: int
@@ -199,7 +186,7 @@ async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
         "partition_states": dict(totals.states),
         "readers": readers,
         "lease_left_seconds": None if left is None else round(left, 3),
-        # Of all attempts that are held, also of those that will not be accepted.
+        # Of all attempts that are held, accepted or not.
         "attempt_states": dict(attempts),
         "attempts_rows": arrived_rows,
         "attempts_bytes": arrived_bytes,
