@@ -1,4 +1,4 @@
-"""The Flight RPCs and actions; the only place where errors become gRPC status."""
+"""The gRPC lane: the Flight RPCs and actions, for every Flight client. ``node`` makes it, ``server`` runs it."""
 
 from .actions import Actions
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService

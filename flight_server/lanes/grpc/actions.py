@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Actions:
-    """See the module's text.
+    """The actions of one server.
 
     Args:
         sources: makes datasets of kind ``source``. Called in a thread, because the first call imports libraries.
@@ -82,7 +82,7 @@ class Actions:
 
         Raises:
             Unsupported: there is no such action.
-            FlightShuffleError: what the action says.
+            FlightShuffleError: the action's own error.
         """
         handler = self._handlers.get(action)
         if handler is None:
@@ -99,8 +99,8 @@ class Actions:
             )
         schema = None
         if request.schema is not None:
-            # In a thread where it is large: its texts are looked at one by one.
-            large = len(request.schema) > COSTLY_HEADER_BYTES
+            # A large one in a thread: its texts are checked one by one.
+            large = len(request.schema) > COSTLY_SCHEMA_BYTES
             schema = (
                 await asyncio.to_thread(decode_schema, request.schema)
                 if large
@@ -171,7 +171,7 @@ class Actions:
         return dump_json({"draining": True, "grace_seconds": self._drain_grace_seconds})
 
     async def _cancel_flight_info(self, body: bytes) -> bytes:
-        # Not as pyarrow's objects: of a FlightInfo of 64 MiB they can take several GiB.
+        # Without pyarrow's objects: those of a FlightInfo of 64 MiB can take several GiB.
         info = wire.first_field(body, 1, "CancelFlightInfoRequest") or b""
         endpoint = wire.first_field(info, 3, "FlightInfo")
         if endpoint is None:
@@ -201,7 +201,7 @@ def decode_schema(text: str) -> SchemaMessage:
     """The schema of a ``create``: an IPC schema message in base64.
 
     Raises:
-        InvalidRequest: it is not.
+        InvalidRequest: it is not one.
     """
     try:
         message = base64.b64decode(text, validate=True)

@@ -1,11 +1,8 @@
 """DoGet: a partition over gRPC, for every Flight client.
 
-The schema goes out at once, then each frame as it was stored; the totals stand in the trailers.
-
-A crowd of readers
-    gRPC copies and often sends a message while the loop hands it over, and accepts calls one at a time,
-    each in several passes of the loop. So frames go out in turns (see ``turns``): a pass stays short
-    whatever the number of readers, and a new call is not kept waiting by those that run.
+The schema goes out as soon as it is known, then each frame as it was stored; the trailers carry the totals. gRPC
+copies and often sends a message while the loop hands it over, and accepts calls one at a time. So frames go out in
+turns (see ``turns``), and a new call does not wait for those that run.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
 class GrpcGet:
-    """See the module's text."""
+    """Serves DoGet; see the module's text."""
 
     def __init__(self, catalogue: Catalogue, reads: Reads) -> None:
         self._catalogue = catalogue
@@ -31,10 +28,10 @@ class GrpcGet:
         self._turns = Turns()
 
     async def serve(self, request: bytes, context: Context) -> None:
-        """Send the partition that the ticket means, to its end.
+        """Send the partition that the ticket names, to its end.
 
         Raises:
-            FlightShuffleError: see :meth:`Reads.read`; what was sent before is no whole partition.
+            FlightShuffleError: see :meth:`Reads.read`; the client has got only a part, and no totals.
         """
         self._catalogue.check_open()
         ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))

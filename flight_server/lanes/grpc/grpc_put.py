@@ -1,7 +1,7 @@
 """DoPut: a put over gRPC, for every Flight client.
 
-Guarantee: a message is read only while there is room for those that have arrived, and a client that reads no
-answers delays no put.
+Guarantee: the server reads a message only while there is room for those that have arrived. A client that reads no
+answers delays no other put, and its own one only at its end.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ async def take_put(puts: PutReceiver, context: Context) -> None:
 
 
 async def _messages(context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
-    """The client's messages. The end comes where the client has ended them, and also where the call has broken off.
+    """The client's messages. They end when the client ends them, and also when the call breaks off.
 
-    They are not taken from gRPC's iterator, which would hold each one until the next has come.
+    gRPC's iterator is not used: it would hold each message until the next has come.
     """
     while True:
         await producer.room()
@@ -55,12 +55,12 @@ async def _messages(context: Context, producer: Producer) -> AsyncGenerator[byte
 
 
 class GrpcAnswers:
-    """PutResults on their way to a client that may never read them. Putting one never waits; of those that the
-    client has not read only the last ``MAX_UNREAD_ANSWER_BYTES`` are kept.
+    """Sends PutResults to a client that may never read them. ``put`` never waits. Of the answers that the client has
+    not read, the last ``MAX_UNREAD_ANSWER_BYTES`` are kept, and always the last one.
     """
 
     def __init__(self, context: Context) -> None:
-        self.checksum = None  # the lane has none for each message; a commit may have one for all
+        self.checksum = None  # this lane has none for each message; a commit may have one for all
         self._context = context
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -74,17 +74,17 @@ class GrpcAnswers:
         self._queue.append(metadata)
         self._queued_bytes += len(metadata) + _ANSWER_COST_BYTES
         while self._queued_bytes > MAX_UNREAD_ANSWER_BYTES and len(self._queue) > 1:
-            self._take()  # a client that is so far behind does not read them
+            self._take()  # the client reads no answers
         self._more.set()
 
     async def confirm_end(self) -> None:
-        """After the end of the requests: return if it was the client's; otherwise this is cancelled.
+        """After the end of the requests: return if the client has ended them; on a broken call this is cancelled.
 
-        gRPC fails a pending read when a call breaks off, and its asyncio API returns that as the end
-        of the requests; the cancellation follows. An operation that is begun after that does not
-        succeed on a broken call, so its success proves that the client has ended the requests itself.
-        It is the headers, or an empty PutResult where answers have been sent. If the client does not
-        read, the operation stays pending; on a broken call it would have failed.
+        gRPC fails a pending read when a call breaks off, and its asyncio API returns that as the end of the requests;
+        the cancellation follows. An operation that is begun after that does not succeed on a broken call, so its
+        success proves that the client has ended the requests. The operation sends the headers, or an empty PutResult
+        if answers were sent. While the client does not read, it stays pending; on a broken call it would have failed,
+        so an empty PutResult that is pending for ``LAST_ANSWERS_SECONDS`` is proof enough.
         """
         if not self._used:
             await self._context.send_initial_metadata(())
@@ -93,7 +93,7 @@ class GrpcAnswers:
             await self._finish()
 
     async def _finish(self) -> None:
-        """Send what is queued and no more; give up when the client does not read."""
+        """Send what is queued and no more; give up after ``LAST_ANSWERS_SECONDS``."""
         assert self._task is not None
         self._ended = True
         self._more.set()
@@ -117,14 +117,14 @@ class GrpcAnswers:
             if not self._ended and (kind is None or issubclass(kind, Exception)):
                 await self._finish()
         finally:
-            task, self._task = self._task, None  # else a cancelled one would hold this, and this it
+            task, self._task = self._task, None  # a reference cycle with a cancelled task otherwise
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def _write(self) -> None:
         await self._more.wait()
         if self._queue:
-            # Apart from the first message: if that is cut off, gRPC would send the headers once more.
+            # Not with the first message: if that is cut off, gRPC would send the headers once more.
             await self._context.send_initial_metadata(())
         while True:
             while self._queue:

@@ -1,7 +1,7 @@
 """gRPC reflection: tools such as grpcurl ask the server what it offers, and need no files of their own.
 
-What is described is Arrow Flight as this server speaks it, so public that no token is asked for it. The service's
-own code does not use these descriptions (see ``wire``); a test reads real answers by them.
+It describes Arrow Flight as this server speaks it, which is public, so it asks for no token. The service's own code
+does not use these descriptions (see ``wire``); a test reads real answers by them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 PACKAGE = "arrow.flight.protocol"
 _FILE = "flight_server/arrow_flight.proto"
 
-# Each message's fields: number, name, type. A capital letter begins a message's name; "repeated" stands before.
+# Each message's fields: number, name, then "repeated" or "optional", type. Messages and enums begin with a capital.
 _MESSAGES = {
     "HandshakeRequest": "1 protocol_version uint64, 2 payload bytes",
     "HandshakeResponse": "1 protocol_version uint64, 2 payload bytes",
@@ -61,7 +61,7 @@ _CALLS = {
 
 
 def offer(server: Any, service: str) -> None:
-    """Let the gRPC server describe ``service``, and its health and reflection."""
+    """Make the gRPC server describe ``service``, its health and reflection."""
     pool = descriptor_pool.Default()
     try:
         pool.FindFileByName(_FILE)
@@ -104,7 +104,7 @@ def _add_field(message: Any, number: str, name: str, *words: str) -> None:
     if "repeated" in before:
         field.label = kind.LABEL_REPEATED
     elif "optional" in before:
-        # How protobuf writes down that a number may be absent.
+        # protobuf's form for a number that may be absent.
         message.oneof_decl.add(name=f"_{name}")
         field.oneof_index, field.proto3_optional = len(message.oneof_decl) - 1, True
     if last[0].islower():

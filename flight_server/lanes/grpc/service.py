@@ -1,20 +1,19 @@
 """The Flight RPCs over grpc.aio, and the only place where errors become gRPC status.
 
-Requests and answers are bytes here: identity serializers on both sides, so a frame goes out as it
-came in. What an RPC does is in ``grpc_get``, ``grpc_put``, ``infos`` and ``actions``; this module reads
-descriptors and tickets, authorizes, and maps errors.
+Requests and answers are bytes here: the serializers of both sides are identities, so a frame goes out as it came in.
+``grpc_get``, ``grpc_put``, ``flight_infos`` and ``actions`` do the work of the RPCs; this module reads descriptors and
+tickets, authorizes, and maps errors.
 
 Errors
-    Every failed call carries ``x-flight-shuffle-error``: JSON with the error's code, message and
-    detail. UNAVAILABLE, UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL also carry that JSON in
-    ``grpc-status-details-bin``, with ``x-arrow-status: 5``, without which pyarrow drops it; with the
-    other statuses pyarrow would turn it into another class. A bug answers INTERNAL with an id that
-    stands in the log beside the traceback, and nothing of the exception.
+    Every failed call carries ``x-flight-shuffle-error``: JSON with the error's code, message and detail. UNAVAILABLE,
+    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL also carry that JSON in ``grpc-status-details-bin``, with
+    ``x-arrow-status: 5``, without which pyarrow drops it; with the other statuses pyarrow would turn it into another
+    class. A bug answers INTERNAL with nothing of the exception but an id, which the log has beside the traceback.
 
 Cancelling
-    grpc.aio cancels the handler's task when the client cancels or its connection breaks, at whichever
-    await it is. Every handler leaves by ``finally`` and context managers. A CancelledError is never
-    raised by ourselves: it would leave the client without a status until its deadline.
+    grpc.aio cancels the handler's task at any await when the client cancels or its connection breaks. Every handler
+    leaves by ``finally`` and context managers. No handler raises a CancelledError of its own: it would leave the client
+    without a status until its deadline.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ Handler = Callable[..., Awaitable[Any]]
 
 
 class FlightService:
-    """The handlers of one server. ``handlers()`` is what grpc.aio registers."""
+    """The RPCs of one server."""
 
     def __init__(
         self,
@@ -119,8 +118,6 @@ class FlightService:
             },
         )
 
-    # Errors and authorization
-
     def _guard(
         self, handler: Handler, *, authorized: bool = True, limit_bytes: int = MAX_CONTROL_BYTES
     ) -> Handler:
@@ -139,20 +136,20 @@ class FlightService:
                         check_size(len(request), "the request", limit_bytes)
                     return await handler(request, context)
             except FlightShuffleError as error:
-                # Fresh: gRPC keeps the exception that ends a call for as long as it pleases, and a traceback
-                # would keep the frames of this call, and what they hold, for as long.
+                # A fresh one: gRPC keeps the exception that ends a call, and a traceback would keep the call's
+                # Python frames, and what they hold, for as long.
                 answer: FlightShuffleError = error.fresh()
             except (grpc.aio.BaseError, grpc.RpcError):
-                raise  # aborted already, or the client is gone: there is nobody to answer
-            except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
+                raise  # aborted already, or the client is gone: no answer is possible
+            except Exception as bug:  # noqa: BLE001  # the text of an unknown exception must not go on the wire
                 error_id = secrets.token_hex(6)
                 _log.error("internal_error", error_id=error_id, rpc=handler.__name__, exc_info=bug)
                 answer = InternalError(
                     f"internal error {error_id}: the server's log has the cause under this id",
                     error_id=error_id,
                 )
-            # Outside the handlers above, so that what is raised here has no context either; and without the request,
-            # which the frame of this call would hold for as long as gRPC keeps the exception that ends it.
+            # Outside the except clauses, so that the exception raised here has no context; and without the request,
+            # which the frame of this call would hold for as long as gRPC keeps that exception.
             del request
             await _abort(context, answer)
             return None
@@ -164,8 +161,12 @@ class FlightService:
         authorize(self._token, header, None if legacy is None else legacy.encode("latin-1"))
 
     async def handshake(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """Exchange credentials for the token: as the header ``authorization`` for those that gave it themselves;
-        else as the answer to a first message that is a ``BasicAuth`` whose password is the token, or the token.
+        """Exchange credentials for the token, which the answer's header ``authorization`` carries. A client that sends
+        no such header itself sends a first message, a ``BasicAuth`` whose password is the token or the token itself,
+        and gets the token as a message, too.
+
+        Raises:
+            Unauthenticated: the credentials are wrong, or the client has not ended within ``HANDSHAKE_SECONDS``.
         """
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -188,12 +189,8 @@ class FlightService:
             payload = wire.bytes_field(request, 2, "HandshakeRequest")
             await context.write(wire.field(2, payload) if payload else b"")
 
-    # Discovery
-
     async def list_flights(self, request: bytes, context: Context) -> None:
-        """The FlightInfo of each dataset whose name starts with the criteria. One that has failed, or is dropped
-        meanwhile, is left out.
-        """
+        """The FlightInfo of each dataset whose name starts with the criteria, without failed and dropped ones."""
         try:
             prefix = wire.bytes_field(request, 1, "Criteria").decode()
         except UnicodeDecodeError:
@@ -208,11 +205,12 @@ class FlightService:
             await context.write(info)
 
     async def get_flight_info(self, request: bytes, context: Context) -> bytes:
-        """The FlightInfo of one dataset."""
         return await flight_info(self._locations, self._described(request))
 
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
-        """The PollInfo of one dataset, as soon as something in it has changed, at most POLL_SECONDS later."""
+        """The PollInfo of one dataset: at the next change if it is filling, but after ``POLL_SECONDS`` at most, or half
+        the time that the call has left.
+        """
         dataset = self._described(request)
         remaining = context.time_remaining()
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
@@ -228,7 +226,6 @@ class FlightService:
         return await poll_info(self._locations, dataset)
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
-        """The SchemaResult of one dataset."""
         dataset = self._described(request)
         schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
         return wire.field(1, wire.encapsulate(schema.header))
@@ -236,22 +233,16 @@ class FlightService:
     def _described(self, request: bytes) -> Dataset:
         return self._catalogue.find(parse_descriptor(request).dataset)
 
-    # Data
-
     async def do_get(self, request: bytes, context: Context) -> None:
-        """One partition; see ``grpc_get``."""
         await self._get.serve(request, context)
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """One producer; see ``grpc_put``."""
         self._catalogue.check_open()
         await take_put(self._puts, context)
 
     async def do_exchange(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """Not offered: there is no computation here that would need both directions at once."""
+        """Refused: this server has no computation that would need both directions at once."""
         raise Unsupported("this server has no DoExchange: write with DoPut and read with DoGet")
-
-    # Actions
 
     async def do_action(self, request: bytes, context: Context) -> None:
         """Run one action; one result."""
@@ -267,7 +258,6 @@ class FlightService:
         await context.write(wire.field(1, answer))
 
     async def list_actions(self, request: bytes, context: Context) -> None:
-        """All actions and what they take."""
         for name, description in ACTIONS.items():
             await context.write(wire.field(1, name.encode()) + wire.field(2, description.encode()))
 
@@ -294,8 +284,8 @@ async def _abort(context: Context, error: FlightShuffleError) -> None:
     trailers: list[tuple[str, str | bytes]] = [(ERROR_TRAILER, text)]
     if error.status in _WITH_DETAILS:
         trailers += [_ARROW_STATUS, (_DETAILS, text.encode())]
-    # The status goes behind what was written before, so a peer that takes nothing does not get it. Its call
-    # ends without one: then gRPC cancels it, and lets go of what it still holds.
+    # The status follows what was written before, so a peer that takes nothing does not get it. Its call
+    # ends without one: then gRPC cancels it, and releases what it still holds.
     with suppress(TimeoutError):
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             await context.abort(getattr(grpc.StatusCode, error.status), error.message, tuple(trailers))
