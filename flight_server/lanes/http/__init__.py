@@ -1,4 +1,4 @@
-"""The HTTP side: its listener, the bulk lane in both directions, and what people and monitoring look at."""
+"""The HTTP lane: the listener, the bulk lane both ways, and pages for people and monitoring. ``node`` makes it."""
 
 from .listener import HttpOptions, HttpServer
 from .listening import AddressRefused, bind, bracketed

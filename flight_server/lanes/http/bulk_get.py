@@ -1,33 +1,28 @@
-"""The bulk lane: a partition, or a whole dataset, as one Arrow IPC stream over HTTP.
+"""The bulk lane for reading: a partition, or a whole dataset, as one Arrow IPC stream over HTTP.
 
-Guarantee: the chunked terminator is sent only behind the end of a complete, sealed partition (or of all
-of them). In every other case the connection is cut, so that no client, in whatever language, can take
-a part for the whole. That is why there is never a Content-Length, although the length of a sealed
-partition could be known: several HTTP clients hand out a short body without an error.
+Guarantee: the chunked terminator is sent only after the end of a complete, sealed partition (or of all of them). If the
+handler ends otherwise (aiohttp cancels it when the connection is lost), the connection is cut, so that no client takes
+a part for the whole. There is never a Content-Length, even for a sealed partition: several HTTP clients hand out a
+short body without an error.
 
     chunk   schema message, as soon as it is known
     chunk   a run of messages: dictionaries that this reader lacks, record batches   (repeated)
     chunk   end-of-stream marker, and in the same write:
-    0       trailers: rows, frames, checksum of the whole partition, first frame of this read
+    0       trailers: rows, frames, and of one partition its checksum and the first frame of this read
 
 Checksums
-    A client that asks with ``x-flight-shuffle-checksums: crc32c`` gets that header back, and with each chunk
-    of messages an extension that says of each of them, in order, how many bytes it has in the chunk and its
-    CRC-32C (see ``checksums``), in hexadecimal: ``;crc32c=1a0-aabbccdd.2c8-11223344``. The schema's chunk has
-    one, too. So every byte between the chunk's first and last is accounted for, and a client can tell where
-    the damage is before it decodes anything. Such a chunk has at most ``CHECKED_MESSAGES``, because clients
-    limit the length of that line. Other clients, some of which limit all extensions of a body together, get
-    none.
+    A client that asks with ``x-flight-shuffle-checksums: crc32c`` gets that header back, and with each chunk of
+    messages, also the schema's, an extension that gives for each of them, in order, its bytes in the chunk and its
+    CRC-32C (see ``checksums``), in hexadecimal: ``;crc32c=1a0-aabbccdd.2c8-11223344``. These sizes add up to the chunk,
+    so a client can tell where the damage is before it decodes anything. Such a chunk has at most ``CHECKED_MESSAGES``
+    messages, because clients limit the length of that line. Other clients, some of which limit all extensions of a
+    body together, get none.
 
 Memory
-    A run is given to the kernel at once, and the room for it is held until the kernel has all of it.
-    So a slow reader holds at most one run, ``RUN_BYTES`` and the rest of one frame, and all of it is counted;
-    one that takes nothing holds none of it (``outlet``). Over TLS it keeps its run, and not counted is one run
-    that the TLS layer has encrypted and not yet given to the kernel.
-
-Cancelling
-    aiohttp cancels the handler when the connection is lost. However a handler ends, the connection is
-    cut unless the terminator was written.
+    The kernel gets a run at once, and the room for it is held until the kernel has all of it. So a slow reader holds at
+    most one run, ``RUN_BYTES`` and the rest of one frame, and all of it is counted; one that takes nothing holds none
+    (``outlet``). Over TLS it keeps its run; not counted there is one run that the TLS layer has encrypted and not yet
+    given to the kernel.
 """
 
 from __future__ import annotations
@@ -67,10 +62,10 @@ NOTHING = Totals(rows=0, frames=0, bytes=0, crc32c=0)
 
 
 class ArrowStream(web.StreamResponse):
-    """An answer of the bulk lane. ``write`` and ``finish`` are what ``Delivery.deliver`` awaits.
+    """An answer of the bulk lane. ``Delivery.deliver`` awaits ``write`` and ``finish``.
 
-    aiohttp writes the head; the body goes straight to the transport, because aiohttp knows neither
-    trailers nor several buffers in one write.
+    aiohttp writes the head. The body goes directly to the transport, because aiohttp has neither trailers nor writes
+    of several buffers.
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
@@ -81,14 +76,19 @@ class ArrowStream(web.StreamResponse):
         self._whole = False
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the head, once."""
+        """Send the head, once.
+
+        Raises:
+            InvalidRequest: the request is older than HTTP/1.1.
+            ConnectionError: the client has left.
+        """
         if self._writer is None:
             if request.version < (1, 1):
                 raise InvalidRequest("the bulk lane needs HTTP/1.1: without chunks a cut could not be seen")
             self._transport = request.transport
             if self._transport is None:
                 raise ConnectionResetError("the client has left")
-            # With TLS not 0: uvloop's transport then pauses at "high or more", and would never go on.
+            # Not 0 with TLS: uvloop's transport then pauses at "high or more", and would never resume.
             self._transport.set_write_buffer_limits(high=int(request.secure), low=0)
             self._writer = await super().prepare(request)
         return self._writer
@@ -107,7 +107,7 @@ class ArrowStream(web.StreamResponse):
         await self._writer.drain()
 
     async def finish(self, trailers: Mapping[str, str]) -> None:
-        """Everything was sent: say so, with the totals.
+        """Send the end-of-stream marker, the terminator and the totals.
 
         Raises:
             ConnectionError: the client has left.
@@ -117,16 +117,16 @@ class ArrowStream(web.StreamResponse):
         self._whole = True
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """What aiohttp calls at the end: the terminator is ``finish``'s."""
+        """Do nothing, when aiohttp calls this at the end: ``finish`` sends the terminator."""
 
     def cut_unless_whole(self) -> None:
-        """End the connection if the terminator was not sent, so that this cannot pass for a whole."""
+        """Cut the connection if the terminator was not sent."""
         if not self._whole and self._transport is not None:
             self.force_close()
             self._transport.abort()
 
     def outlet(self, parked: Callable[[Awaitable[None]], Awaitable[None]]) -> Outlet | None:
-        """The way past the transport; None where it encrypts."""
+        """A new outlet into the connection's socket; None over TLS."""
         assert self._transport is not None
         assert self._writer is not None
         if self._transport.get_extra_info("ssl_object") is not None:
@@ -136,13 +136,12 @@ class ArrowStream(web.StreamResponse):
 
 @dataclass(frozen=True)
 class BulkRead:
-    """What one request asks for.
+    """One request to read.
 
     Args:
         partition: None for all of the dataset's partitions, one after the other.
         start: the first frame; 0 for a whole dataset.
-        peer: who asks, for waits and statistics.
-        reader: what the reader calls itself, see ``places``.
+        reader: the reader's own name, see ``places``.
     """
 
     reads: Reads
@@ -153,13 +152,7 @@ class BulkRead:
     reader: str | None = None
 
     def check(self) -> None:
-        """Raise now, while an HTTP status can still be sent, what reading would raise at once.
-
-        Raises:
-            Released: retention has let frame ``start`` go.
-            InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
-            FlightShuffleError: a partition has failed.
-        """
+        """Raise what :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
         if self.partition is None and self.dataset.failure is not None:
             for partition in self.dataset.partitions():
                 partition.check()
@@ -170,7 +163,7 @@ class BulkRead:
             check_start(first, self.start)
 
     def headers(self) -> dict[str, str]:
-        """What is known before the first byte; the totals only if what was asked for is sealed."""
+        """The headers that are known before the first byte; with totals only if all that was asked for is sealed."""
         if self.partition is None:
             partitions, sealed = self.dataset.partitions(), self.dataset.sealed
         else:
@@ -181,16 +174,16 @@ class BulkRead:
             SEALED_HEADER: "true" if sealed else "false",
             PARTITION_HEADER: self.dataset.name + ("" if self.partition is None else f"/{self.partition}"),
             FROM_TRAILER: str(self.start),
-            # A URL without a generation means whichever is current.
+            # A URL without a generation means the current one.
             "Cache-Control": "no-store",
             **(self._totals([partition.totals for partition in partitions]) if sealed else {}),
         }
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """The stream, sent to its end or cut.
+        """Send the stream to its end, or cut it.
 
         Raises:
-            FlightShuffleError: before the first byte this becomes a status; after it the connection is cut.
+            FlightShuffleError: before the first byte it becomes a status; after it the connection is cut.
             ConnectionError: the client has left.
         """
         reads, dataset, peer = self.reads, self.dataset, self.peer
@@ -213,7 +206,7 @@ class BulkRead:
             for index in partitions:
                 reader = Reader(dataset.name, index, peer, pace, self.reader)
                 await self._send_partition(stream, reader, checked=checked)
-                # Now: a source's partition may be released as soon as it has no reader.
+                # Not later: a source's partition may be released as soon as it has no reader.
                 totals.append(dataset.partition(index).totals)
             await reads.delivery.deliver(stream.finish, self._totals(totals), reader)
             for index in partitions:

@@ -1,33 +1,32 @@
 """The bulk lane for writing: a put over a connection that was HTTP until its 101 (see ``put_framing``).
 
-Guarantee: what arrives becomes exactly what it would become by DoPut: ``puts.receive`` takes the messages
-and this module only brings them. A put is accepted (K) only behind the client's end marker; a connection
-that ends before it has broken the put off, however complete the last message was.
+Guarantee: a put becomes exactly what it would become by DoPut: ``receiving`` takes the messages, and this module only
+brings them. A put is accepted (K) only after the client's end marker; a complete last message is not enough.
 
 Copies
-    A message of ``LARGE_BYTES`` and more is received by the kernel into the very ``bytes`` object that is
-    stored, sent and spilled: no copy in user space. Its buffer is a few bytes longer and takes the next
-    length in the same read; what is then left over is cut off in place. Smaller messages come in reads of
-    ``READ_BYTES``, many at a time, and are copied out.
+    The kernel writes a message of ``LARGE_BYTES`` and more into the very ``bytes`` object that is stored, sent and
+    spilled: no copy in user space, except of what came in the read that brought its length. Its buffer is a few bytes
+    longer and takes the next length in the same read; the surplus is then cut off in place. Smaller messages come in
+    reads of ``READ_BYTES``, many at a time, and are copied out.
 
 Back-pressure
-    Nothing is read but while ``puts.receive`` waits for a message, and only after ``room_for_arrivals``. So
-    TCP holds the producer back, exactly when gRPC's window would. A message is counted from the moment it
-    is whole. Uncounted is, for each producing stream, what of one message has arrived, or ``READ_BYTES`` of
-    small ones, and over TLS what the TLS layer has read ahead (256 KiB in both event loops). The memory for
-    a message is asked for when its length is known, and takes up RAM as its bytes come.
+    The server reads only while ``receiving`` waits for a message, and only after ``room_for_arrivals``. So TCP holds
+    the producer back, exactly when gRPC's window would. A message is counted from the moment it is whole. Not counted,
+    for each producing stream: the arrived part of one message, or ``READ_BYTES`` of small ones, and over TLS what the
+    TLS layer has read ahead (256 KiB in both event loops). The memory for a message is asked for when its length is
+    known, and takes up RAM as its bytes come.
 
 Broken off
-    The loss of a connection cancels the handler, as on the other lanes. While nothing is read (the put waits
-    for the budget, a thread or the disk), the event loops do not look at it; so it is looked at every
-    ``LOOK_SECONDS``, and a reset is seen. A mere close is seen by the next read: the end marker may lie
-    before it, so that the put is whole after all. A peer that has vanished without a word is found by TCP
-    keepalive (see ``http``); one that only says nothing has the deadlines of ``producers``.
+    The loss of a connection cancels the handler, as on the gRPC lane. While the server does not read (the put waits for
+    the budget, a thread or the disk), the event loops do not watch the connection, so it is polled every
+    ``LOOK_SECONDS``, which finds a reset. The next read finds a mere close: the end marker may lie before it, so that
+    the put is whole after all. TCP keepalive finds a peer that has vanished (see ``listener``); a peer that is only
+    silent has the deadlines of ``producers``.
 
 Refused
-    E is sent at once, and behind it the end of the stream. What the client still sends is read and thrown
-    away for ``LINGER_SECONDS``, so that it finds E there and not a reset. A client that takes no answers
-    holds up nothing: of those it has not taken ``MAX_UNREAD_ANSWER_BYTES`` are kept, and later ones dropped.
+    The server sends E at once, and then the end of the stream. It reads and discards what the client still sends for
+    ``LINGER_SECONDS``, so that the client finds E there and not a reset. A client that takes no answers delays nothing:
+    ``MAX_UNREAD_ANSWER_BYTES`` of them are kept, and later ones dropped.
 """
 
 from __future__ import annotations
@@ -75,11 +74,10 @@ _new_bytes.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
 
 class _Large:
-    """A message on its way into its own memory, and the head of ``head_bytes`` that follows it.
+    """A message that arrives in its own memory, and the head of ``head_bytes`` that follows it.
 
-    ``bytes`` that nobody has seen yet are filled through BytesIO, which owns them alone and gives them
-    back as they are: the only way to receive into ``bytes``. ``bytes(n)`` would be the same memory, but
-    written with zeros first.
+    BytesIO is the only way to receive into ``bytes``: it writes to an object that only it refers to, and returns that
+    object. ``bytes(n)`` would write zeros to the memory first.
     """
 
     def __init__(self, size_bytes: int, head_bytes: int, begun: memoryview) -> None:
@@ -93,7 +91,7 @@ class _Large:
         return self._memory.getbuffer()[self.filled_bytes :]
 
     def take(self) -> tuple[bytes, bytes]:
-        """The message, and what of the next head has come. No view of the room may be alive."""
+        """The message, and the part of the next head that has come. No view of the room may be alive."""
         with self._memory.getbuffer() as whole:
             beyond = bytes(whole[self.size_bytes : self.filled_bytes])
         self._memory.truncate(self.size_bytes)
@@ -101,22 +99,22 @@ class _Large:
 
 
 class Incoming:
-    """What arrives, cut into messages. Synchronous: ``room``, ``received``, ``ready``, ``take``.
+    """Cuts the bytes that arrive into messages. Synchronous: ``room``, ``received``, ``ready``, ``take``.
 
     Args:
-        scratch: where bytes arrive whose message is not known yet. It may be shared by all connections
-            of a loop: nothing stays there from one call to the next.
-        max_message_bytes: longer ones are refused when their length is known.
+        scratch: where bytes arrive that belong to no large message. All connections of a loop may share it: nothing
+            stays there from one read to the next.
+        max_message_bytes: longer messages are refused when their length is known.
         checked: each length is followed by a checksum.
     """
 
     def __init__(self, scratch: memoryview, max_message_bytes: int, *, checked: bool = False) -> None:
         self.checksum: int | None = None
-        """What came with the message, or the end marker, that was taken last."""
+        """The checksum that came with the message, or the end marker, that was taken last."""
         self._head = CHECKED_LENGTH if checked else LENGTH
         self._scratch = scratch
         self._max_message_bytes = max_message_bytes
-        self._rest = b""  # what has arrived and belongs to no large message; taken up to ``_at``
+        self._rest = b""  # the bytes that belong to no large message; taken up to ``_at``
         self._at = 0
         self._large: _Large | None = None
 
@@ -127,7 +125,7 @@ class Incoming:
 
     @property
     def ready(self) -> bool:
-        """Whether ``take`` has something to say: a message, the end, or that a length is too much."""
+        """Whether ``take`` can be called: for a message, the end marker, or the error of a length that is too much."""
         if self._large is not None:
             return self._large.filled_bytes >= self._large.size_bytes
         size_bytes = self._next_bytes()
@@ -137,7 +135,7 @@ class Incoming:
         )
 
     def room(self) -> memoryview:
-        """Where the next bytes belong; never empty. Only while not ``ready``."""
+        """The buffer for the next bytes; never empty. Only while not ``ready``."""
         if self._large is None:
             size_bytes = self._next_bytes()
             if size_bytes is None or size_bytes < LARGE_BYTES:
@@ -161,7 +159,7 @@ class Incoming:
         """The next message, or None at the end marker. Only when ``ready``.
 
         Raises:
-            BadFrame: the message is longer than this server takes.
+            BadFrame: the message is longer than ``max_message_bytes``.
         """
         if self._large is not None:
             message, self._rest = self._large.take()
@@ -194,7 +192,7 @@ class Incoming:
 
 
 class _TakenOver(web.StreamResponse):
-    """What aiohttp gets as the answer: it sends nothing, and ends with the connection."""
+    """The answer for aiohttp: it sends nothing, and ends with the connection."""
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(status=101)
@@ -202,19 +200,18 @@ class _TakenOver(web.StreamResponse):
         self._intake = intake
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """The head has been sent."""
+        """Do nothing: the head was sent before."""
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """What aiohttp calls at the end."""
+        """Wait for the end of the connection, when aiohttp calls this at the end."""
         await self._intake.ended()
 
 
 class Intake(asyncio.BufferedProtocol):
-    """One put's connection, taken over from aiohttp; also the put's ``Answers``.
+    """One put's connection, taken over from aiohttp; also the put's ``PutAnswers``.
 
-    The HTTP protocol object stays behind it: it owns the handler's task, and learns when the connection
-    is lost.
+    aiohttp's protocol object still owns the handler's task, and is told when the connection is lost.
 
     Raises:
         InvalidRequest: the request does not ask for the upgrade.
@@ -233,12 +230,12 @@ class Intake(asyncio.BufferedProtocol):
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         self._incoming: Incoming | None = Incoming(scratch, puts.max_message_bytes, checked=checked)
         self._arrived: asyncio.Future[None] | None = None
-        self._heard = 0.0  # when a byte came last, or the wait for one began
+        self._heard = 0.0  # when the last byte came, or the wait for one began
         self._gone = asyncio.Event()
         self._poll = select.poll()
         self._poll.register(self._transport.get_extra_info("socket").fileno(), 0)  # errors and hang-ups only
         self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
-        # Paused around the change: uvloop chooses how to read when it starts to.
+        # Paused before the change: uvloop chooses how to read when it starts to read.
         self._transport.pause_reading()
         self._transport.set_protocol(self)
         self._transport.write(_CHECKED_HEAD if checked else _HEAD)
@@ -247,7 +244,7 @@ class Intake(asyncio.BufferedProtocol):
         """Take the put, and accept it.
 
         Raises:
-            FlightShuffleError: it was refused, or failed; nothing of it is left, and ``refuse`` is to say so.
+            FlightShuffleError: it was refused, or failed; nothing of it is left. Answer with ``refuse``.
         """
         async with aclosing(self._messages()) as messages:
             await self._puts.receive(messages, self._producer, self)
@@ -256,7 +253,7 @@ class Intake(asyncio.BufferedProtocol):
         return _TakenOver(self)
 
     def refuse(self, error: FlightShuffleError) -> web.StreamResponse:
-        """Send the error, end our side, and let what still comes fall through."""
+        """Send the error, end the server's side, and discard what still comes."""
         self._incoming = None
         if not self._transport.is_closing():
             self._transport.write(answer(REFUSED, error.to_json().encode()))
@@ -266,7 +263,7 @@ class Intake(asyncio.BufferedProtocol):
         return _TakenOver(self)
 
     async def ended(self) -> None:
-        """Return when the connection is gone, and see to it that it goes. Cancelling cuts it."""
+        """Return when the client has closed the connection, or cut it after ``LINGER_SECONDS`` or when cancelled."""
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 await self._gone.wait()
@@ -316,29 +313,26 @@ class Intake(asyncio.BufferedProtocol):
             if limit_seconds is not None and loop.time() - self._heard >= limit_seconds:
                 self._arrived.set_exception(self._producer.stalled(inside=inside))
 
-    # What puts.receive asks of its PutAnswers
+    # PutAnswers
 
     def put(self, metadata: bytes) -> None:
-        """Send a PutResult, unless the client is far behind with taking them."""
+        """Send a PutResult, unless ``MAX_UNREAD_ANSWER_BYTES`` of them are not taken."""
         if self._transport.get_write_buffer_size() < MAX_UNREAD_ANSWER_BYTES:
             self._transport.write(answer(RESULT, metadata))
 
     @property
     def checksum(self) -> int | None:
-        """Of the message that was given last, or of all at the end marker."""
         return None if self._incoming is None else self._incoming.checksum
 
     async def confirm_end(self) -> None:
-        """The end marker has been read: the client has ended the put itself."""
+        """Return at once: the end marker was read, so the client itself has ended the put."""
 
-    # What the transport asks of its protocol
+    # asyncio.BufferedProtocol
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes belong."""
         return self._scratch if self._incoming is None else self._incoming.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
         if self._incoming is None:
             return
         self._heard = asyncio.get_running_loop().time()
@@ -349,7 +343,7 @@ class Intake(asyncio.BufferedProtocol):
                 self._arrived.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The handler's task is cancelled by the HTTP protocol."""
+        """Tell aiohttp's protocol, which cancels the handler's task."""
         self._looking.cancel()
         self._gone.set()
         self._http.connection_lost(exc)

@@ -1,12 +1,8 @@
-"""Chunks: what the bulk lane puts on the wire of a run of messages.
+"""Chunks: the bytes of a run of messages on the bulk lane (``bulk_get`` has the format).
 
-Copies
-    A frame is kept as the FlightData message that its producer sent. Its header is copied, to stand
-    behind the IPC prefix; its body goes to the socket as a view of the bytes that are kept. What is
-    smaller than ``SMALL_BODY_BYTES`` is copied together, because many small buffers cost the kernel more.
-
-Chunks
-    A run is a chunk, or, with checksums, as many as :data:`CHECKED_MESSAGES` ask for (``bulk`` has the format).
+A frame is stored as the FlightData message that its producer sent. Its header is copied, to follow the IPC prefix; its
+body goes to the socket as a view of the stored bytes. Bodies smaller than ``SMALL_BODY_BYTES`` are copied together
+with the headers, because many small buffers cost the kernel more.
 """
 
 from __future__ import annotations
@@ -24,19 +20,19 @@ Part = bytes | memoryview
 
 
 class Message(NamedTuple):
-    """An IPC message, located, and its checksum."""
+    """The parts of an IPC message, and its checksum."""
 
     parts: wire.FlightData
     crc32c: int
 
     @property
     def size_bytes(self) -> int:
-        """In an IPC stream."""
+        """Its size in an IPC stream."""
         return wire.encapsulated_bytes(self.parts.header) + len(self.parts.body)
 
 
 def framed(messages: Iterable[Message], *, checked: bool) -> Iterator[bytes | Message]:
-    """The messages, and what stands before and behind them."""
+    """The messages, with the bytes around each chunk: one chunk, or with ``checked`` as many as it takes."""
     messages = iter(messages)
     while some := list(islice(messages, CHECKED_MESSAGES) if checked else messages):
         sizes = [message.size_bytes for message in some]
@@ -50,7 +46,7 @@ def framed(messages: Iterable[Message], *, checked: bool) -> Iterator[bytes | Me
 
 
 def chunks_of(messages: Iterable[Message], *, checked: bool) -> list[Part]:
-    """The messages in one chunk; with ``checked`` in as many as it takes, with their checksums."""
+    """The messages in one chunk; with ``checked`` in as many as it takes, and with their checksums."""
     return joined(framed(messages, checked=checked))
 
 
@@ -60,9 +56,9 @@ def chunk(parts: list[Part]) -> list[Part]:
 
 
 def joined(pieces: Iterable[bytes | Message]) -> list[Part]:
-    """The pieces as an IPC stream has them: of messages prefix, header, body.
+    """The pieces in IPC form: of a message its prefix, its header padded to 8 bytes, and its body.
 
-    The header is padded to 8 bytes; the body is as long as the header says, which is never changed.
+    The body is as long as the header says, and the header is never changed.
     """
     parts: list[Part] = []
     small: list[Part] = []

@@ -1,7 +1,7 @@
-"""Errors as HTTP answers, also to what is no HTTP request at all.
+"""Errors as HTTP answers, also for what is no HTTP request at all.
 
-aiohttp quotes a head that it cannot parse, in its answer and in its log; and a malformed ``Authorization`` header
-holds the token. So the connections of :class:`Runner` answer and log it in words of their own, without a quote.
+aiohttp quotes a head that it cannot parse, in its answer and in its log, and a malformed ``Authorization`` header holds
+the token. So the connections of :class:`Runner` write their own answer and log event, which quote nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _log = structlog.get_logger("flight_server.lanes.http.listener")
 
 
 def status_of(error: FlightShuffleError) -> int:
-    """The HTTP status that an error becomes."""
+    """The HTTP status of an error."""
     return _STATUS[error.status]
 
 
 def refusal(error: FlightShuffleError, http: web.HTTPException | None = None) -> web.Response:
-    """The answer that says an error, with aiohttp's own status where there is one."""
+    """The answer for an error; ``http`` gives its status and ``Allow`` if aiohttp has raised one."""
     headers = {} if http is None else {name: value for name, value in http.headers.items() if name == "Allow"}
     status = status_of(error) if http is None else http.status
     if status == 401:
@@ -46,7 +46,7 @@ def refusal(error: FlightShuffleError, http: web.HTTPException | None = None) ->
 
 
 class Runner(web.AppRunner):
-    """Whose connections are :class:`_Connection`; aiohttp has no option for that."""
+    """A runner with connections of :class:`_Connection`; aiohttp has no option for that."""
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
@@ -71,7 +71,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer where no handler of ours gave one. ``message`` may quote what the client has sent."""
+        """The answer where no handler gave one. ``message`` is not used: it may quote what the client has sent."""
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun already")
         error: FlightShuffleError

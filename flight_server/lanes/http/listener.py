@@ -1,11 +1,11 @@
-"""The HTTP side: the bulk lane, and what people and monitoring look at.
+"""The HTTP listener: the bulk lane, and pages for people and monitoring.
 
-    GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (see ``bulk``);
+    GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (see ``bulk_get``);
                                                                       reader=… see ``places``
-    GET  /v1/datasets/{dataset}?generation=…                          all its partitions (see ``bulk``)
+    GET  /v1/datasets/{dataset}?generation=…                          all its partitions (see ``bulk_get``)
     HEAD of both                                                      generation, sealed, totals
-    POST /v1/put                                                      takes a put        (see ``intake``)
-    GET  /v1/datasets?prefix=…                                        what there is  (see ``reports``)
+    POST /v1/put                                                      takes a put        (see ``bulk_put``)
+    GET  /v1/datasets?prefix=…                                        the datasets       (see ``reports``)
     GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names; these
                                                                       three in pages: first=…&limit=…
     GET  /metrics                                                     Prometheus
@@ -13,33 +13,27 @@
     GET  /                                                            a page that shows the statistics
 
 Names
-    A dataset's name stands in the path as it is, slashes included; ``%2F`` for a slash is the same. Only
-    a dataset whose own name ends in ``/partitions/<number>`` needs that, to be read as a whole.
+    A dataset's name stands in the path as it is, slashes included; ``%2F`` for a slash is the same. Only a dataset
+    whose own name ends in ``/partitions/<number>`` needs that, to be read as a whole.
 
 Errors
-    Before the first byte of a stream: a status and the error's JSON. INVALID_ARGUMENT is 400,
-    UNAUTHENTICATED 401, PERMISSION_DENIED 403, NOT_FOUND 404, INTERNAL 500, UNIMPLEMENTED 501,
-    UNAVAILABLE 503 with Retry-After. After it the connection is cut, and whoever asks again gets the error;
-    a put that was upgraded gets it on its own connection. A bug answers as on the other lane: an id, and
-    nothing of the exception.
+    Before the first byte of a stream: a status (see ``http_errors``; 503 with Retry-After) and the error's JSON. After
+    it the connection is cut, and a client that asks again gets the error; a put that was upgraded gets it on its own
+    connection. A bug answers as on the gRPC lane: an id, and nothing of the exception.
 
-Browsers
-    Requests that a page of another site makes are refused, and without a token also those for a name that is
-    not this server's; see ``browsers``. The health URLs answer everyone.
-
-Authorization
-    As on the other lane. Without it: the health URLs, and the page, which has no data of its own.
+Access
+    ``browsers`` says which requests of web pages are refused, ``auth`` how a request carries the token. The health URLs
+    need neither; the page ``/``, which has no data of its own, needs no token.
 
 Compression
-    None, whatever the client accepts: it would cost more than loopback and data-centre networks do.
-    What a producer compressed inside Arrow's buffers goes through as it is.
+    None, whether or not the client accepts it: it would cost more than loopback and data-centre networks do. Arrow
+    buffers that a producer has compressed go through as they are.
 
 Connections
-    A client that vanished without a word is noticed by TCP keepalive as soon as the stream is idle:
-    ``keepalive_seconds``, and as long again for the answers. With bytes on the way it is the kernel's
-    retransmission limit; until then it holds no room (``outlet``). One that has
-    sent no whole request is closed after ``stall_seconds``, one that rests between two requests after
-    ``IDLE_CONNECTION_SECONDS``.
+    TCP keepalive finds a client that has vanished without closing as soon as the stream is idle: within
+    ``keepalive_seconds``, and as long again for the answers. With bytes on the way the kernel's retransmission limit
+    does; until then a reader holds no room (``outlet``). A connection that has sent no whole request is closed after
+    ``stall_seconds``, one that is idle between two requests after ``IDLE_CONNECTION_SECONDS``.
 """
 
 from __future__ import annotations
@@ -88,7 +82,7 @@ KEEPALIVE_PROBES = 3
 
 _HEALTH = frozenset({"/healthz", "/readyz"})
 _OPEN_TO_ALL = _HEALTH | {"/"}
-# Its own style and script, and requests to this server; nothing from elsewhere.
+# Only its own style and script, and requests to this server.
 _PAGE_MAY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -104,10 +98,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class HttpOptions:
-    """How the HTTP side listens.
+    """How the HTTP lane listens.
 
     Args:
-        names: that this server is called, beside its addresses.
+        names: of this server, beside its addresses.
         stall_seconds: how long a connection may take to send its first request.
     """
 
@@ -138,16 +132,16 @@ class HttpServer:
         self._metrics = metrics.registry(observed)
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._runner: Runner | None = None
-        # Connections that have sent a request, and since when each other one is known.
+        # Connections that have sent a request, and when each other one was first seen.
         self._asked: set[object] = set()
         self._silent_since: dict[object, float] = {}
         self._doorkeeper = Doorkeeper(options.names, observed.background, any_name=options.token is not None)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Listen; the port.
+        """Listen; returns the port.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address cannot be bound.
         """
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/v1/datasets", self._list)
@@ -172,7 +166,7 @@ class HttpServer:
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
-        """Close every connection, once ``Running`` has ended what ran on them. Twice is fine."""
+        """Close every connection, after ``Running`` has ended the calls on them. Twice is fine."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
@@ -196,7 +190,7 @@ class HttpServer:
     def _listener(self, host: str, port: int) -> socket.socket:
         listener = bind(host, port, option="--http-port")
         try:
-            # Connections inherit these; aiohttp turns keepalive itself on.
+            # Connections inherit these; aiohttp turns keepalive on.
             seconds = int(self._options.keepalive_seconds)
             interval = max(1, seconds // KEEPALIVE_PROBES)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds))
@@ -210,8 +204,6 @@ class HttpServer:
             listener.close()
             raise
         return listener
-
-    # Errors and authorization
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -236,7 +228,7 @@ class HttpServer:
             return refusal(NotFound(f"there is nothing at {request.path}; see /v1/datasets"), error)
         except ConnectionError:
             return web.Response()  # the client has left
-        except Exception as bug:  # noqa: BLE001  # the border: what is not ours must not go on the wire
+        except Exception as bug:  # noqa: BLE001  # the text of an unknown exception must not go on the wire
             error_id = secrets.token_hex(6)
             _log.error("internal_error", error_id=error_id, path=request.path, exc_info=bug)
             return _answer(
@@ -247,10 +239,8 @@ class HttpServer:
                 ),
             )
 
-    # Data
-
     async def _read(self, request: web.Request) -> web.StreamResponse:
-        # From the path as it came: a slash that is escaped belongs to the name.
+        # From the raw path: a slash that is escaped belongs to the name.
         found = _RESOURCE.fullmatch(request.rel_url.raw_path.removeprefix(_DATASETS))
         if found is None:
             raise InvalidRequest("the path has no dataset's name")
@@ -276,8 +266,6 @@ class HttpServer:
     async def _put(self, request: web.Request) -> web.StreamResponse:
         self._catalogue.check_open()
         return await Intake(self._puts, request, self._scratch, _peer(request)).receive()
-
-    # What there is
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = _query(request, "prefix", "first", "limit")
@@ -332,7 +320,7 @@ def _frame_number(text: str) -> int:
 
 
 def _peer(request: web.Request) -> str:
-    """Who asks, as gRPC writes it."""
+    """The client's address, as gRPC writes it."""
     name = request.transport.get_extra_info("peername") if request.transport is not None else None
     if not name:
         return "unknown"
@@ -349,6 +337,6 @@ def _json(body: dict[str, Any], status: int = 200) -> web.Response:
 
 
 def _answer(request: web.Request, error: FlightShuffleError) -> web.StreamResponse:
-    """The error as this connection speaks: HTTP, or what it was upgraded to."""
+    """The error in the protocol of this connection: HTTP, or the one that it was upgraded to."""
     speaks = None if request.transport is None else request.transport.get_protocol()
     return speaks.refuse(error) if isinstance(speaks, Intake) else refusal(error)

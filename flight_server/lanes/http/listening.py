@@ -1,7 +1,7 @@
-"""Addresses to listen on: what is wrong with one, in a sentence that says what to do.
+"""Addresses to listen on; their errors say what is wrong and what to do.
 
-gRPC says only that it could not bind, and gives the reason in its log. So the server binds gRPC's address once before
-it does, and releases it. If another process takes the address in between, gRPC finds that out, with poorer words.
+gRPC says only that it could not bind; the reason is in its log. So ``server`` binds gRPC's address once before and
+releases it. If another process takes it in between, the error can only refer to gRPC's log.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import socket
 
 
 class AddressRefused(OSError):
-    """Nothing can listen there."""
+    """The server cannot listen there."""
 
 
 def bracketed(host: str) -> str:
-    """The host as it stands before a colon and a port."""
+    """The host as it is written before a colon and a port."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def bind(host: str, port: int, *, option: str) -> socket.socket:
-    """A TCP socket that is bound there and does not listen yet. Blocks while the host's name is looked up.
+    """A TCP socket that is bound and does not listen yet. Blocks while the host's name is looked up.
 
     Args:
-        option: that set the port, for the error.
+        option: the flag that set the port, for the error.
 
     Raises:
-        AddressRefused: it cannot be had.
+        AddressRefused: the address cannot be bound.
     """
     where = f"{bracketed(host)}:{port}"
     try:

@@ -1,22 +1,20 @@
-"""Outlet: a run of messages into one socket, holding nothing of it while the socket takes nothing.
+"""Outlet: sends a run of messages into one socket, and holds nothing of it while the socket takes nothing.
 
-Guarantee: :meth:`Outlet.send` returns when the kernel has taken the whole run, in chunks of HTTP. While
-the kernel takes nothing for ``PARK_SECONDS`` the run is parked: the reader holds neither bytes nor room, and
-so delays no other reader. When the kernel has taken something again the rest is fetched message by message,
-from RAM or from disk.
+Guarantee: :meth:`Outlet.send` returns when the kernel has taken the whole run, in chunks of HTTP. When the kernel has
+not taken it within ``PARK_SECONDS`` the run is parked: the reader holds neither bytes nor room, and so delays no other
+reader. When the kernel has taken something again, the rest is fetched message by message, from RAM or from disk.
 
 How
-    The bytes go from the stored messages into the kernel, past the transport: what the kernel does not take,
-    a transport keeps, and a caller cannot take it back. When the kernel's buffer is full, the next
-    ``PIECE_BYTES`` are copied and handed to the transport, which tells when they have gone. Its buffer is empty
-    at every write to the socket, so the order stays. ``PIECE_BYTES`` for each reader are not counted.
+    The bytes go from the stored messages into the kernel, past the transport: a transport keeps the bytes that the
+    kernel does not take, and a caller cannot take them back. When the kernel's buffer is full, the next ``PIECE_BYTES``
+    are copied and handed to the transport, which tells when they have gone. Its buffer is empty at every write to the
+    socket, so the order stays. ``PIECE_BYTES`` for each reader are not counted.
 
 TLS
-    A transport with TLS has to encrypt all bytes. There a run is held until they have gone, and its room with
-    it; ``budget`` says what that costs the others.
+    There is no outlet: a transport with TLS has to encrypt all bytes. ``accounts`` says what that costs other readers.
 
 Cancelling
-    Safe at each moment; what was sent is then a part of a chunk, so the connection must be cut.
+    Safe at each moment. A part of a chunk may have been sent then, so the connection must be cut.
 """
 
 from __future__ import annotations
@@ -37,18 +35,18 @@ _MAX_BUFFERS = 1024  # IOV_MAX
 
 
 def messages_of(run: Iterable[Outgoing]) -> Iterator[Message]:
-    """What a run holds, located."""
+    """The messages of a run, each with its parts."""
     for outgoing in run:
         yield Message(wire.locate(outgoing.data), outgoing.message.crc32c)
 
 
 class Outlet:
-    """The way into one connection's socket.
+    """Writes to one connection's socket.
 
     Args:
-        transport: without TLS; its write buffer is empty, and stays so but for what this object hands to it.
+        transport: without TLS; its write buffer is empty, and only this object writes to it.
         drain: returns when the transport's buffer is empty.
-        parked: awaits what it is given; the wait of a reader that takes nothing.
+        parked: awaits its argument, as the listed wait of a reader that takes nothing.
     """
 
     def __init__(
@@ -60,27 +58,23 @@ class Outlet:
         self._transport = transport
         self._fd: int = transport.get_extra_info("socket").fileno()
         self._drain = drain
-        # Waits until the piece that the transport has is gone; a task, as it outlives the first wait for it.
+        # Ends when the transport's piece has gone; a task, as it outlives the first wait for it.
         self._draining: asyncio.Task[None] | None = None
         self._parked = parked
 
     async def send(self, run: Run, *, checked: bool) -> None:
-        """See the module's text.
-
-        Args:
-            checked: with checksums.
+        """Send the run, with checksums if ``checked``.
 
         Raises:
             ConnectionError: the client has left.
-            CorruptFrame: a message did not come back from disk.
-            FlightShuffleError: the partition was dropped meanwhile.
+            FlightShuffleError: see :meth:`Run.fetch`.
         """
         parts = chunks_of(messages_of(run), checked=checked)
         left_bytes = await self._push(parts)
         if not left_bytes and self._draining is None:
             return
         parts.clear()
-        # What the bytes are: of a message only how many, as it is fetched when they are sent.
+        # Of a message only its size, because it is fetched when it is sent.
         outgoing = iter(run)
         layout = [
             (piece, len(piece)) if isinstance(piece, bytes) else (next(outgoing), piece.size_bytes)
@@ -102,16 +96,16 @@ class Outlet:
                 await self._park(run)
 
     async def _park(self, run: Run) -> None:
-        """Hold nothing, until the transport has nothing either."""
+        """Hold nothing until the transport has sent its piece."""
         run.park()
         if self._draining is not None:
             await self._parked(self._draining)
             self._draining = None
 
     async def _push(self, parts: list[Part]) -> int:
-        """Write until all is taken, or for ``PARK_SECONDS``; how many bytes of ``parts`` are left over.
+        """Write until all is taken, or for ``PARK_SECONDS``; returns how many bytes of ``parts`` are left.
 
-        The transport then may have a piece that the kernel has not taken, which ``_park`` waits for.
+        The transport may then have a piece that the kernel has not taken; ``_park`` waits for it.
         """
         loop = asyncio.get_running_loop()
         until_seconds = loop.time() + PARK_SECONDS
@@ -130,16 +124,16 @@ class Outlet:
         return size_of(parts)
 
     def close(self) -> None:
-        """Wait for nothing any more. Twice is fine."""
+        """Stop waiting for the transport. Twice is fine."""
         draining, self._draining = self._draining, None
         if draining is not None and not draining.cancel() and not draining.cancelled():
-            draining.exception()  # the client has left: told already
+            draining.exception()  # the client has left, which was raised before
 
     def _write(self, parts: list[Part]) -> None:
-        """Give the socket what it takes now, off the front of ``parts``."""
+        """Move from the front of ``parts`` to the socket what it takes now."""
         assert not self._transport.get_write_buffer_size()
         while parts:
-            # Its descriptor may be another connection's once the transport is closed.
+            # Once the transport is closed its descriptor may be another connection's.
             if self._transport.is_closing():
                 raise ConnectionResetError("the client has left")
             try:
@@ -150,7 +144,7 @@ class Outlet:
 
 
 def _cut(parts: list[Part], size_bytes: int, *, copy: bool = True) -> bytes:
-    """Take so many bytes, or all there are, off the front; they are returned if ``copy``."""
+    """Remove up to ``size_bytes`` from the front; return a copy of them if ``copy``."""
     whole = 0
     while whole < len(parts) and size_bytes >= len(parts[whole]):
         size_bytes -= len(parts[whole])
