@@ -1,4 +1,7 @@
-"""Datasets, partitions and attempts: their states, leases and retention, and the catalogue of their names."""
+"""The datasets of a server: their partitions and attempts, states, leases and retention, and the catalogue of names.
+
+``transfer``, ``sources`` and ``tiering`` read and change them; ``reporting`` shows them.
+"""
 
 from .attempts import Attempt
 from .catalogue import Catalogue

@@ -1,18 +1,18 @@
-"""Attempts: what the producers of a shuffle have written, before any of it can be seen.
+"""Attempts: what the producers of a shuffle have written before the seal.
 
-Guarantee: the rows of a sealed shuffle are exactly those of the accepted attempts, each whole.
+Guarantee: a sealed shuffle holds exactly the rows of the accepted attempts, each attempt whole.
 
-States and verbs of an attempt, all of them:
+States of an attempt, and the verbs that change them:
 
     state        publish    commit       hand over    discard
     WRITING      WRITING    COMMITTED    error        DISCARDED
     COMMITTED    error      COMMITTED    DISCARDED    DISCARDED
     DISCARDED    error      error        error        DISCARDED
 
-An error is a :class:`~flight_server.protocol.Conflict`. *commit* with totals that are not those that arrived discards
-the attempt. Sealing hands the frames of the accepted attempts over to their partitions and discards all others; an
-attempt that is discarded while its producer still writes tells that producer so at its next frame. What a failed,
-speculative or zombie attempt wrote is released with its :class:`Attempt`, and was never in a partition.
+An error is a :class:`~flight_server.protocol.Conflict`, raised by the verb's method. A *commit* whose totals differ
+from what arrived discards the attempt. The seal hands the frames of the accepted attempts over to their partitions
+and discards the other attempts. A producer whose attempt was discarded gets the error at its next frame. The frames
+of a failed, speculative or zombie attempt never enter a partition; discarding the attempt releases them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flight_server.protocol import AlreadyExists, Commit, Conflict, InvalidReque
 from .partition import Partition
 
 HANDED_AT_ONCE = 512
-"""After so many frames an attempt that was accepted releases those that its partitions have taken."""
+"""An accepted attempt releases its frames in steps of so many, after its partitions have taken them."""
 
 
 class AttemptState(StrEnum):
@@ -53,11 +53,7 @@ _AFTER: dict[tuple[AttemptState, str], AttemptState] = {
 
 
 class Attempt:
-    """One try of one producer: frames for any of the partitions, in the order they came.
-
-    Args:
-        metadata: where the records of its frames are counted.
-    """
+    """One try of one producer: frames for any of the partitions, in the order of their arrival."""
 
     __slots__ = (
         "_partitions",
@@ -93,16 +89,10 @@ class Attempt:
 
     @property
     def partitions(self) -> set[int]:
-        """Those that it has frames for."""
         return set(self._partitions)
 
     def publish(self, partition: int, frame: Frame) -> None:
-        """Keep a frame for ``partition``.
-
-        Raises:
-            Conflict: the attempt was discarded, because others were accepted or the dataset dropped.
-            OutOfBudget: there is no room for what has to be kept of the frame until the dataset goes.
-        """
+        """Keep a frame for ``partition``. Raises OutOfBudget if ``metadata`` has no room for its record."""
         self._check_step("publish")
         self._table.append(frame, frame.size_bytes)
         self._partitions.append(partition)
@@ -110,11 +100,10 @@ class Attempt:
         self.total_bytes += frame.size_bytes
 
     def commit(self, totals: Commit) -> None:
-        """The producer has sent everything.
+        """End the attempt: its producer has sent everything. Twice with the same totals is fine.
 
         Raises:
-            InvalidRequest: it says other totals than arrived; the attempt is discarded.
-            Conflict: the attempt was discarded.
+            InvalidRequest: the totals differ from what arrived; the attempt is discarded.
         """
         after = self._check_step("commit")
         if totals != Commit(self.rows, self.frame_count):
@@ -129,7 +118,7 @@ class Attempt:
         self.state = after
 
     def discard(self) -> None:
-        """Release everything. Twice is fine."""
+        """Release all frames. Twice is fine."""
         self.state = self._check_step("discard")
         self._release()
 
@@ -138,11 +127,7 @@ class Attempt:
         self._partitions = array("I")
 
     def hand_over(self, partition: Callable[[int], Partition]) -> None:
-        """Give each frame to its partition, in order.
-
-        Raises:
-            Conflict: the attempt has not committed, or was discarded.
-        """
+        """Give each frame to its partition, in order, and release all."""
         self.state = self._check_step("hand over")
         table = self._table
         for index, place in enumerate(self._partitions):
@@ -163,11 +148,10 @@ class Attempt:
 
     @property
     def frames(self) -> FrameTable:
-        """What it has written so far."""
         return self._table
 
     def victims(self) -> Iterator[Frame]:
-        """Frames in RAM, oldest first: no reader can want them before the seal."""
+        """The frames in RAM, oldest first. No reader can ask for them before the seal."""
         return self._table.in_ram(0, len(self._table))
 
 
@@ -188,11 +172,11 @@ class Attempts:
 
     @property
     def accepted(self) -> dict[int, str] | None:
-        """The winning attempt of each producer; None before they were accepted."""
+        """The accepted attempt of each producer; None before the seal."""
         return self._accepted
 
     def restore(self, accepted: dict[int, str] | None) -> None:
-        """These were accepted before this process began."""
+        """Set the attempts that an earlier process accepted."""
         self._accepted = accepted
 
     @property
@@ -200,11 +184,11 @@ class Attempts:
         return len(self._first_commit)
 
     def begin(self, producer: int, attempt: str) -> Attempt:
-        """A new attempt.
+        """Add an attempt.
 
         Raises:
             AlreadyExists: the same attempt is being written or has committed.
-            OutOfBudget: there is no room for another one.
+            OutOfBudget: ``metadata`` has no room for it.
         """
         known = self._by_key.get((producer, attempt))
         if known is not None and known.state is not AttemptState.DISCARDED:
@@ -219,20 +203,20 @@ class Attempts:
         return started
 
     def committed(self, attempt: Attempt) -> None:
-        """Note a commit; a seal that names no attempts accepts the first one of each producer."""
+        """Note a commit. Of each producer, the first committed attempt is accepted unless the seal names another."""
         self._first_commit.setdefault(attempt.producer, attempt.attempt)
 
     def chosen(self, wanted: dict[int, str] | None) -> list[Attempt] | None:
-        """The attempts that may be accepted, in the order of their producers.
+        """The attempts to accept, in the order of their producers.
 
         Args:
-            wanted: the winning attempt of each producer; None for the first commit of each.
+            wanted: the attempt of each producer; None for the first committed one of each.
 
         Returns:
-            None when exactly these were accepted before.
+            None if these were accepted before; ``wanted`` None stands for any.
 
         Raises:
-            Conflict: an attempt has not committed, or others were accepted before.
+            Conflict: an attempt has not committed, or other attempts were accepted before.
         """
         chosen = dict(self._first_commit) if wanted is None else wanted
         if self._accepted is not None:
@@ -255,14 +239,14 @@ class Attempts:
         return [self._by_key[producer, chosen[producer]] for producer in sorted(chosen)]
 
     def accept(self, chosen: list[Attempt]) -> None:
-        """Accept what :meth:`chosen` has just said, and discard all others. What is accepted is the caller's."""
+        """Accept what :meth:`chosen` returned and discard all other attempts. The caller holds the accepted ones."""
         self._accepted = {attempt.producer: attempt.attempt for attempt in chosen}
         for attempt in chosen:
             del self._by_key[attempt.producer, attempt.attempt]
         self.discard_all()
 
     def discard(self, attempt: Attempt) -> None:
-        """Forget one attempt, for instance because its stream broke."""
+        """Discard one attempt, for instance because its stream broke, and its commit."""
         attempt.discard()
         if self._by_key.get((attempt.producer, attempt.attempt)) is attempt:
             del self._by_key[attempt.producer, attempt.attempt]
@@ -270,7 +254,7 @@ class Attempts:
                 del self._first_commit[attempt.producer]
 
     def discard_all(self) -> None:
-        """Forget every attempt; producers that still write are told at their next frame."""
+        """Discard every attempt. A producer that still writes gets Conflict at its next frame."""
         for attempt in self._by_key.values():
             attempt.discard()
         self._by_key.clear()

@@ -1,15 +1,17 @@
-"""Catalogue: which dataset a name leads to. Finds, creates, replaces, drops and expires datasets.
+"""Catalogue: finds a dataset by its name; creates, replaces, drops and expires datasets.
 
-Guarantee: every change of the catalogue is one synchronous step; there is no moment at which a name
-leads to half a dataset. Replacing a name leads new readers to the new generation and lets readers of
-the old one finish.
+Guarantee: every change of the catalogue is one synchronous step, so a name never leads to an incomplete dataset.
+After a replacement new readers get the new generation, and readers of the old one finish.
 
 Who holds what
-    The catalogue holds the datasets that can be found by name. Its readers hold a dataset that has left it, and
-    its writer one that is not in it yet (an overwrite before its end); :meth:`Catalogue.alive` lists these, too.
-    A durable dataset's files stay when the process ends. When it is replaced they are forgotten after the
-    new generation's are on disk, and when it is dropped or expires before the name stops leading to it: so
-    after a crash a name leads to the generation that it led to last.
+    The catalogue holds the datasets that have a name. A dataset that has left it is held by its readers. A
+    dataset that is not yet in it (an overwrite before its seal) is held by its producer. :meth:`Catalogue.alive`
+    lists all of them.
+
+Durable datasets
+    Their files stay when the process ends. A durable overwrite is on disk before the files of the generation that
+    it replaces are forgotten. A drop or an expiry forgets the files before it takes the name away. So after a crash
+    a name leads to the generation that it led to last. Exception: ``create`` replaces a *failed* dataset at once.
 """
 
 from __future__ import annotations
@@ -47,10 +49,11 @@ class Catalogue:
     """See the module's text.
 
     Args:
-        budget: the pools; their owner is the server.
+        budget: the pools; the server owns them.
         disk: where the datasets' files go.
-        lease_seconds: of datasets created without one; None keeps them until they are dropped.
-        max_datasets: how many names may lead to one.
+        lease_seconds: for datasets that are created without a lease; None keeps those until they are dropped. A durable
+            dataset without a lease of its own has none.
+        max_datasets: how many names there may be.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class Catalogue:
         self._max_datasets = max_datasets
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
-        # All that are alive, oldest first, also those that no name leads to.
+        # See alive; the keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
 
@@ -84,16 +87,16 @@ class Catalogue:
     # Finding
 
     def get(self, name: str) -> Dataset | None:
-        """The current dataset of that name, if there is one."""
+        """The current dataset of that name; None if there is none."""
         return self._datasets.get(name)
 
     def find(self, name: str, generation: str | None = None) -> Dataset:
-        """The dataset.
+        """The current dataset of that name.
 
         Raises:
-            NotFound: there is none of that name.
-            DataQuarantined: it was damaged on disk.
-            StaleTicket: there is, but of another generation.
+            NotFound: the name leads to no dataset.
+            DataQuarantined: the name leads to no dataset, and one of that name is in the quarantine.
+            StaleTicket: the dataset has another generation.
         """
         found = self._datasets.get(name)
         lost = generation is not None and not from_this_process(generation)
@@ -122,11 +125,11 @@ class Catalogue:
         return found
 
     def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
-        """Dataset and partition that a ticket means; ``name/3`` is partition 3 unless it is a name.
+        """The dataset and the partition of a ticket. ``name/3`` is partition 3 unless it is a dataset's name.
 
         Raises:
-            NotFound, StaleTicket: see :meth:`find`, or there is no such partition.
-            InvalidRequest: no partition was named and the dataset has several.
+            InvalidRequest: the ticket names no partition, and the dataset has several.
+            NotFound, DataQuarantined, StaleTicket, OutOfBudget: see :meth:`find` and :meth:`Dataset.partition`.
         """
         name, index = ticket.dataset, ticket.partition
         if index is None and name not in self._datasets:
@@ -146,17 +149,19 @@ class Catalogue:
         return dataset, index
 
     def listed(self, prefix: str) -> list[Dataset]:
-        """The datasets whose name starts with ``prefix``, by name."""
+        """The datasets whose name starts with ``prefix``, sorted by name."""
         return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
 
     # Changing
 
     def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
-        """The dataset as asked for, and whether it was made now. Creating the same twice is fine.
+        """The dataset of that name, and whether it was made now. Creating the same dataset twice is fine. A failed
+        dataset of that name is replaced.
 
         Raises:
-            AlreadyExists: the name is taken by a dataset created otherwise.
             Draining: the server is going down.
+            AlreadyExists, InvalidRequest: the name leads to a different dataset; see ``repeated_creation``.
+            InvalidRequest, OutOfBudget: see :meth:`prepare`.
         """
         self.check_open()
         known = self._datasets.get(request.dataset)
@@ -170,21 +175,15 @@ class Catalogue:
         return dataset, True
 
     def check_open(self) -> None:
-        """Something new may begin.
-
-        Raises:
-            Draining: the server is going down.
-        """
+        """Raise Draining if the server is going down."""
         if self.draining:
             raise Draining(
                 "the server is draining and begins nothing new; use another one, or wait for its restart"
             )
 
     def drop(self, name: str, generation: str | None = None) -> Dataset:
-        """Take the dataset away; streams in progress get an error, its bytes are let go.
-
-        Raises:
-            NotFound, StaleTicket: see :meth:`find`.
+        """Drop a dataset: its streams get an error, its bytes are released. Raises as :meth:`find`. For a durable
+        dataset call :meth:`remove`.
         """
         dataset = self.find(name, generation)
         del self._datasets[name]
@@ -193,12 +192,12 @@ class Catalogue:
         return dataset
 
     def prepare(self, request: CreateRequest, schema: SchemaMessage | None) -> Dataset:
-        """A dataset as asked for, which no name leads to yet.
+        """Make a dataset that no name leads to yet.
 
         Raises:
-            InvalidRequest: the name is not one for a new dataset, or it should be durable and this server keeps
-                nothing when it ends.
-            OutOfBudget: there are as many datasets as there may be, or no room for what is kept of one.
+            InvalidRequest: a new dataset may not have that name, or it is to be durable without a lasting data
+                directory.
+            OutOfBudget: ``max_datasets`` is reached, or ``metadata`` has no room for the dataset.
         """
         check_new_dataset_name(request.dataset)
         if len(self._datasets) >= self._max_datasets and request.dataset not in self._datasets:
@@ -239,12 +238,12 @@ class Catalogue:
         return dataset
 
     def register(self, dataset: Dataset) -> None:
-        """List the dataset in :meth:`alive` for as long as it lives."""
+        """Add the dataset to :meth:`alive` for as long as it lives."""
         self._made += 1
         self._alive[self._made] = dataset
 
     def install(self, dataset: Dataset) -> None:
-        """Let the name lead to this dataset from now on; readers of the one before finish."""
+        """Let the name lead to this dataset. Readers of the dataset that it replaces finish."""
         before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
         if before is not None and before is not dataset:
@@ -252,7 +251,10 @@ class Catalogue:
             self.forget(before)
 
     def expire(self) -> list[Dataset]:
-        """Take away what was not renewed or retained; what is on disk goes from there first, here by a later call."""
+        """Take away the datasets whose lease or retention in seconds has ended; returns those taken away in this call.
+
+        A committed durable dataset is only marked and forgotten on disk; a later call takes it away.
+        """
         gone = []
         for dataset in self:
             files = dataset.files
@@ -272,7 +274,7 @@ class Catalogue:
         del self._datasets[dataset.name]
         if dropped:
             dataset.drop()
-        # Retention is not a failure: readers in progress finish.
+        # At the end of the retention readers in progress finish.
         self.forget(dataset)
 
     def _leave(self, dataset: Dataset, files: DurableFiles, how: Leaving) -> None:
@@ -288,19 +290,18 @@ class Catalogue:
         self.install(dataset)
 
     def forget(self, dataset: Dataset) -> None:
-        """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
+        """See :meth:`~flight_server.storage.Disposal.forget`; does nothing for a dataset that is not durable."""
         if dataset.files is not None:
             self.disk.disposal.forget(dataset.files)
 
     async def remove(self, name: str, generation: str | None = None) -> Dataset:
-        """Drop a dataset; one that is on disk is forgotten there first, and found by its name until then.
-        When this has returned it does not come back after a restart.
+        """Drop a dataset. The name of a durable one leads to it until its manifest is deleted.
 
-        Cancelling is safe: what has begun goes on.
+        After it returns the dataset does not come back after a restart. Cancelling is safe: the removal goes on.
 
         Raises:
-            NotFound, StaleTicket: see :meth:`find`.
-            Unavailable: the disk does not let it go yet; the server keeps trying.
+            NotFound, DataQuarantined, StaleTicket: see :meth:`find`.
+            Unavailable: the disk refuses to delete the manifest now; the server keeps trying.
         """
         dataset = self.find(name, generation)
         files = dataset.files
@@ -322,11 +323,11 @@ class Catalogue:
             return dataset
 
     def alive(self) -> list[Dataset]:
-        """All datasets that some object still holds, oldest first, also those that no name leads to."""
+        """All datasets that an object holds, oldest first, also those that no name leads to."""
         return list(self._alive.values())
 
     def close(self) -> None:
-        """Let everything go and end the threads. Blocks until files are closed. Twice is fine."""
+        """Drop all but sealed durable datasets and end the threads. Blocks until files are closed. Twice is fine."""
         for dataset in self:
             del self._datasets[dataset.name]
             if not (dataset.durable and dataset.sealed):

@@ -1,19 +1,18 @@
 """Dataset: a named set of partitions with one schema; its kind, generation, attempts and lease.
 
-Guarantee: a generation names one incarnation; a ticket for another one never reads this one's data.
-What a reader sees of a ``stream`` is what its one producer has sent so far; of a ``shuffle`` nothing
-before the seal and exactly the accepted attempts after it.
+Guarantee: a generation names one incarnation; a ticket of another generation never reads this one's data. A reader
+of a ``stream`` or a ``source`` sees the frames that its producer or pull has published so far. A reader of a
+``shuffle`` sees nothing before the seal, and after it exactly the accepted attempts.
 
 Who holds what
-    The catalogue (``catalogue``) holds the dataset, and so does every stream that reads or writes it. A
-    dataset that was replaced or whose retention ended leaves the catalogue, and its memory and files
-    go when its last reader leaves. ``drop`` does not wait for readers: they get an error.
+    The catalogue and every stream that reads or writes the dataset hold it. A dataset that was replaced, or
+    whose retention ended, leaves the catalogue; its memory and files are released when its last reader leaves.
+    ``drop`` does not wait for readers: they get an error.
 
-Its state, lease and retention in seconds are in ``lifetime``; retention by readers is kept by each partition's
-queue.
+``lifetime`` has its state, lease and retention in seconds; ``partition`` and ``places`` keep retention by readers.
 
-Partitions are made when somebody first asks for them, so 100,000 empty ones cost nothing; from then on each is
-counted in ``metadata``.
+A partition is made when it is first asked for, so 100,000 empty ones cost nothing. Each one made is counted in
+``metadata``; the first is a part of ``DATASET_BYTES``.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from .partition import Partition, PartitionState, Totals
 
 
 class Puller(Protocol):
-    """What produces a dataset of kind ``source``; see ``pulls``. It holds no reference to the dataset."""
+    """The pulls of a dataset of kind ``source``; see ``sources.pulls``. It holds no reference to the dataset."""
 
     def want(self, dataset: Dataset, index: int) -> None:
-        """A reader has come: see to it that the partition is pulled. Never waits."""
+        """A reader has come for the partition: start a pull if it needs one. Never waits."""
 
     def close(self) -> None:
-        """The dataset was dropped: stop."""
+        """Stop: the dataset was dropped."""
 
     def statistics(self) -> dict[str, Any]: ...
 
@@ -50,13 +49,13 @@ class Dataset(Lifetime):
     """See the module's text.
 
     Args:
-        writer: where its spilled frames go; None if nothing can be spilled.
-        metadata: where what is kept in RAM beside the frames' bytes is counted.
-        files: what it has on disk as a durable dataset; None if it is not one.
-        clock: monotonic seconds; tests pass one that they turn by hand.
+        writer: writes its spilled frames; None if nothing can be spilled.
+        metadata: counts what it keeps in RAM beside the frames' bytes.
+        files: its files as a durable dataset; None if it is not durable.
+        clock: monotonic seconds; tests pass a manual one.
 
     Raises:
-        OutOfBudget: there is no room for another dataset.
+        OutOfBudget: ``metadata`` has no room for it.
     """
 
     def __init__(
@@ -86,14 +85,13 @@ class Dataset(Lifetime):
         self._metadata = metadata or Metadata()
         self._room = self._metadata.reserve(DATASET_BYTES, f"dataset {name!r}", dataset=name)
         self.attempts = Attempts(name, self._metadata)
-        self.changes = Changes()  # of what FlightInfo and PollInfo say
+        self.changes = Changes()  # of what FlightInfo and PollInfo report
         self.puller: Puller | None = None
         self._schema: SchemaMessage | None = None
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
 
     def request(self) -> CreateRequest:
-        """What would create a dataset like this one."""
         return CreateRequest(
             self.name,
             self.kind,
@@ -106,37 +104,29 @@ class Dataset(Lifetime):
 
     @property
     def durable(self) -> bool:
-        """It survives a restart once it is sealed."""
+        """Whether it survives a restart once it is sealed."""
         return self.files is not None
 
     # Schema
 
     @property
     def schema(self) -> SchemaMessage | None:
-        """None until a producer has come, if ``create`` did not say it."""
+        """The schema; None until a producer has sent it, if ``create`` did not name it."""
         return self._schema
 
     def check_schema(self, schema: SchemaMessage | None) -> None:
-        """A producer with this schema may write; None says nothing.
-
-        Raises:
-            InvalidRequest: it differs from the dataset's.
-        """
+        """Raise InvalidRequest if a producer's schema differs from the dataset's; None is not compared."""
         if self._schema is not None and schema is not None:
             self._schema.check_same(schema, self.name)
 
     def describe(self, schema: SchemaMessage | None) -> None:
-        """A producer's schema, which was checked: the first one becomes the dataset's."""
+        """Take a producer's schema, already checked, unless the dataset has one."""
         if self._schema is None and schema is not None:
             self._schema = schema
             self.changes.tell()
 
     async def described(self) -> SchemaMessage:
-        """The schema, as soon as it is known. Cancelling is safe.
-
-        Raises:
-            DatasetDropped: the dataset went before.
-        """
+        """Wait for the schema. Cancelling is safe. Raises DatasetDropped if the dataset was dropped before."""
         while self._schema is None:
             if self.dropped:
                 self.partition(0).check()  # raises why
@@ -146,11 +136,11 @@ class Dataset(Lifetime):
     # Partitions
 
     def partition(self, index: int) -> Partition:
-        """The partition.
+        """The partition, made now if it was never asked for.
 
         Raises:
             NotFound: the dataset has no such partition.
-            OutOfBudget: nobody has asked for it before, and there is no room for another one.
+            OutOfBudget: ``metadata`` has no room for another one.
         """
         if not 0 <= index < self.partition_count:
             raise NotFound(
@@ -163,11 +153,7 @@ class Dataset(Lifetime):
         return self._partitions[index]
 
     def _make(self, indices: Collection[int]) -> None:
-        """Make partitions that nobody has asked for before.
-
-        Raises:
-            OutOfBudget: there is no room for all of them; none was made.
-        """
+        """Make the partitions, all or none. Raises OutOfBudget if ``metadata`` has no room for all."""
         counted = len(indices) if self._partitions else len(indices) - 1  # one came with the dataset
         self._metadata.grow(
             self._room,
@@ -184,12 +170,11 @@ class Dataset(Lifetime):
                 made.drop()
 
     def partitions(self) -> list[Partition]:
-        """Those that somebody has asked for."""
         return list(self._partitions.values())
 
     @property
     def failure(self) -> BaseException | None:
-        """Why a partition failed, if one did. A source's failures pass, and its dataset stays in use."""
+        """Why a partition failed; None if none did, and for a source, whose partitions can be pulled again."""
         if self.puller is not None:
             return None
         for partition in self._partitions.values():
@@ -199,11 +184,11 @@ class Dataset(Lifetime):
 
     @property
     def filling(self) -> bool:
-        """Asking again later will show more. A source's dataset fills only when it is read."""
+        """Whether a later look can show more. False for a source, which fills only while it is read."""
         return self.state in (DatasetState.OPEN, DatasetState.SEALING) and self.puller is None
 
     def want(self, index: int) -> None:
-        """A reader has come for the partition: what nobody else produces is pulled."""
+        """Tell a source's puller that a reader has come for the partition."""
         if self.puller is not None:
             self.puller.want(self, index)
 
@@ -212,7 +197,7 @@ class Dataset(Lifetime):
 
         Raises:
             AlreadyExists: it has a producer, or had one.
-            NotFound: there is no such partition.
+            NotFound, OutOfBudget: see :meth:`partition`.
         """
         partition = self.partition(index)
         if partition.writing or partition.state is not PartitionState.OPEN:
@@ -227,10 +212,8 @@ class Dataset(Lifetime):
         return partition
 
     def end_stream(self, partition: Partition) -> None:
-        """The producer has ended cleanly.
-
-        Raises:
-            Conflict: the partition was dropped or has failed meanwhile.
+        """The producer has ended cleanly: seal the partition, and with the last one the dataset. Raises Conflict as
+        :meth:`Partition.seal`.
         """
         partition.seal()
         if len(self._partitions) == self.partition_count and all(
@@ -245,7 +228,7 @@ class Dataset(Lifetime):
         accepted: dict[int, str] | None,
         sealed_for_seconds: float,
     ) -> None:
-        """Make it the dataset that was sealed before this process began."""
+        """Make it the dataset that an earlier process sealed. Raises OutOfBudget as :meth:`Partition.restore`."""
         for index, records, first, first_bytes, totals in partitions:
             self.partition(index).restore(records, first, first_bytes, totals)
         self.attempts.restore(accepted)
@@ -254,21 +237,15 @@ class Dataset(Lifetime):
     # Attempts
 
     def begin_attempt(self, producer: int, attempt: str) -> Attempt:
-        """A try of a shuffle's producer.
-
-        Raises:
-            Conflict: attempts have been accepted, or the dataset was dropped.
-            AlreadyExists: the same attempt is there.
-        """
+        """Begin a try of a shuffle's producer. Raises as *write* in ``lifetime``, and as :meth:`Attempts.begin`."""
         self._write(producer, attempt)
         return self.attempts.begin(producer, attempt)
 
     def commit(self, attempt: Attempt, totals: Commit) -> bool:
-        """The attempt is complete. True if it was the last of the declared producers: seal now.
+        """Commit the attempt. True if all declared producers have committed: the caller seals now.
 
         Raises:
-            InvalidRequest, Conflict: see :meth:`Attempt.commit`.
-            Conflict: other attempts have been accepted, or the dataset was dropped.
+            InvalidRequest, Conflict: see :meth:`Attempt.commit`, and *write* in ``lifetime``.
         """
         self._write(attempt.producer, attempt.attempt)
         attempt.commit(totals)
@@ -279,12 +256,12 @@ class Dataset(Lifetime):
     def accept(self, wanted: dict[int, str] | None) -> bool:
         """Move the accepted attempts' frames into their partitions, where readers get them at once.
 
-        The partitions stay open: :meth:`close` follows when the data is as safe as was promised.
-        False if they were accepted before.
+        The partitions stay open until :meth:`close`, which the caller calls when a durable dataset is on disk.
+        False if these attempts were accepted before.
 
         Raises:
             Conflict: see :meth:`Attempts.chosen`, or the dataset is of another kind or was dropped.
-            OutOfBudget: there is no room for its partitions; nothing was accepted.
+            OutOfBudget: ``metadata`` has no room for its partitions; nothing was accepted.
         """
         if self.kind is not Kind.SHUFFLE:
             raise Conflict(
@@ -305,11 +282,7 @@ class Dataset(Lifetime):
         return chosen is not None
 
     def close(self) -> None:
-        """Seal every partition. Twice is fine.
-
-        Raises:
-            Conflict: the dataset was dropped.
-        """
+        """Seal every open partition. Twice is fine."""
         if not self.sealed:
             self.step("seal")
             for partition in self._partitions.values():
@@ -330,7 +303,7 @@ class Dataset(Lifetime):
     # The end
 
     def drop(self, why: str = "dropped") -> None:
-        """Let everything go; streams in progress get an error. Twice is fine."""
+        """Release all frames and attempts; streams in progress get an error. Twice is fine."""
         self.step("drop")
         if self.puller is not None:
             self.puller.close()
@@ -341,7 +314,7 @@ class Dataset(Lifetime):
             partition.drop(why)
 
     def replaced(self) -> None:
-        """Another generation has the name now. Readers finish what can still become whole."""
+        """Another generation has the name: readers finish what can still be completed."""
         if self.kind is Kind.SHUFFLE and self.state is DatasetState.OPEN:
             self.drop("replaced")  # it cannot be sealed any more: the action finds it by its name
         elif self.state is DatasetState.SEALING:
@@ -350,7 +323,7 @@ class Dataset(Lifetime):
     # Totals
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
-        """Frames that may leave RAM, coldest first."""
+        """Frames that may leave RAM: those of attempts first, then of each partition; see :meth:`Partition.victims`."""
         for attempt in self.attempts:
             yield from attempt.victims()
         for partition in self._partitions.values():
@@ -366,13 +339,13 @@ class Dataset(Lifetime):
         return (message for message in messages_of(states) if message.resident)
 
     def let_go(self, *, spilled: bool) -> bool:
-        """Let go of every sealed partition of a source that nobody reads now: it can be pulled again.
+        """Release the frames of a source's sealed partitions if it has no readers: they can be pulled again.
 
         Args:
             spilled: also if that frees only disk.
 
         Returns:
-            Whether bytes came free.
+            Whether anything was released.
         """
         if self.puller is None or any(partition.subscriptions() for partition in self._partitions.values()):
             return False

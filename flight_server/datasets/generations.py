@@ -1,4 +1,4 @@
-"""Generations: which incarnation of a dataset's name a ticket is for, and which start of a server made it."""
+"""Generations: which incarnation of a dataset's name a ticket is for, and which process made it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 
 
 class _Process:
-    """What no other process has; a forked one draws anew."""
+    """A random prefix of this process; a forked child draws its own."""
 
     def __init__(self) -> None:
         self.draw()
@@ -23,10 +23,10 @@ os.register_at_fork(after_in_child=_process.draw)
 
 
 def new_generation() -> str:
-    """An opaque name that no other incarnation has, on this server or another."""
+    """An opaque name that no other incarnation on any server has: random bits of this process, and a number."""
     return f"{_process.prefix}{next(_process.numbers) & 0xFFFFFFFF:08x}"
 
 
 def from_this_process(generation: str) -> bool:
-    """Whether this process made the generation; an earlier start of the server is another process."""
+    """Whether this process made the generation. Every start of a server is another process."""
     return generation.startswith(_process.prefix)

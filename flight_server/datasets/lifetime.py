@@ -1,6 +1,6 @@
 """Lifetime: the state, the lease and the retention in seconds of a dataset.
 
-States and verbs, all of them:
+States, and the verbs that change them:
 
     state      write      accept     seal       drop
     OPEN       OPEN       SEALING    SEALED     DROPPED
@@ -8,19 +8,17 @@ States and verbs, all of them:
     SEALED     error      SEALED     SEALED     DROPPED
     DROPPED    error      error      error      DROPPED
 
-An error is a :class:`~flight_server.protocol.Conflict`. *write* is what a shuffle's attempt does when it
-begins and when it commits; *accept* chooses the attempts of a shuffle; *seal* says that every partition is
-whole, and on disk if the dataset is durable. A stream is sealed by its partitions, so it is never SEALING.
-
-Between *accept* and *seal* a durable dataset is on its way to disk. An attempt that begins or commits then
-comes too late, because no later step would look at it.
+An error is a :class:`~flight_server.protocol.Conflict`. *write*: a shuffle's attempt begins or commits. *accept*:
+the attempts of a shuffle are chosen. *seal*: every partition is whole, and on disk if the dataset is durable. A
+stream is sealed by its partitions, so it is never SEALING. A durable shuffle is written to disk while it is SEALING.
+An attempt that begins or commits then is refused, because no later step would accept it.
 
 Lease
-    ``touch`` renews it; reads and writes call it frame by frame. ``expired`` is asked by the catalogue.
-    Streams in progress do not keep a dataset by themselves: a stalled one must not keep it for ever.
+    ``touch`` renews it: reads and writes call it for each frame. The catalogue asks ``expired``. An open stream
+    alone does not renew it, because a stalled one would keep the dataset for ever.
 
 Retention
-    In seconds it counts from the first seal.
+    The retention in seconds counts from the first seal.
 """
 
 from __future__ import annotations
@@ -58,12 +56,7 @@ _AFTER: dict[tuple[DatasetState, str], DatasetState] = {
 
 
 class Lifetime:
-    """See the module's text.
-
-    Args:
-        name: the dataset's, for errors.
-        clock: monotonic seconds.
-    """
+    """See the module's text. ``name`` is for errors; ``clock`` gives monotonic seconds."""
 
     def __init__(
         self, name: str, retention: Retention, lease_seconds: float | None, clock: Callable[[], float]
@@ -78,7 +71,7 @@ class Lifetime:
 
     @property
     def sealed(self) -> bool:
-        """Every partition is complete, and always will be."""
+        """Every partition is complete."""
         return self.state is DatasetState.SEALED
 
     @property
@@ -86,28 +79,20 @@ class Lifetime:
         return self.state is DatasetState.DROPPED
 
     def check_step(self, verb: str) -> DatasetState:
-        """The state that the verb leads to.
-
-        Raises:
-            Conflict: it does not fit the present one.
-        """
+        """The state that the verb leads to. Changes nothing."""
         after = _AFTER.get((self.state, verb))
         if after is None:
             raise Conflict(f"dataset {self.name!r} is {self.state}", dataset=self.name)
         return after
 
     def step(self, verb: str) -> None:
-        """Go on to the state that the verb leads to.
-
-        Raises:
-            Conflict: it does not fit the present one; nothing changes.
-        """
+        """Change to the state that the verb leads to; after an error nothing has changed."""
         self.state = self.check_step(verb)
         if verb == "seal" and self._sealed_at is None:
             self._sealed_at = self._clock()
 
     def restore_seal(self, sealed_for_seconds: float) -> None:
-        """The dataset was sealed so long ago."""
+        """Seal it as of so many seconds ago."""
         self.step("seal")
         self._sealed_at = self._clock() - sealed_for_seconds
 
@@ -117,7 +102,7 @@ class Lifetime:
 
     @property
     def used_at(self) -> float:
-        """When it was last read or written, by the clock."""
+        """The clock's time of the last read or write."""
         return self._touched
 
     @property

@@ -1,33 +1,33 @@
 """Partition: the state machine of one partition, and which of its frames can leave RAM.
 
-States and verbs, all of them:
+States, and the verbs that change them:
 
-    state     publish   seal      fail      drop      reopen
-    OPEN      OPEN      SEALED    FAILED    DROPPED   error
-    SEALED    error     SEALED    error     DROPPED   OPEN
-    FAILED    error     error     FAILED    DROPPED   OPEN
-    DROPPED   error     error     DROPPED   DROPPED   error
+    state     publish   seal      fail      drop      reopen    corrupt
+    OPEN      OPEN      SEALED    FAILED    DROPPED   error     FAILED
+    SEALED    error     SEALED    error     DROPPED   OPEN      FAILED
+    FAILED    error     error     FAILED    DROPPED   OPEN      FAILED
+    DROPPED   error     error     DROPPED   DROPPED   error     DROPPED
 
-An error is a :class:`~flight_server.protocol.Conflict`. FAILED and DROPPED hold no frames: readers,
-present and later, get the cause as an error of their own.
+An error is a :class:`~flight_server.protocol.Conflict`, raised by the verb's method. *adopt* counts as publish, and
+*restore* as seal. *corrupt* changes nothing for a frame of an earlier epoch; it is the only verb that fails a sealed
+partition. FAILED and DROPPED hold no frames: each reader, present or later, gets a fresh copy of the cause.
 
 Who holds what
-    The partition holds its queue and the table of its frames; the table holds their bytes and files. So
-    when the partition goes (its dataset was dropped or replaced and its last reader has left) bytes,
-    reservations and files go with it, and nobody has to be told.
+    The partition holds its queue and the table of its frames; the table holds their bytes and files. When the last
+    reference to the partition goes (its dataset was dropped or replaced, and its last reader has left), bytes,
+    reservations and files are released with it.
 
 Producing again
-    What comes from a source can be had again: after a failure, or when its frames were let go instead
-    of spilled. ``reopen`` starts again from frame 0, under the same generation; whoever publishes then
-    answers for it that the same frames come again, in ``pulls``. The totals of a partition that was
-    sealed once stay known. ``epoch`` tells one opening from the next: a task that began in an earlier one
-    and has awaited since compares it before it publishes, seals, fails or corrupts.
+    A source's partition can be pulled again after a failure, or after its frames were released instead of spilled.
+    ``reopen`` starts again from frame 0 under the same generation; ``sources.repetition`` checks that the same
+    frames come. The totals of a partition that was sealed once stay known. ``epoch`` counts the openings: a task
+    that has awaited compares it before it publishes, seals, fails or corrupts.
 
 Victims
-    :meth:`Partition.victims` says which frames can leave RAM, coldest first: those that no attached
-    reader will ask for (behind all of them, or nobody is attached), oldest first; then those that
-    only a reader far behind will ask for, the farthest ahead of it first. What is within
-    ``NEAR_FRAMES`` of a reader's position comes last.
+    :meth:`Partition.victims` yields the frames in RAM, coldest first. First those behind all attached readers, oldest
+    first; without readers these are all. Then those from the hindmost reader to the next one, the farthest ahead
+    first, and so on from reader to reader up to the last frame. The ``NEAR_FRAMES`` frames from a reader's position
+    on are left out unless the caller asks for them, too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _AFTER: dict[tuple[PartitionState, str], PartitionState] = {
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a whole partition is, for the trailers of each read of it."""
+    """The totals of a whole partition, sent in the trailers of each read."""
 
     rows: int
     frames: int
@@ -90,10 +90,10 @@ class Partition:
 
     Args:
         dataset: its dataset's name, for errors.
-        index: its place in the dataset.
+        index: its number in the dataset.
         retain_readers: see :class:`~flight_server.concurrency.BroadcastQueue`.
         changes: told of every verb.
-        metadata: where the records of its frames are counted.
+        metadata: counts the records of its frames.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Partition:
         self.dataset = dataset
         self.index = index
         self.state = PartitionState.OPEN
-        self.writing = False  # a producer of a one-producer kind has this partition
+        self.writing = False  # a stream's producer has, or had, this partition
         self.epoch = 0  # how often it was reopened
         self._retain_readers = retain_readers
         self._metadata = metadata or Metadata()
@@ -141,12 +141,12 @@ class Partition:
 
     @property
     def totals(self) -> Totals:
-        """Of the whole partition if it was ever sealed, else of what was published so far."""
+        """Of the whole partition if it was ever sealed; otherwise :attr:`so_far`."""
         return self._whole or self.so_far
 
     @property
     def so_far(self) -> Totals:
-        """Of what was published since the partition was last opened."""
+        """Of the frames published since the partition was last opened."""
         return Totals(self._rows, len(self._queue), self._queue.total_bytes, self._crc32c)
 
     @property
@@ -155,27 +155,26 @@ class Partition:
 
     @property
     def frames_left(self) -> int:
-        """How many frames retention has not let go."""
+        """How many frames are not released."""
         return len(self._queue) - self._queue.first
 
     @property
     def resident_bytes(self) -> int:
-        """Of the frames that are there, those in RAM; what readers have in RAM besides is not counted."""
+        """The bytes of the unreleased frames in RAM. Bytes that only readers still hold are not counted."""
         return self._table.resident_bytes
 
     @property
     def table(self) -> Records:
-        """What is known of the frames without their bytes."""
+        """The records of the frames: everything but their bytes."""
         return self._table
 
     def publish(self, frame: Frame) -> None:
-        """Append a frame; readers that wait get it at once. Never waits.
+        """Append a frame and wake the readers that wait. Never waits.
 
         Raises:
-            Conflict: the partition is not open.
-            OutOfBudget: there is no room for what has to be kept of the frame for ever.
+            OutOfBudget: ``metadata`` has no room for the frame's record.
         """
-        if self.state is not _OPEN:  # the table's only row for this verb, without a look at it for each frame
+        if self.state is not _OPEN:  # the only state that allows it, without a lookup for each frame
             self._step("publish")
         self._queue.publish(frame, frame.size_bytes)
         self._changes.tell()
@@ -183,12 +182,8 @@ class Partition:
         self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
 
     def adopt(self, table: FrameTable, index: int) -> None:
-        """Publish a frame of an attempt, which is about to release it.
-
-        Raises:
-            Conflict: the partition is not open.
-        """
-        if self.state is not _OPEN:  # the table's only row for this verb, without a look at it for each frame
+        """Publish a frame of an attempt, which then releases it."""
+        if self.state is not _OPEN:  # the only state that allows it, without a lookup for each frame
             self._step("publish")
         record = self._table.adopt(table, index)
         self._queue.advance(record.size_bytes)
@@ -197,15 +192,14 @@ class Partition:
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
 
     def restore(self, records: Iterable[Record], first: int, first_bytes: int, totals: Totals) -> None:
-        """Take what is left of the frames of a partition of these totals, and seal it.
+        """Take the unreleased frames of a partition with these totals, and seal it.
 
         Args:
             records: of the frames from ``first`` on.
-            first_bytes: of the frames before.
+            first_bytes: the bytes of the frames before ``first``.
 
         Raises:
-            Conflict: the partition is not open.
-            OutOfBudget: there is no room for the records.
+            OutOfBudget: ``metadata`` has no room for the records.
         """
         self._queue.skip(first, first_bytes)
         for record in records:
@@ -215,48 +209,33 @@ class Partition:
         self.seal()
 
     def check(self) -> None:
-        """Do nothing while the partition can be read.
-
-        Raises:
-            FlightShuffleError: it has failed or was dropped: a fresh copy of the cause.
-        """
+        """Raise a fresh copy of the cause if the partition has failed or was dropped."""
         self._queue.check()
 
     def seal(self) -> None:
-        """The last frame was published: readers end cleanly after it. Twice is fine.
-
-        Raises:
-            Conflict: the partition has failed or was dropped.
-        """
+        """End the partition: readers end cleanly after its last frame. Twice is fine."""
         self._step("seal")
         self._whole = self.so_far
         self._queue.close()
 
     def reopen(self) -> None:
-        """Let all frames go and start again from the first; see "Producing again".
+        """Release all frames and start again from the first; see "Producing again".
 
-        Readers of a failed partition keep their error; a sealed one should have no readers.
-
-        Raises:
-            Conflict: the partition is open or was dropped.
+        Readers of a failed partition keep their error. The caller reopens a sealed one only if it has no readers.
         """
         self._step("reopen")
         self.epoch += 1
         self._begin()
 
     def fail(self, cause: FlightShuffleError) -> None:
-        """Let all frames go; each reader gets a fresh copy of ``cause``. Twice is fine.
-
-        Raises:
-            Conflict: the partition is sealed; what is complete cannot fail any more.
-        """
+        """Release all frames; each reader gets a fresh copy of ``cause``. Twice is fine: the first cause stays."""
         self._step("fail")
         self._let_all_go(cause)
 
     def corrupt(self, cause: FlightShuffleError, epoch: int) -> None:
-        """A frame of this epoch is lost: no reader can read the partition whole any more, sealed or not.
+        """Fail the partition because a frame of this epoch is lost, sealed or not.
 
-        Does nothing once the partition was reopened: the frame was not one of those that it has now.
+        Does nothing if the partition was reopened since (the frame is not one of its present frames) or dropped.
         """
         if self.state is not PartitionState.DROPPED and self.epoch == epoch:
             self.state = PartitionState.FAILED
@@ -264,7 +243,7 @@ class Partition:
             self._changes.tell()
 
     def drop(self, why: str = "dropped") -> None:
-        """Let all frames go; readers get :class:`DatasetDropped`, which says ``why``. Twice is fine."""
+        """Release all frames; readers get :class:`DatasetDropped`, which contains ``why``. Twice is fine."""
         self._step("drop")
         self._let_all_go(
             DatasetDropped(
@@ -278,11 +257,12 @@ class Partition:
         self._queue.fail(cause)
 
     def subscribe(self, start: int = 0) -> Subscription[Frame]:
-        """A reader's place from frame ``start`` on; its owner closes it.
+        """A subscription from frame ``start`` on; the caller closes it.
+
+        That of a failed or dropped partition raises the cause at its first read.
 
         Raises:
-            Released: retention has let that frame go.
-            FlightShuffleError: the partition has failed or was dropped: a fresh copy of the cause.
+            Released: retention has released that frame.
         """
         try:
             return self._queue.subscribe(start)
@@ -291,23 +271,23 @@ class Partition:
 
     @property
     def places(self) -> Places:
-        """Of readers that have a name; made when the first one comes."""
+        """The places of the readers that have a name; made for the first one."""
         if self._places is None:
             self._places = Places(self._queue)
         return self._places
 
     def passed(self, start: int, now: float) -> None:
-        """A reader without a name has had all frames from ``start`` on; see ``places``."""
+        """A reader without a name has received all frames from ``start`` on; see ``places``."""
         if self._places is not None:
             self._places.expire(now)
         self._queue.passed(start, len(self._queue))
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """A reader with a name has the first ``frames`` frames.
+        """A reader with a name has received the first ``frames`` frames.
 
         Raises:
             NotFound: it has no place.
-            InvalidRequest: there are not so many frames.
+            InvalidRequest: the partition has fewer frames.
         """
         if frames > len(self._queue):
             raise InvalidRequest(
@@ -319,7 +299,7 @@ class Partition:
         self.places.acknowledge(reader, frames, now)
 
     def released(self, gone: Gone) -> Released:
-        """What a reader is told whose next frame retention has let go."""
+        """The error for a reader whose next frame retention has released."""
         return Released(
             f"dataset {self.dataset!r} partition {self.index}: frame {gone.wanted} was let go after "
             "as many readers as its retention declares; write the dataset again, or create it with "
@@ -333,19 +313,18 @@ class Partition:
         return self._queue.subscriptions()
 
     def frames(self, start: int = 0) -> Iterator[Frame]:
-        """The frames from ``start`` on that are there, in order. Each is an object only while it is looked at."""
+        """The unreleased frames from ``start`` on, in order. See ``frames.table`` on how long each is an object."""
         return self._queue.items(start, len(self._queue))
 
     def frame(self, index: int) -> Frame:
-        """The frame of that number, which must be there."""
         return self._table.item(index)
 
     def unwritten(self, start: int = 0) -> Iterator[Frame]:
-        """Those of them that are not on disk. None may be moved meanwhile."""
+        """The frames from ``start`` on that are not on disk. None may be moved during the iteration."""
         return (frame for frame in self._table.in_ram(start, len(self._queue)) if frame.slice is None)
 
     def suspects(self) -> list[int]:
-        """Which of them lie in a suspect segment; see ``spill``."""
+        """The numbers of the frames that lie in a suspect segment; see ``storage.segments``."""
         table = self._table
         if not any(segment.suspect for segment in table.segments()):
             return []
@@ -356,7 +335,7 @@ class Partition:
         ]
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
-        """Frames in RAM that may leave it, coldest first; with ``near`` also those a reader is at."""
+        """Frames that may leave RAM, see "Victims"; with ``near`` also those at a reader's position."""
         table, length = self._table, len(self._queue)
         positions = sorted({subscription.position for subscription in self._queue.subscriptions()})
         yield from table.in_ram(0, positions[0] if positions else length)

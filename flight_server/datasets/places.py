@@ -1,7 +1,7 @@
-"""Places: what each reader of a partition is known to have, so that retention by readers counts it once.
+"""Places: which frames of a partition each reader has passed, so that retention by readers counts a reader once.
 
-Guarantee: a frame counts as passed by a reader when the reader has said that it has it, or, of a reader without
-a name, when its whole stream has ended cleanly. Until enough readers have passed it, it can be read again.
+Guarantee: a frame counts as passed by a reader that has acknowledged it or, for a reader without a name, whose
+whole stream has ended cleanly. Until enough readers have passed a frame, it can be read again.
 
     who reads                      what counts as passed                                  when
     =============================  =====================================================  =========================
@@ -13,15 +13,14 @@ a name, when its whole stream has ended cleanly. Until enough readers have passe
                                    reader has every frame of a sealed partition           its connection ended
 
 Taking over
-    A name belongs to one reader. When it comes again its place goes on, and the connection that had the place
-    is told so by an error.
+    A name belongs to one reader. When a second connection uses it, the place goes on there, and the first
+    connection gets an error.
 
 Giving back
-    A reader with a name that has not come again ``resume_seconds`` after its connection ended loses its place: what
-    it had passed of the frames that are still there counts no more, so that another reader can take its turn. A
-    reader that has acknowledged every frame of a sealed partition has had its turn, and counts for good.
-    Frames that were released by then stay released. Without other readers the frames stay until the lease ends.
-    Places are given back when the next reader comes, acknowledges or ends, and have no effect before.
+    A reader with a name that does not return within ``resume_seconds`` after its connection ended loses its place.
+    The unreleased frames that it has passed no longer count as passed by it, so another reader can take its turn;
+    released frames stay released. Without other readers the frames stay until the lease ends. Due places are given
+    back, and take effect, only when a reader with a name begins or acknowledges, or one without a name ends.
 """
 
 from __future__ import annotations
@@ -42,19 +41,20 @@ class _Place:
 
 
 class Places:
-    """Of one partition's readers. Times are of one monotonic clock, in seconds.
+    """The named readers of one partition. Times are seconds of one monotonic clock.
 
     Args:
-        queue: of the partition's frames; it counts the ranges that readers have passed.
+        count: called with each range of frames (start, stop) and 1 when a reader has passed it, -1 when it no longer
+            counts.
     """
 
     def __init__(self, queue: BroadcastQueue[Any]) -> None:
         self._queue = queue
         self._by_reader: dict[str, _Place] = {}
-        self._left: dict[str, _Place] = {}  # those whose connection has ended, in that order
+        self._left: dict[str, _Place] = {}  # without a connection, in the order of their ends
 
     def take(self, reader: str, subscription: Subscription[Any], now: float) -> None:
-        """The reader has come, and has everything before the subscription's start if it was here before."""
+        """A connection of the reader begins. A reader that has a place acknowledges the frames before its start."""
         self.expire(now)
         place = self._by_reader.get(reader)
         if place is None:
@@ -68,7 +68,7 @@ class Places:
         self._advance(place, subscription.start)
 
     def leave(self, reader: str, subscription: Subscription[Any], until: float) -> None:
-        """The connection has ended; the place is kept until then. No effect if another one has taken it over."""
+        """The connection has ended; keep the place until then. No effect if another connection has taken it over."""
         place = self._by_reader.get(reader)
         if place is not None and place.subscription is subscription:
             place.subscription = None
@@ -76,11 +76,7 @@ class Places:
             self._left[reader] = place
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """The reader has the frames before ``frames``.
-
-        Raises:
-            NotFound: it has no place, or has it no longer.
-        """
+        """The reader has received the frames before ``frames``. Raises NotFound if it has no place, or lost it."""
         self.expire(now)
         place = self._by_reader.get(reader)
         if place is None:
@@ -88,7 +84,7 @@ class Places:
         self._advance(place, frames)
 
     def expire(self, now: float) -> None:
-        """Give back the places whose time has passed."""
+        """Give back the places whose ``until`` has passed."""
         for reader, place in list(self._left.items()):
             if place.until > now:
                 break

@@ -1,4 +1,4 @@
-"""Repeated creation: whether a ``create`` asks for a dataset like the one that is there."""
+"""Repeated creation: whether a ``create`` asks for a dataset like the existing one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ _COMPARED = ("kind", "partitions", "producers", "retention", "durable")
 
 
 def check_same(known: Dataset, request: CreateRequest, schema: SchemaMessage | None) -> None:
-    """Do nothing if the request would create a dataset like this one.
-
-    Raises:
-        AlreadyExists: it would create another one.
-        InvalidRequest: it says another schema.
-    """
+    """Raise AlreadyExists if one of ``_COMPARED`` differs, InvalidRequest if the schema does."""
     mine = known.request()
     differing = [what for what in _COMPARED if getattr(mine, what) != getattr(request, what)]
     known.check_schema(schema)
