@@ -1,4 +1,7 @@
-"""Frames: decoded, encoded, built, and kept in tables."""
+"""Frames: decoded, encoded, built from a producer's messages, and kept in tables.
+
+``datasets`` keeps them, ``transfer`` and ``sources`` make them, ``tiering`` moves them between RAM and disk.
+"""
 
 from .builder import Checked, FrameBuilder
 from .decoder import COSTLY_HEADER_BYTES, Accepted, FrameDecoder, Inspected, SchemaMessage

@@ -1,10 +1,9 @@
 """FrameBuilder: makes frames of one producer's messages, each with the dictionaries in force.
 
-Guarantee: a frame refers to exactly the dictionary messages that its producer had sent before it and not replaced.
+Guarantee: a frame refers to exactly the dictionary messages that its producer sent before it and did not replace.
 
-Who holds what
-    The builder holds the bytes of the dictionaries in force, of those that a decoder has not read yet, and the
-    reservations of the decoder's own copies: a decoder needs them all, also when the messages have left RAM.
+The builder holds what its producer's decoder uses: the payloads of the dictionaries in force and of those not yet
+decoded, also when the messages have left RAM, and the reservations of the decoder's own copies.
 """
 
 from __future__ import annotations
@@ -21,24 +20,19 @@ from .message import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame,
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A whole message, and what its decoder or encoder says of it."""
+    """A message that a decoder has accepted, or an encoder has made."""
 
     message: bytes
     accepted: Accepted
 
     @property
     def kept_bytes(self) -> int:
-        """What is to be reserved for it before it is added."""
+        """The bytes to reserve before it is added."""
         return len(self.message) + self.accepted.copied_bytes + FRAME_BYTES
 
 
 class FrameBuilder:
-    """See the module's text.
-
-    Args:
-        metadata: where dictionaries are counted.
-        dataset, partition: whose messages these are, for errors; partition None for several.
-    """
+    """See the module's text. ``dataset`` and ``partition`` (None for several) are for errors."""
 
     def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
         self._metadata = metadata
@@ -51,13 +45,13 @@ class FrameBuilder:
         self._undecoded: list[Payload] = []
 
     def add(self, checked: Checked, reservation: Reservation) -> Frame | None:
-        """The frame of a record batch; None for a dictionary, which the next frames refer to.
+        """The frame of a record batch; None for a dictionary, to which the next frames refer.
 
         Args:
-            reservation: ``checked.kept_bytes``; it belongs to the message from now on.
+            reservation: of ``checked.kept_bytes``; the message owns it from now on.
 
         Raises:
-            OutOfBudget: there is no room for another dictionary.
+            OutOfBudget: ``metadata`` has no room for another dictionary.
         """
         self._sequence += 1
         accepted = checked.accepted

@@ -1,29 +1,27 @@
-"""FrameDecoder: checks what a producer sends before any of it is accepted.
+"""FrameDecoder: checks a producer's messages before any of them is accepted.
 
-Guarantee: a message that :meth:`FrameDecoder.feed` accepts is a schema, dictionary or record batch
-that Arrow's own reader decodes after all that was fed before it. pyarrow's client ends a read
-*silently* at a truncated, garbage or empty frame; so no such frame may ever be stored.
+Guarantee: a schema or record batch that :meth:`FrameDecoder.feed` accepts is one that Arrow's own reader decodes
+after all messages fed before it. pyarrow's client ends a read *silently* at a truncated, garbage or empty frame,
+so no such frame may be stored. A dictionary is decoded together with the batch that follows it. A message without
+a header is accepted with its app_metadata alone.
 
 How
-    One ``pyarrow.ipc`` stream reader per producer pulls from a file object that hands it views of the
-    received messages, so decoding copies nothing (about 4 µs for a batch of 1 MiB). The reader keeps
-    the producer's dictionaries as a reader of the dataset will: replaced, extended by deltas, nested.
-    The decoded batch is validated (``full``: also every offset and every UTF-8 text) and dropped; what
-    is stored is the message as it came.
+    One ``pyarrow.ipc`` stream reader per producer reads from a file object that returns views of the received
+    messages, so decoding copies nothing (about 4 µs for a batch of 1 MiB). The reader keeps the producer's
+    dictionaries as a reader of the dataset will: replaced, extended by deltas, nested. The decoded batch is
+    validated (``full``: also every offset and every UTF-8 text) and dropped; the message is stored as it came.
 
 Two steps
-    :meth:`FrameDecoder.inspect` looks at the framing only and costs microseconds. It says what the
-    message will take when decoded, from the sizes that compressed buffers carry in front, so that a
-    message that would decompress to more than the limit is refused before anything is decompressed.
-    :meth:`FrameDecoder.decode` does the work; for a large or compressed message (``costly``) it
-    belongs in a thread. A dictionary is decoded together with the batch that follows it.
+    :meth:`FrameDecoder.inspect` looks at the framing only, in microseconds. It takes the decoded size from the
+    sizes in front of compressed buffers, so a message that would decompress to more than the limit is refused
+    before it is decompressed. :meth:`FrameDecoder.decode` does the work; the caller runs it in a thread for a
+    large or compressed message (``costly``).
 
 Schemas
-    The first header must be a schema. A dataset has one: later producers must send an equal one
-    (metadata aside). Readers get the dataset's schema message with every producer's dictionaries, so
-    the dictionary ids must agree too. pyarrow numbers them by their place in the schema, and so do
-    other implementations by default; a producer that numbers otherwise is refused, unless its schema
-    message is the dataset's byte for byte.
+    The first header must be a schema. Later producers of a dataset must send an equal one (metadata aside).
+    Readers get the dataset's schema message with every producer's dictionaries, so the dictionary ids must agree,
+    too. pyarrow and, by default, other implementations number them by their place in the schema. A producer that
+    numbers otherwise is refused, unless its schema message equals the dataset's byte for byte.
 """
 
 from __future__ import annotations
@@ -41,16 +39,16 @@ from .schema_size import HeaderSize, measure
 from .schema_text import check_text
 
 COSTLY_BYTES = 4 << 20
-"""A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""
-COSTLY_HEADER_BYTES = 64 << 10
-"""A header of this size takes some milliseconds: its fields, texts and metadata are looked at one by one."""
+"""Decoding a body of this size (UTF-8 text) holds the event loop for up to 2 ms, the most that is allowed."""
+COSTLY_SCHEMA_BYTES = 64 << 10
+"""Checking a schema header of this size takes some milliseconds: each of its texts is looked at."""
 _DECODED_SCHEMA_COST = 4
-"""The message, and the copies of its header: Arrow's, ours, and one while that is made."""
+"""The message, Arrow's copy of its header, ours, and one while ours is made."""
 _DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:
-    """True if a column is dictionary-encoded, at any depth."""
+    """Whether a column is dictionary-encoded, at any depth."""
     return any(_has_dictionaries(field.type) for field in schema)
 
 
@@ -66,11 +64,10 @@ def _has_dictionaries(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class SchemaMessage:
-    """A schema, as the IPC header that a producer sent it as. Arrow's own object takes several times as much
-    memory, so it is made when somebody asks for it, and not held.
+    """A schema as the IPC header that a producer sent. Arrow's object takes several times its memory and is not held.
 
     Args:
-        room: what the header's bytes are counted in; see ``Store.hold``.
+        room: counts the header's bytes; see ``schemas``.
     """
 
     header: bytes
@@ -82,19 +79,15 @@ class SchemaMessage:
 
     @property
     def schema(self) -> pa.Schema:
-        """Arrow's object, made anew each time: about 100 ns for each byte of the header."""
+        """Arrow's object, made at each call in about 100 ns per byte of the header."""
         return pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(self.header)))
 
     def canonical(self) -> bool:
-        """True if the dictionary ids are those that pyarrow gives."""
+        """Whether the dictionary ids are those that pyarrow assigns."""
         return self.header == SchemaMessage.of(self.schema).header
 
     def check_same(self, other: SchemaMessage, dataset: str) -> None:
-        """``other`` may write to a dataset of this schema.
-
-        Raises:
-            InvalidRequest: it may not; the message names the first difference.
-        """
+        """Raise InvalidRequest, with the first difference, if ``other`` may not write to a dataset of this schema."""
         if self.header == other.header:
             return
         if wire.is_little_endian(self.header) != wire.is_little_endian(other.header):
@@ -135,7 +128,7 @@ def _difference(wanted: pa.Schema, given: pa.Schema) -> str:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A message whose framing is right. ``decoded_bytes`` is what its body is without compression."""
+    """A message whose framing is right. ``decoded_bytes``: of its body without compression."""
 
     parts: wire.FlightData
     kind: wire.MessageKind
@@ -145,10 +138,11 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What one message was. ``rows`` is 0 but for record batches; ``metadata`` is its app_metadata.
+    """What a decoder or encoder knows of one message.
 
-    ``crc32c``: of a batch or dictionary; ``sent_crc32c``: of all that any message says; see ``checksums``.
-    ``copied_bytes``: by how much the decoder's own copies grow with this dictionary message.
+    ``metadata``: its app_metadata. ``rows``: 0 but for a record batch. ``crc32c``: of its IPC message. ``sent_crc32c``:
+    of all parts of the message, see ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this
+    dictionary.
     """
 
     kind: wire.MessageKind
@@ -163,7 +157,7 @@ class Accepted:
 
 
 class _Feed:
-    """The file that the reader pulls from: hands out views, never blocks, never copies."""
+    """The file that the reader reads from: returns views, never blocks, never copies."""
 
     closed = False
 
@@ -197,9 +191,9 @@ class FrameDecoder:
     """The state of one producer's stream.
 
     Args:
-        max_message_bytes: larger messages are refused, and those that decompress to more.
-        max_schema_bytes: a larger schema message is refused before it is decoded.
-        full_validation: check every offset and text too, which costs a pass over string columns.
+        max_message_bytes: a message that is larger, or decompresses to more, is refused.
+        max_schema_bytes: a larger schema header is refused before it is decoded.
+        full_validation: check every offset and text, too, in a pass over string columns.
     """
 
     def __init__(
@@ -217,19 +211,15 @@ class FrameDecoder:
         self._dictionaries: dict[int, tuple[int, int]] = {}  # decoded and copied bytes of each in force
 
     def feed(self, message: bytes) -> Accepted:
-        """Check one FlightData message: both steps at once.
+        """Check one FlightData message: both steps.
 
         Raises:
-            BadFrame: it is not what may come at this place. The decoder must not be used again.
+            BadFrame: it is not valid at this place. The decoder must not be used again.
         """
         return self.decode(self.inspect(message))
 
     def inspect(self, message: bytes) -> Inspected:
-        """Look at the framing of the next message.
-
-        Raises:
-            BadFrame: as in :meth:`feed`.
-        """
+        """Look at the framing of the next message. Raises as :meth:`feed`."""
         self._check_size(len(message), "has")
         parts = wire.locate(message)
         self._check_descriptor(parts.descriptor)
@@ -254,10 +244,8 @@ class FrameDecoder:
         return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
 
     def measure(self, parts: wire.FlightData) -> HeaderSize:
-        """What the schema in this message becomes. Computed once; a costly one belongs in a thread.
-
-        Raises:
-            BadFrame: as in :meth:`feed`.
+        """The sizes of the schema in this message. Computed once; for a costly schema the caller runs it in a
+        thread. Raises as :meth:`feed`.
         """
         if self._schema_size is None:
             try:
@@ -270,10 +258,10 @@ class FrameDecoder:
         """Check the contents of the message that was inspected last. May run in any one thread.
 
         Args:
-            said: the checksum that its producer has sent with it, if it has.
+            said: the checksum that the producer sent with it; None if it sent none.
 
         Raises:
-            DamagedMessage: the checksum is another one.
+            DamagedMessage: its checksum differs.
             BadFrame: as in :meth:`feed`.
         """
         parts, kind = inspected.parts, inspected.kind
@@ -291,8 +279,8 @@ class FrameDecoder:
         return Accepted(kind, **common, rows=self._take_batch(parts))
 
     def end(self) -> None:
-        """The producer has ended: let go of what the reader holds. Dictionaries that no batch followed
-        were never decoded, and nobody is sent them. A thread that still decodes finishes undisturbed.
+        """Release what the reader holds. Dictionaries that no batch followed were never decoded and are not sent. A
+        thread that still decodes finishes.
         """
         self._feed = _Feed()
         self._reader = None
@@ -314,7 +302,7 @@ class FrameDecoder:
             )
 
     def _check_descriptor(self, descriptor: memoryview) -> None:
-        # A reader parses it in every message, and stops silently at one that is not a descriptor.
+        # Arrow's reader parses it in every message, and stops silently at one that is not a descriptor.
         if self._descriptor is None:
             self._descriptor = bytes(descriptor)
         elif descriptor and descriptor != self._descriptor:
@@ -379,11 +367,7 @@ class FrameDecoder:
 
 
 def check(said: int | None, checksum: int) -> None:
-    """Compare a message's checksum with the one that its producer has sent with it, if it has.
-
-    Raises:
-        DamagedMessage: they differ.
-    """
+    """Raise DamagedMessage if the producer sent a checksum (``said``) and the message's differs."""
     if said is not None and said != checksum:
         raise DamagedMessage(
             f"a message was damaged on its way: its checksum is {checksum:08x}, and its producer sent {said:08x}; "

@@ -1,18 +1,17 @@
-"""Encoder: record batches to the FlightData messages that a producer of ours would have sent.
+"""Encoder: record batches to the FlightData messages that a client of ours would send.
 
-Guarantee: the messages, after the schema's, decode to the rows that went in, in order; each holds at
-most ``max_message_bytes``; and the same batches give the same bytes.
+Guarantee: the messages, after the schema's, decode to the rows that went in, in order; each holds at most
+``max_message_bytes``; the same batches give the same bytes.
 
 Sizes
-    :meth:`Encoder.encode` cuts what is larger than ``target_bytes`` and gathers what is smaller, so
-    that a file's own layout (batches of 1,000 rows, row groups of a million) does not show in the
-    messages. So they stay below the 4 MiB that gRPC clients take by default, but for a larger row, a larger
-    dictionary, and a batch that slicing does not make smaller: views and unions are sent with the buffers of
-    all rows. A row or such a batch that is larger than a message may be is an error.
+    :meth:`Encoder.encode` cuts batches larger than ``TARGET_BYTES`` and joins smaller ones, so the messages do not
+    depend on a file's own layout (batches of 1,000 rows, row groups of a million). They stay below the 4 MiB that
+    gRPC clients take by default, except for a larger row, a larger dictionary, and a batch of views or unions, whose
+    slices are sent with the buffers of all rows. One of these that is larger than ``max_message_bytes`` is an error.
 
 Dictionaries
-    One IPC stream writer for all batches decides which dictionary messages are needed before a batch:
-    none as long as the dictionary is the same, else its replacement.
+    One IPC stream writer for all batches decides which dictionary messages precede a batch: none while the
+    dictionary is the same, else its replacement.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _OVERHEAD_BYTES = 4096  # of a message beyond its batch; FlightData's own framin
 
 
 class Encoder:
-    """For one partition.
+    """The encoder of one partition.
 
     Args:
         schema: of every batch.
-        max_message_bytes: what the server takes.
-        max_rows: of one message; None for no limit but the size.
+        max_message_bytes: the server's limit.
+        max_rows: of one message; None for no limit.
     """
 
     def __init__(self, schema: pa.Schema, *, max_message_bytes: int, max_rows: int | None = None) -> None:
@@ -50,17 +49,17 @@ class Encoder:
         self._writer = pa.ipc.new_stream(self._written, schema)
 
     def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Checked]:
-        """The messages of all batches. Blocks for as long as the batches do.
+        """The messages of all batches. Blocks while ``batches`` blocks.
 
         Raises:
-            InvalidRequest: a row or a dictionary is larger than a message may be.
+            InvalidRequest: a row, a dictionary, or a batch that slicing does not make smaller exceeds the limit.
         """
         for batch in self._gathered(batches):
             for piece in self._cut(batch):
                 yield from self._messages(piece)
 
     def _gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the batches; neighbours that together stay within the target as one batch."""
+        """The rows of the batches; neighbours that together stay within the target are joined."""
         waiting: list[pa.RecordBatch] = []
         size_bytes = rows = 0
         for batch in batches:
@@ -131,12 +130,12 @@ class Encoder:
 
 
 def _size_bytes(batch: pa.RecordBatch) -> int:
-    """Of its message; its dictionaries, which are messages of their own, not counted."""
+    """Of the batch's message, without its dictionaries' messages."""
     return int(pa.ipc.get_record_batch_size(batch))
 
 
 def _shrinks(batch: pa.RecordBatch, size_bytes: int) -> bool:
-    """True if slices are worth it: a slice of views or unions is sent with the buffers of all rows."""
+    """Whether slices are smaller: a slice of views or unions is sent with the buffers of all rows."""
     half = batch.num_rows // 2
     return (
         half > 0

@@ -1,22 +1,18 @@
-"""Message: a frame or a dictionary as its producer encoded it, and where its bytes are now.
+"""Message: a frame or a dictionary as its producer encoded it, and where its bytes are.
 
-A frame is the message of one record batch. A message's bytes are in RAM (``payload``), on disk (``slice``), or
-both. What never changes is known without them: size, checksums, and of a frame its rows and the dictionaries that
-a reader needs before it. A :class:`Frame` is an object for as long as its bytes are in RAM or something refers to
-it; see ``frame_table``.
+A frame is the message of one record batch. A message's bytes are in RAM (``payload``), on disk (``slice``), or in
+both. The size, the checksums and a frame's rows and dictionaries never change and are known without the bytes. A
+:class:`Frame` object exists while its bytes are in RAM or something refers to it; see ``table``.
 
 Who holds what
-    A :class:`Payload` is bytes with their reservation; it lives while anything refers to it: the message,
-    and each reader that is just sending it. Spilling drops only the message's reference, so one that
-    is on its way to a slow reader stays counted until that reader has it.
-    A slice is a place in a segment (see ``spill``) and keeps that segment's file alive.
+    A :class:`Payload` is bytes and their reservation. The message and each reader that is sending it refer to it.
+    Spilling drops only the message's reference, so the bytes stay counted until a slow reader has sent them. A slice
+    is a place in a segment (see ``storage.segments``) and keeps the segment's file.
 
 Dictionaries
-    Dictionary messages are no frames. A :class:`DictionaryState` is the tuple of messages that
-    were in force when a batch was sent; it is shared by all frames up to the next change. Its messages leave
-    RAM like frames, after all of those, and their objects stay: what a reader has been sent is compared by
-    identity in :func:`missing_messages`. A put's decoder needs the bytes of the dictionaries in force, so the
-    put holds their payloads until they are replaced or it ends, also when the messages have left RAM.
+    Dictionary messages are not frames. A :class:`DictionaryState` holds the messages in force when a batch was sent;
+    all frames up to the next change share it. Its messages leave RAM after all frames. Their objects stay, because
+    :func:`missing_messages` compares by identity. ``builder`` holds the payloads that a decoder still uses.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ class Payload:
 
 
 class Home(Protocol):
-    """What holds a frame, and is told when it moves; see ``frame_table``."""
+    """The table that holds a frame and is told when it moves; see ``table``."""
 
     def placed(self, index: int, slice_: SegmentSlice) -> None:
         """The bytes of its frame ``index`` are on disk there, too."""
@@ -58,12 +54,11 @@ class Home(Protocol):
 
 
 class Message:
-    """What is sent as it is stored, a frame or a dictionary: its bytes in RAM, on disk, or both.
+    """A stored frame or dictionary: its bytes in RAM, on disk, or both.
 
     Args:
         size_bytes: of the whole FlightData message.
-        crc32c: of its IPC message, see ``checksums``.
-        metadata_crc32c: of its app_metadata, which ``crc32c`` does not cover.
+        crc32c, metadata_crc32c: of its IPC message and of its app_metadata, see ``checksums``.
     """
 
     __slots__ = ("__weakref__", "_shared", "crc32c", "metadata_crc32c", "payload", "size_bytes", "slice")
@@ -86,12 +81,12 @@ class Message:
 
     @property
     def resident(self) -> bool:
-        """True if the bytes are in RAM on the message's own account."""
+        """Whether the message itself holds its bytes in RAM."""
         return self.payload is not None
 
     @property
     def held_bytes(self) -> int:
-        """What comes free when the message leaves RAM."""
+        """The bytes that are released when the message leaves RAM."""
         return 0 if self.payload is None else self.payload.reservation.size_bytes
 
     def place(self, slice_: SegmentSlice) -> None:
@@ -99,39 +94,39 @@ class Message:
         self.slice = slice_
 
     def move_to(self, slice_: SegmentSlice) -> None:
-        """The bytes are on disk now: drop those in RAM. Readers that send them still hold theirs."""
+        """The bytes are on disk there: drop the reference to those in RAM."""
         self.place(slice_)
         self.leave_ram()
 
     def leave_ram(self) -> None:
-        """Drop the RAM copy of a message that is on disk already."""
+        """Drop the RAM copy of a message that is on disk. Readers that are sending it keep the bytes."""
         assert self.slice is not None
         if self.payload is not None:
-            # Readers that send the bytes hold no more than the bytes.
+            # What was reserved beside the bytes is released; readers that are sending hold only the bytes.
             reservation = self.payload.reservation
             reservation.shrink(max(0, reservation.size_bytes - self.size_bytes))
             self.share(self.payload)
             self.payload = None
 
     def at_hand(self) -> Payload | None:
-        """The bytes if something has them in RAM: the message, or a reader that has just read them back."""
+        """The bytes if the message, or a reader that has read them back, has them in RAM."""
         if self.payload is not None:
             return self.payload
         return self._shared() if self._shared is not None else None
 
     def share(self, payload: Payload) -> None:
-        """Let other readers use what one has read back, for as long as that one uses it."""
+        """Let other readers use the bytes that one has read back, for as long as that one holds them."""
         self._shared = weakref.ref(payload)
         payload.keep(self)
 
     def read_back(self) -> bytes:
         """The bytes from disk, checked. Blocks.
 
-        Bytes that are not right are read once more, from the medium: what reads right then is no damage.
+        If the checksums differ they are read once more, from the medium; bytes that are right then are not damaged.
 
         Raises:
-            CorruptFrame: they are not those that were written, also when they are read again.
-            DiskTrouble: the disk does not give them now.
+            CorruptFrame: the checksums differ both times.
+            DiskTrouble: the disk returns an error.
         """
         assert self.slice is not None
         for anew in (False, True):
@@ -148,9 +143,9 @@ class DictionaryMessage(Message):
     """One dictionary message.
 
     Args:
-        payload: None for one that is on disk only.
-        sequence: its place among its producer's messages.
-        room: what counts the object itself, see ``metadata``.
+        payload: None if it is on disk only.
+        sequence: its number among its producer's messages.
+        room: counts the object itself, see ``memory.metadata``.
     """
 
     __slots__ = ("_room", "sequence")
@@ -182,7 +177,7 @@ class DictionaryMessage(Message):
 
 
 class DictionaryState:
-    """The dictionaries in force: for each dictionary id its replacement and the deltas after it."""
+    """The dictionaries in force: of each dictionary id the last replacement and the deltas after it."""
 
     __slots__ = ("by_id",)
 
@@ -190,7 +185,6 @@ class DictionaryState:
         self.by_id = by_id
 
     def replaced(self, dictionary_id: int, message: DictionaryMessage, *, delta: bool) -> DictionaryState:
-        """The state after one more message."""
         before = self.by_id.get(dictionary_id, ()) if delta else ()
         return DictionaryState({**self.by_id, dictionary_id: (*before, message)})
 
@@ -199,11 +193,10 @@ NO_DICTIONARIES = DictionaryState({})
 
 
 def missing_messages(sent: DictionaryState, wanted: DictionaryState) -> list[DictionaryMessage]:
-    """What a reader that was sent ``sent`` needs before a batch that needs ``wanted``.
+    """The messages that a reader that was sent ``sent`` needs before a batch that needs ``wanted``.
 
-    A delta is enough where the reader's messages are a prefix of the wanted ones; otherwise the
-    replacement and all deltas are sent again. The producer's order is kept, because the values of a
-    nested dictionary refer to dictionaries sent before.
+    Deltas are enough if the reader's messages are a prefix of the wanted ones; otherwise the replacement and all deltas
+    are sent again. They are in the producer's order: a nested dictionary's values refer to dictionaries sent before.
     """
     if sent is wanted:
         return []
@@ -223,19 +216,14 @@ def messages_of(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage
     seen: set[DictionaryMessage] = set()
     for state in states:
         for messages in state.by_id.values():
-            # A message always stands behind the same ones, so those before one that was seen were seen, too.
+            # The same messages always precede a message, so those before one that was seen were seen, too.
             unseen = list(takewhile(lambda message: message not in seen, reversed(messages)))
             seen.update(unseen)
             yield from reversed(unseen)
 
 
 class Frame(Message):
-    """See the module's text.
-
-    Args:
-        rows: of the record batch.
-        dictionaries: those in force when it was sent.
-    """
+    """See the module's text. ``dictionaries``: those in force when it was sent."""
 
     __slots__ = ("dictionaries", "home", "index", "rows")
 
@@ -259,18 +247,16 @@ class Frame(Message):
         )
         self.rows = rows
         self.dictionaries = dictionaries
-        self.home: weakref.ref[Home] | None = None  # what holds it
+        self.home: weakref.ref[Home] | None = None  # the table that holds it
         self.index = 0  # its number there
 
     def place(self, slice_: SegmentSlice) -> None:
-        """The bytes are on disk, too."""
         super().place(slice_)
         home = self.home() if self.home is not None else None
         if home is not None:
             home.placed(self.index, slice_)
 
     def leave_ram(self) -> None:
-        """Drop the RAM copy of a frame that is on disk already."""
         was_resident = self.resident
         super().leave_ram()
         home = self.home() if self.home is not None else None
@@ -279,9 +265,9 @@ class Frame(Message):
 
 
 def stored_checksums(message: bytes) -> tuple[int, int]:
-    """CRC-32C of a stored message's IPC message and of its app_metadata: all that a reader takes from it.
+    """CRC-32C of a stored message's IPC message and of its app_metadata.
 
-    Bytes that are no FlightData message are covered as a whole, so that damage is never taken for what it was.
+    Bytes that are no FlightData message are covered as a whole, so that damaged bytes do not match.
     """
     try:
         parts = locate(message)

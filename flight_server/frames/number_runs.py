@@ -1,7 +1,7 @@
-"""Runs: a set of numbers that come in ascending order and mostly go in runs of neighbours.
+"""Runs: a set of ascending numbers, most of them in runs of neighbours.
 
-Only where runs begin and end is kept, so the set is as large as there are gaps in it, and the next number in
-either direction is found without passing over those that are gone.
+It keeps only where runs begin and end. So its size grows with the number of gaps, and the next number in either
+direction is found without passing over removed ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Runs:
         self._stops: list[int] = []
 
     def append(self, number: int) -> None:
-        """Add a number that is higher than all before."""
+        """Add a number higher than all before."""
         if self._stops and self._stops[-1] == number:
             self._stops[-1] = number + 1
         else:
@@ -28,7 +28,7 @@ class Runs:
             self._stops.append(number + 1)
 
     def remove(self, number: int) -> None:
-        """Take a number out that is there."""
+        """Remove a number that is in the set."""
         starts, stops = self._starts, self._stops
         at = bisect_right(starts, number) - 1
         if starts[at] + 1 == stops[at]:
@@ -42,14 +42,14 @@ class Runs:
             stops[at] = number
 
     def remove_below(self, stop: int) -> None:
-        """Take all numbers below ``stop`` out."""
+        """Remove all numbers below ``stop``."""
         at = bisect_right(self._stops, stop)
         del self._starts[:at], self._stops[:at]
         if self._starts and self._starts[0] < stop:
             self._starts[0] = stop
 
     def upwards(self, start: int, stop: int) -> Iterator[int]:
-        """The numbers from ``start`` to before ``stop``. Nothing may change meanwhile."""
+        """The numbers from ``start`` to before ``stop``. The set must not change during the iteration."""
         for at in range(max(0, bisect_right(self._starts, start) - 1), len(self._starts)):
             if self._starts[at] >= stop:
                 return

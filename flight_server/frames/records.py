@@ -1,13 +1,12 @@
-"""Records: what is known of the frames of one partition or attempt without their bytes, 28 bytes for each.
+"""Records: all that is known of the frames of one partition or attempt without their bytes, in 28 bytes each.
 
-Guarantee: :meth:`Records.record` gives back what was appended and placed, until it is released.
+Guarantee: :meth:`Records.record` returns what was appended and placed, until it is released.
 
 Who holds what
-    The records are packed into blocks of ``BLOCK_FRAMES``. Beside them stand, once for all frames that share
-    it, the segments on disk (which a dataset numbers from 1) and the dictionaries in force. A segment is
-    released with the last record that lies in it, a state of the dictionaries with the last frame that needs
-    it. The records' own bytes are counted in ``metadata`` before they are there, in steps of up to
-    ``COUNTED_AT_ONCE`` records, and come back a block at a time.
+    The records are packed into blocks of ``BLOCK_FRAMES``. Beside them, each held once for all its frames, are the
+    segments on disk (numbered from 1 in a dataset) and the dictionary states. A segment is released with the last
+    record that lies in it, a state with the last frame that needs it. The records' own bytes are counted in
+    ``metadata`` in advance, in steps of up to ``COUNTED_AT_ONCE`` records, and released a block at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _OFFSET, _SEGMENT = struct.Struct("=Q"), struct.Struct("=I")
 _SEGMENT_AT = _RECORD.size - _SEGMENT.size
 _SIZE_WORD, _WORDS = 2, _RECORD.size // 4
 _IN_NO_SEGMENT = 0
-_MANY = (1 << 32) - 1  # rows: the number is kept beside the records
+_MANY = (1 << 32) - 1  # rows: the number is in _many_rows
 
 
 class Record(NamedTuple):
@@ -47,8 +46,6 @@ class Record(NamedTuple):
 
 
 class _Held:
-    """A segment, and how many of the records lie in it."""
-
     __slots__ = ("records", "segment")
 
     def __init__(self, segment: Segment) -> None:
@@ -57,12 +54,7 @@ class _Held:
 
 
 class Records:
-    """See the module's text.
-
-    Args:
-        metadata: where they are counted.
-        dataset, partition: whose frames these are, for errors.
-    """
+    """See the module's text. ``dataset`` and ``partition`` are for errors."""
 
     __slots__ = (
         "_base",
@@ -96,7 +88,7 @@ class Records:
         self._blocks: list[bytearray] = []
         self._block_stop = 0  # the number of the first record that the last block has no place for
         self._state = NO_DICTIONARIES  # of the last record
-        # What many tables have nothing of is made when it is needed.
+        # Made when it is first needed: many tables have none.
         self._starts: list[int] | None = None  # the bytes before each block
         self._held: dict[int, _Held] | None = None
         self._states: list[tuple[int, DictionaryState]] | None = None  # each from a number on
@@ -108,7 +100,7 @@ class Records:
 
     @property
     def first(self) -> int:
-        """The number of the first one that was not released."""
+        """The number of the first unreleased record."""
         return self._first
 
     def add(
@@ -117,7 +109,7 @@ class Records:
         """Append a record without a place; its number.
 
         Raises:
-            OutOfBudget: there is no room for it; nothing was changed.
+            OutOfBudget: ``metadata`` has no room for it; nothing was changed.
         """
         index = self._length
         if index == self._counted:
@@ -137,25 +129,21 @@ class Records:
         return index
 
     def restore(self, record: Record) -> None:
-        """Append a record with its place.
-
-        Raises:
-            OutOfBudget: there is no room for it; nothing was changed.
-        """
+        """Append a record with its place. Raises as :meth:`add`."""
         offset, size_bytes, rows, crc32c, metadata_crc32c, segment, dictionaries = record
         index = self.add(size_bytes, rows, crc32c, metadata_crc32c, dictionaries)
         if segment is not None:
             self.place(index, segment, offset)
 
     def make_room(self) -> None:
-        """The next record is never refused, because it is counted elsewhere and released there."""
+        """Count the next record even if it does not fit: another table counts it, too, and releases it then."""
         if self._length == self._counted:
             self._reservation = self._reservation or self._metadata.pool.empty()
             self._reservation.grow(RECORD_BYTES)
             self._counted += 1
 
     def place(self, index: int, segment: Segment, offset: int) -> None:
-        """The bytes of a frame that was not released are there, and not where they may have been before."""
+        """The bytes of an unreleased frame are there, and no longer where they were."""
         block, at = self._find(index)
         self._unhold(_SEGMENT.unpack_from(block, at + _SEGMENT_AT)[0])
         if self._held is None:
@@ -168,7 +156,7 @@ class Records:
         _SEGMENT.pack_into(block, at + _SEGMENT_AT, segment.number)
 
     def record(self, index: int) -> Record:
-        """The record of a frame that was appended and not released."""
+        """The record of an unreleased frame."""
         block, at = self._find(index)
         offset, size_bytes, rows, crc32c, metadata_crc32c, number = _RECORD.unpack_from(block, at)
         if rows == _MANY and self._many_rows is not None:
@@ -182,26 +170,24 @@ class Records:
         return Record(offset, size_bytes, rows, crc32c, metadata_crc32c, segment, state)
 
     def records(self) -> Iterator[Record]:
-        """All that were not released, in order."""
         return map(self.record, range(self._first, self._length))
 
     def states(self) -> list[DictionaryState]:
-        """The dictionaries in force at frames that were not released, in order; some perhaps twice."""
+        """The dictionary states of unreleased frames, in order; some may occur twice."""
         return [state for _, state in self._states or ()]
 
     def segments(self) -> list[Segment]:
-        """Those in which frames lie that were not released."""
         return [held.segment for held in (self._held or {}).values()]
 
     def bytes_before(self, index: int) -> int:
-        """The bytes of all frames before one that was not released."""
+        """The bytes of all frames before an unreleased one."""
         block, place = divmod(index - self._base, BLOCK_FRAMES)
         with memoryview(self._blocks[block]) as data:
             sizes = data[: place * _RECORD.size].cast("I")[_SIZE_WORD::_WORDS]
             return sum(sizes, self._starts[block] if self._starts is not None else 0)
 
     def release(self, stop: int) -> None:
-        """No record before ``stop`` is asked for from now on."""
+        """Release the records before ``stop``."""
         if stop == self._length:
             self._release_all()
             return
@@ -219,13 +205,13 @@ class Records:
             del self._states[0]
 
     def skip(self, count: int, size_bytes: int) -> None:
-        """Begin with number ``count``, as if those before, of ``size_bytes``, had been released."""
+        """Begin with number ``count``, as if earlier records, of ``size_bytes`` in all, had been released."""
         assert self._length == 0
         self._base = self._counted = self._block_stop = self._first = self._length = count
         self._total_bytes = size_bytes
 
     def copied(self) -> Records:
-        """The same records, which later changes do not reach. Not counted: for a moment's work."""
+        """A copy that later changes do not reach. It is not counted: keep it only for a moment."""
         copy = Records(Metadata(), self._dataset, self._partition)
         copy._base, copy._first, copy._length = self._base, self._first, self._length
         copy._blocks = list(map(bytearray, self._blocks))

@@ -1,16 +1,16 @@
-"""What the header of an IPC message becomes when Arrow reads it, known before it does.
+"""The size of an IPC message's header as Arrow's objects, known before Arrow reads it.
 
-Guarantee: a header that :func:`measure` accepts has no more fields, texts and metadata, each counted at every
-place that refers to it, than its bytes could hold without sharing, and ``SHARED_BYTES`` besides.
+Guarantee: in a header that :func:`measure` accepts, the fields, texts and metadata, each counted at every place that
+refers to it, need no more bytes than the header has without sharing, and ``SHARED_BYTES`` besides.
 
 Why
-    A flatbuffer may refer to one table or one text from many places, and Arrow makes an object, and copies the
-    text, for each of the places: a header of 140,000 bytes became 1 GB. Arrow's writers share nothing.
+    A flatbuffer may refer to one table or text from many places. Arrow makes an object, and copies the text, for
+    each place: a header of 140,000 bytes became 1 GB. Arrow's writers share nothing.
 
 How
-    The walk goes from table to table as Arrow's reader does, and ends where the sum is too large: so it takes no
-    longer than a header of that size deserves, about 4 µs for each field. It believes nothing that it reads; what
-    lies outside of the header is an error. (``Message.fbs`` and ``Schema.fbs`` of Apache Arrow.)
+    The walk goes from table to table as Arrow's reader does and stops when the sum exceeds the limit, so its time is
+    bounded by the header's size: about 4 µs for each field. It trusts no offset: one that leads out of the header is
+    an error. (``Message.fbs`` and ``Schema.fbs`` of Apache Arrow.)
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from flight_server.protocol import BadFrame, MessageKind, follow, message_kind, 
 
 SHARED_BYTES = 64 << 10
 _FIELD_BYTES = 24
-"""What each field has for itself in a header, at least: its place among its siblings and its table."""
+"""The least that a field takes in a header: its place among its siblings and its table."""
 _PAIR_BYTES = 16
-"""The same of a pair of key and value in metadata."""
+"""The same for a key and value in metadata."""
 _TIMESTAMP, _UNION = 10, 14
 
-# What Arrow 26 takes, seen with 100,000 fields of each type, in a stream's reader beside the header itself: plain ones
+# What Arrow 26 takes beside the header in a stream's reader, measured with 100,000 fields of each type: plain ones
 # 280 to 450 bytes, nested ones 360 to 630 for each level, dictionaries 700, pairs 160, and texts twice their length.
 _FIELD_COST, _NESTED_COST, _DICTIONARY_COST, _UNION_COST, _PAIR_COST, _TEXT_COST = 448, 256, 320, 512, 192, 2
 
 
 @dataclass
 class HeaderSize:
-    """What a header has, each thing at every place that refers to it.
+    """The sizes of a header's contents, each counted at every place that refers to it.
 
     Args:
-        unfolded_bytes: how long it had to be, at least, if nothing were shared.
-        object_bytes: what Arrow's objects take at most.
+        unfolded_bytes: the least that the header would have without sharing.
+        object_bytes: the most that Arrow's objects take.
     """
 
     unfolded_bytes: int = 0
@@ -46,10 +46,10 @@ class HeaderSize:
 
 
 def measure(header: bytes | memoryview) -> HeaderSize:
-    """What the header has, and that it is not more than it has room for.
+    """The sizes of the header's contents.
 
     Raises:
-        BadFrame: it is more, or the header is not one.
+        BadFrame: they exceed what the header has room for, or it is not a header.
     """
     walk = _Walk(memoryview(header))
     try:
@@ -103,9 +103,7 @@ class _Walk:
             fields += self._field(fields.pop())
 
     def _field(self, field: int) -> list[int]:
-        """The children of a field. 0 name, 1 nullable, 2 type_type, 3 type, 4 dictionary, 5 children,
-        6 custom_metadata.
-        """
+        """Its children. Field: 0 name, 1 nullable, 2 type_type, 3 type, 4 dictionary, 5 children, 6 custom_metadata."""
         header = self._header
         self._more(0, _DICTIONARY_COST if slot(header, field, 4) else 0)
         self._text(field, 0)
@@ -137,12 +135,12 @@ class _Walk:
         self._more(length, length * _TEXT_COST)
 
     def _length(self, table: int, index: int) -> int:
-        """How long the text or vector in this field of the table is; 0 if there is none."""
+        """The length of the text or vector in this field of the table; 0 if there is none."""
         at = slot(self._header, table, index)
         return int(struct.unpack_from("<I", self._header, follow(self._header, at))[0]) if at else 0
 
     def _tables(self, table: int, index: int) -> list[int]:
-        """Where the tables of the vector in this field are. They were counted, so they are not too many."""
+        """The positions of the tables of the vector in this field. The caller has counted them against the limit."""
         at = slot(self._header, table, index)
         if not at:
             return []

@@ -1,8 +1,8 @@
 """The text in a schema: names of columns and fields, time zones, and the keys of metadata must be UTF-8.
 
-Arrow's format says so, and pyarrow does not look; but readers in Rust and Java refuse such a schema or show other
-names, and pyarrow itself raises when a program asks for the name. The *values* of metadata are bytes for pyarrow,
-and programs put bytes there, so they go through as they are; readers in Rust take only UTF-8 there, too.
+Arrow's format demands it and pyarrow does not check it. Readers in Rust and Java refuse other schemas or show other
+names, and pyarrow raises when a program asks for the name. The *values* of metadata are bytes for pyarrow, and
+programs put bytes there, so they are not checked; readers in Rust take only UTF-8 there, too.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ import pyarrow as pa
 
 
 def check_text(schema: pa.Schema) -> None:
-    """Return if every text of the schema is UTF-8.
-
-    Raises:
-        ValueError: one is not; the message says at which column.
-    """
+    """Raise ValueError, with the column, if a text of the schema is not UTF-8."""
     _check_keys(schema.metadata, "the schema")
     for place in range(len(schema)):
         where = f"column {place}"

@@ -1,11 +1,10 @@
-"""Schemas: those of all datasets, each held once and counted.
+"""Schemas: the schemas of all datasets, each held once and counted in ``metadata``.
 
-Guarantee: a schema of more than ``UNCOUNTED_BYTES`` has a reservation for as long as a dataset has it, and a
-dataset whose schema does not fit is refused.
+Guarantee: a schema of more than ``UNCOUNTED_BYTES`` has a reservation while a dataset has it, and a dataset whose
+schema does not fit is refused.
 
-Who holds what
-    Datasets hold the :class:`~flight_server.frames.SchemaMessage` and it holds its reservation. This table
-    refers to it weakly, so that datasets with the same schema share one. Schemas are counted as ``metadata``.
+Datasets hold the :class:`~flight_server.frames.SchemaMessage`, which holds its reservation. This table refers to it
+weakly, so that datasets with the same schema share one.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from flight_server.protocol import InvalidRequest
 from .decoder import SchemaMessage
 
 UNCOUNTED_BYTES = 1 << 10
-"""A schema of this size is a part of what a dataset takes anyway."""
+"""A schema up to this size is part of ``DATASET_BYTES``."""
 
 
 class Schemas:
     """See the module's text.
 
     Args:
-        budget: its pools, and the default of ``max_bytes``.
+        budget: has ``metadata``, and the default of ``max_bytes``.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -34,11 +33,11 @@ class Schemas:
         self._held: weakref.WeakValueDictionary[bytes, SchemaMessage] = weakref.WeakValueDictionary()
 
     def hold(self, schema: SchemaMessage, dataset: str) -> SchemaMessage:
-        """The same schema, as it is held once for all datasets that have it.
+        """The shared object of this schema.
 
         Raises:
-            InvalidRequest: it is larger than a schema may be.
-            OutOfBudget: there is no room for it.
+            InvalidRequest: it is larger than ``max_bytes``.
+            OutOfBudget: ``metadata`` has no room for it.
         """
         size_bytes = len(schema.header)
         if size_bytes > self.max_bytes:
@@ -51,17 +50,13 @@ class Schemas:
         return self._held.get(schema.header) or self._new(schema, self.room(size_bytes, dataset))
 
     def recovered(self, schema: SchemaMessage) -> SchemaMessage:
-        """The same for a dataset that was acknowledged before a restart: never refused."""
+        """The same for a dataset found at the start. Never refused, because it was acknowledged before."""
         size_bytes = len(schema.header)
         room = self._metadata.pool.reserve(size_bytes) if size_bytes > UNCOUNTED_BYTES else None
         return self._held.get(schema.header) or self._new(schema, room)
 
     def room(self, size_bytes: int, dataset: str) -> Reservation | None:
-        """What so many bytes of a schema are counted in; None if they are too few.
-
-        Raises:
-            OutOfBudget: there is no room for them.
-        """
+        """A reservation for bytes of a schema; None up to ``UNCOUNTED_BYTES``. Raises OutOfBudget as :meth:`hold`."""
         if size_bytes <= UNCOUNTED_BYTES:
             return None
         return self._metadata.reserve(size_bytes, f"the schema of dataset {dataset!r}", dataset=dataset)

@@ -1,21 +1,21 @@
-"""FrameTable: the frames of one partition, or of one attempt, in order.
+"""FrameTable: the frames of one partition or one attempt, in order.
 
-Guarantee: every frame that was appended and not released is there, by its number, with all that
-:class:`~flight_server.frames.Frame` says of it. A frame in RAM is an object; a frame that has left RAM is a
-record (see ``records``), and an object only while something refers to it.
+Guarantee: every unreleased frame is found by its number, with everything :class:`~flight_server.frames.Frame` has.
+A frame in RAM is an object; a frame that has left RAM is a record (see ``records``), and an object only while
+something refers to it.
 
 Who holds what
-    The table holds the frames in RAM, and through their records the segments of those on disk. A frame knows
-    its table by a weak reference, and tells it where its bytes are on disk and when they have left RAM. So a
-    table that is no longer referred to goes with everything in it.
+    The table holds the frames in RAM, and by their records the segments of those on disk. A frame refers to its
+    table weakly and tells it when its bytes are on disk and when they have left RAM. So a table is released with all
+    its contents when its last reference goes.
 
 Objects on demand
-    :meth:`FrameTable.item` makes an object of a record, or gives the one that others refer to already: what
-    one reader has read back serves the others (``Frame.share``).
+    :meth:`FrameTable.item` makes an object of a record, or returns the one that a reader holds already, so that
+    readers share bytes read back (:meth:`Message.share`).
 
 Victims
-    The numbers of the frames in RAM are kept as :class:`~flight_server.frames.Runs`. Frames leave RAM in runs,
-    too, so looking for the next ones does not pass over those that have left.
+    The numbers of the frames in RAM are kept as ``number_runs``: frames leave RAM in runs, and a search for the next
+    victims skips those that have left.
 """
 
 from __future__ import annotations
@@ -33,28 +33,20 @@ from .records import Record, Records
 
 
 class FrameTable(Records):
-    """See the module's text. The ``items`` of a partition's queue.
-
-    Args:
-        metadata, dataset, partition: see :class:`~flight_server.frames.Records`.
-    """
+    """See the module's text. The ``items`` of a partition's queue."""
 
     __slots__ = ("__weakref__", "_loaned", "_resident", "_runs", "resident_bytes")
 
     def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
         super().__init__(metadata, dataset, partition)
         self.resident_bytes = 0  # of the frames in RAM
-        # What many tables have nothing of is made when it is needed.
+        # Made when it is first needed: many tables have none.
         self._runs: Runs | None = None
         self._resident: dict[int, Frame] | None = None
         self._loaned: dict[int, weakref.ref[Frame]] | None = None
 
     def append(self, frame: Frame, size_bytes: int) -> None:
-        """Take the next frame.
-
-        Raises:
-            OutOfBudget: there is no room for its record; nothing was changed.
-        """
+        """Add the next frame. Raises as :meth:`add`."""
         index = self.add(size_bytes, frame.rows, frame.crc32c, frame.metadata_crc32c, frame.dictionaries)
         frame.home = weakref.ref(self)
         frame.index = index
@@ -70,7 +62,7 @@ class FrameTable(Records):
             self.placed(index, frame.slice)
 
     def item(self, index: int) -> Frame:
-        """The frame of that number, which was appended and not released."""
+        """The unreleased frame of that number."""
         if self._resident is not None:
             frame = self._resident.get(index)
             if frame is not None:
@@ -78,7 +70,7 @@ class FrameTable(Records):
         return self._borrowed(index) or self._lend(index, self._made(index))
 
     def release(self, stop: int) -> None:
-        """No frame before ``stop`` is asked for from now on."""
+        """Release the frames before ``stop``."""
         if self._resident is not None and self._runs is not None:
             for index in self._runs.upwards(self._first, stop):
                 self.resident_bytes -= self._resident.pop(index).size_bytes
@@ -86,7 +78,7 @@ class FrameTable(Records):
         super().release(stop)
 
     def adopt(self, other: FrameTable, index: int) -> Record:
-        """Take another table's frame, which that table is about to release. Never refused: it is counted there."""
+        """Take another table's frame, which that table releases next. Never refused; see :meth:`make_room`."""
         record = other.record(index)
         self.make_room()
         frame = other._resident.get(index) if other._resident is not None else None
@@ -98,7 +90,7 @@ class FrameTable(Records):
         return record
 
     def in_ram(self, start: int, stop: int) -> Iterator[Frame]:
-        """The frames in RAM from ``start`` to before ``stop``. None may enter or leave meanwhile."""
+        """The frames in RAM from ``start`` to before ``stop``. None may enter or leave RAM during the iteration."""
         if self._resident is not None and self._runs is not None:
             return map(self._resident.__getitem__, self._runs.upwards(start, stop))
         return iter(())
@@ -112,12 +104,12 @@ class FrameTable(Records):
     # What frames tell their table
 
     def placed(self, index: int, slice_: SegmentSlice) -> None:
-        """A frame's bytes are there on disk, too."""
+        """Called by a frame: its bytes are there on disk, too."""
         if index >= self._first:
             self.place(index, slice_.segment, slice_.offset)
 
     def left(self, index: int, frame: Frame) -> None:
-        """A frame has left RAM."""
+        """Called by a frame: it has left RAM."""
         if self._resident is not None and self._runs is not None and index in self._resident:
             del self._resident[index]
             self._runs.remove(index)
@@ -127,7 +119,7 @@ class FrameTable(Records):
             self._lend(index, frame)
 
     def _lend(self, index: int, frame: Frame) -> Frame:
-        """Readers may refer to a frame that is not in RAM, and share it."""
+        """Refer weakly to the object of a frame that is not in RAM, so that readers share it."""
         loaned = {} if self._loaned is None else self._loaned
         loaned[index] = weakref.ref(frame, partial(_given_back, weakref.ref(self), index))
         self._loaned = loaned
@@ -138,8 +130,8 @@ class FrameTable(Records):
         return loan() if loan is not None else None
 
     def _returned(self, index: int, loan: weakref.ref[Frame]) -> None:
-        # In whichever thread let the frame go. A loan that is made in this moment may be forgotten: then a frame
-        # is made twice, and what one reader has read back is not shared.
+        # Runs in the thread that dropped the last reference. A loan made in the same moment may be lost: then the frame
+        # is made twice, and the bytes that one reader has read back are not shared.
         loaned = self._loaned
         if loaned is not None and loaned.get(index) is loan:
             del loaned[index]
