@@ -1,4 +1,7 @@
-"""What moves frames between RAM and disk."""
+"""Moves frames between RAM and disk: admission, spilling, reading back, sealing durable datasets, recovery.
+
+``transfer`` and ``sources`` admit, seal and read through it; ``node`` and ``server`` run the spiller and recovery.
+"""
 
 from .admission import Admission
 from .durability import Durability

@@ -1,8 +1,8 @@
-"""Admission: room for what has arrived, before any of it is kept.
+"""Admission: room for an arrived message before it is stored.
 
-Guarantee: a message that was admitted is counted among the frames, and until then among the arrivals; a stream
-that waits for room tells the spiller how much it wants, and is refused at its deadline with an error that says
-what stands in the way.
+Guarantee: an admitted message is counted in the account ``frames``, and until then in ``arrivals``. A stream that
+waits for room is counted in ``wanted_bytes``, by which the spiller sees how much to move. At its deadline it gets an
+error that says why there is no room.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from .spiller import Spiller
 
 
 class Admission:
-    """See the module's text.
-
-    Args:
-        deadline_seconds: how long a stream is held back before it is refused.
-    """
+    """See the module's text. ``deadline_seconds``: how long a stream waits for room before it is refused."""
 
     def __init__(self, budget: Budget, waits: Waits, spiller: Spiller, *, deadline_seconds: float) -> None:
         self.waits = waits
@@ -28,7 +24,7 @@ class Admission:
         self._deadline_seconds = deadline_seconds
 
     async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
-        """Room among the frames for a message that has arrived. Cancelling gives it back.
+        """A reservation in ``frames`` for a message that has arrived. Cancelling releases it.
 
         Raises:
             OutOfBudget: RAM and disk stayed full until the deadline.
@@ -60,10 +56,10 @@ class Admission:
     async def arrival(
         self, size_bytes: int, *, peer: str, dataset: str | None = None, partition: int | None = None
     ) -> Reservation:
-        """Room for what is made of something that has arrived, for as long as that takes. Cancelling gives it back.
+        """A reservation in ``arrivals`` for what is made of an arrived message. Cancelling releases it.
 
         Raises:
-            OutOfBudget: there was none until the deadline.
+            OutOfBudget: there was no room until the deadline.
         """
         return await reserve(
             self._budget.arrivals,
@@ -77,10 +73,9 @@ class Admission:
 
     @property
     def max_arrival_bytes(self) -> int:
-        """What the account of arrivals has in all."""
         return self._budget.arrivals.limit_bytes or 0
 
     async def room_for_arrivals(self, peer: str) -> None:
-        """Return when the next message may be read: what has arrived before has found its place."""
+        """Return when ``arrivals`` is empty or grants this stream a byte, or raise as :meth:`arrival`."""
         if self._budget.arrivals.used_bytes:
             (await self.arrival(1, peer=peer)).free()

@@ -1,36 +1,34 @@
-"""Durability: a durable dataset's way to disk when it is sealed.
+"""Durability: writes a durable dataset to disk when it is sealed.
 
-Guarantee: when :func:`persist` has returned for the last partition of a dataset, the dataset survives
-the death of this process, and as far as fsync tells the truth that of the machine. What was not sealed
-by then is gone after a crash, and its files with it. The format is in ``manifest``, the order of
-writes in ``durable_files``, the way back in ``recovery``.
+Guarantee: when :meth:`Durability.persist` has returned for the last partition of a dataset, the dataset survives the
+death of this process and, as far as fsync tells the truth, of the machine; unless it was replaced meanwhile. A
+dataset that was not sealed before a crash is deleted at the next start. ``manifest`` has the format,
+``durable_files`` the order of writes, ``recovery`` the way back.
 
 What is written when
-    Frames that were spilled are in segments already. At its seal a partition's other frames and its
-    dictionaries are appended and all its segments synced; what was in RAM stays there, and leaves it later
-    without further I/O. The manifest is written once, with the last partition: so a dataset of several
-    partitions survives whole or not at all, and a producer that was told that its partition is sealed
-    can rely on it from the moment at which all of them are.
+    Spilled frames are in segments already. At the seal of a partition its other frames and its dictionaries are
+    appended and all its segments synced; frames in RAM stay there and leave it later without further writes. The
+    manifest is written once, with the last partition. So a dataset of several partitions survives whole or not at
+    all: a producer whose partition is sealed can rely on it once all partitions are.
 
 Disk trouble
-    The seal waits, listed as waiting for the disk, and tries again until ``budget_deadline_seconds``
-    are over; then it is refused with a retryable error and the put fails (a shuffle can be sealed
-    again). After a failed fsync the frames are written to another segment: from RAM, or read back
-    with their checksum tested.
+    The seal is listed as waiting for ``disk`` and tries again every ``RETRY_SECONDS`` until its deadline. Then it fails
+    with a retryable error: a put fails, a shuffle can be sealed again. After a failed fsync the frames are
+    written to another segment, from RAM or read back with their checksums verified.
 
 Retention
-    Frames that as many readers as declared have passed are let go of in RAM, but stay on disk until
-    the dataset goes; after a restart they are there again, for as many readers. A retention in seconds
-    goes on where it was, by the wall clock. The lease starts anew.
+    Frames that enough readers have passed before the manifest is written are not in it and never come back. Those
+    that are passed later are released in RAM and stay on disk until the dataset goes: after a restart they are there
+    again, for as many readers as declared. A retention in seconds continues by the wall clock. The lease starts anew.
 
 Order
-    The manifest is written and the dataset gets its name while ``Store.turn`` is held, with a sequence
-    number drawn there. So of several overwrites the one that was acknowledged last is the one that the
-    next start finds, and one that may not take the name any more writes no manifest.
+    The manifest is written, and the name set, while the task holds :meth:`Disk.turn`; the manifest's sequence number
+    is drawn there. So of several overwrites the next start finds the one that was acknowledged last, and an overwrite
+    that may no longer take the name writes no manifest.
 
 Cancelling
-    A stream whose producer goes away during the seal fails, so its manifest is taken back. A shuffle
-    keeps what was written: its attempts are accepted, and sealing again goes on from there.
+    A stream whose producer leaves during the seal fails, and its manifest is deleted. A shuffle keeps what was
+    written: its attempts are accepted, and the next seal continues from there.
 """
 
 from __future__ import annotations
@@ -72,11 +70,7 @@ T = TypeVar("T")
 
 
 class Durability:
-    """Seals durable datasets; see the module's text.
-
-    Args:
-        deadline_seconds: how long a seal waits for the disk.
-    """
+    """See the module's text. ``deadline_seconds``: how long a seal tries again after disk trouble."""
 
     def __init__(
         self, catalogue: Catalogue, waits: Waits, spiller: Spiller, *, deadline_seconds: float
@@ -93,19 +87,19 @@ class Durability:
         finish: Callable[[], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Put the partitions on disk, and with the last one the dataset. See the module's text.
+        """Write the partitions to disk, and with the last one the manifest; call ``finish``. See the module's text.
 
         Args:
-            finish: says in RAM what is on disk then: the partitions are sealed, the dataset has its name.
+            finish: seals the partitions in RAM and sets the dataset's name.
             check: raises if ``finish`` would raise now.
 
         Raises:
             OutOfBudget: the disk stayed full until the deadline.
-            Unavailable: the disk did not work until the deadline.
-            CorruptFrame: a frame that was spilled did not come back as it was.
+            Unavailable: the disk refused writes until the deadline.
+            CorruptFrame: a spilled frame or dictionary came back with another checksum.
             DatasetDropped: the dataset was dropped meanwhile.
             PartitionFailed: a partition has failed meanwhile.
-            Conflict: see ``finish`` and ``check``; nothing is left on disk of a stream.
+            Conflict: from ``finish`` or ``check``; a stream leaves nothing on disk.
         """
         files, writer = dataset.files, dataset.writer
         assert files is not None
@@ -138,10 +132,10 @@ class Durability:
                             f"dataset {dataset.name!r} was dropped while it was being sealed",
                             dataset=dataset.name,
                         ) from None
-                    finish()  # it was replaced: only readers that have it already will ever see it
+                    finish()  # it was replaced: only its present readers see it
                 except BaseException:
                     if dataset.kind is Kind.STREAM:
-                        # Its producer fails, so no manifest may say that these partitions are whole.
+                        # The put fails, so no manifest may list these partitions.
                         files.synced -= wanted
                         if files.committed:
                             self.catalogue.forget(dataset)
@@ -158,7 +152,7 @@ def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavaila
 
 
 class _Seal:
-    """One try to put partitions of one dataset on disk."""
+    """One try to write partitions of one dataset to disk."""
 
     def __init__(
         self, durability: Durability, dataset: Dataset, files: DurableFiles, writer: SegmentWriter
@@ -170,7 +164,7 @@ class _Seal:
         self._writer = writer
 
     async def run(self, wanted: set[int]) -> bool:
-        """Put the partitions' frames on disk. True if all partitions are there, and the manifest is due."""
+        """Write the partitions' frames. True if all partitions are on disk, so that the manifest is due."""
         files, dataset = self._files, self._dataset
         partitions = [partition for partition in dataset.partitions() if partition.index in wanted]
         for partition in partitions:
@@ -184,7 +178,7 @@ class _Seal:
         return len(files.synced) == dataset.partition_count
 
     async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:
-        """Write the manifest and finish, before or after every other change of the name."""
+        """Write the manifest and call ``finish``, in the name's turn."""
         dataset, catalogue = self._dataset, self._catalogue
         async with catalogue.disk.turn(dataset.name):
             self._check(self._files.synced)
@@ -203,15 +197,15 @@ class _Seal:
                 raise
 
     def _check(self, indices: set[int]) -> None:
-        """Raise the cause if one of the partitions has failed meanwhile: it holds none of its frames then."""
+        """Raise the cause if one of the partitions has failed: then it holds none of its frames."""
         for partition in self._dataset.partitions():
             if partition.index in indices:
                 partition.check()
 
     async def _write_frames(self, partition: Partition) -> None:
-        """Give each of the partition's frames a place in a segment that can still be synced."""
+        """Give each of the partition's frames a place in a segment whose fsync can be trusted."""
         place = 0
-        # Asked anew after each write, because the spiller moves frames meanwhile.
+        # Again after each write, because the spiller moves frames meanwhile.
         while batch := _batch(partition.unwritten(place)):
             place = batch[-1].index + 1
             payloads = [payload for frame in batch if (payload := frame.payload) is not None]
@@ -220,19 +214,17 @@ class _Seal:
                 if frame.slice is None:  # otherwise the spiller has moved it meanwhile
                     frame.place(slice_)
         for index in partition.suspects():
-            if (
-                index >= partition.table.first
-            ):  # otherwise as many readers as declared have passed it meanwhile
+            if index >= partition.table.first:  # otherwise it was released meanwhile
                 frame = partition.frame(index)
                 frame.place(await self._copy(partition, frame))
 
     async def _copy(self, partition: Partition, message: Message) -> SegmentSlice:
-        """Write a frame or dictionary of the partition, wherever its bytes are; where they are on disk then."""
+        """Write a frame or dictionary of the partition from RAM, or from disk; its new place."""
         payload = message.payload
         if payload is not None:
             (slice_,) = await self._in_thread(self._writer.append, [payload.data])
             return slice_
-        # The account of reads from disk. Its other holders give it back without any help of ours.
+        # The account of reads from disk. Its other holders release it independently of this task.
         room = await reserve(
             self._catalogue.budget.sends, message.size_bytes, self._waits, dataset=self._dataset.name
         )
@@ -248,7 +240,7 @@ class _Seal:
         return slice_
 
     async def _write_dictionaries(self, partition: Partition) -> None:
-        """Give each dictionary that the partition's frames need a place in a segment that can still be synced."""
+        """Give each dictionary that the partition's frames need a place in such a segment."""
         for message in messages_of(partition.table.states()):
             if not _is_safe(message.slice):
                 slice_ = await self._copy(partition, message)
@@ -264,7 +256,7 @@ class _Seal:
 
 
 def _batch(frames: Iterable[Frame]) -> list[Frame]:
-    """As many of the frames as are written in one go."""
+    """The first of the frames, up to ``BATCH_BYTES`` in all, at least one."""
     batch: list[Frame] = []
     size_bytes = 0
     for frame in frames:
@@ -276,13 +268,13 @@ def _batch(frames: Iterable[Frame]) -> list[Frame]:
 
 
 def _is_safe(slice_: SegmentSlice | None) -> bool:
-    """The bytes are on disk where the next fsync can tell the truth about them."""
+    """Whether the bytes are in a segment whose fsync can be trusted."""
     return slice_ is not None and not slice_.segment.suspect
 
 
 class _Description:
-    """What the manifest will say. Made on the event loop, where nothing changes meanwhile; put
-    together and written in a thread, because that takes a while for a million frames.
+    """The manifest's contents. Copied on the event loop in one step; assembled and written in a thread, because that
+    takes long for a million frames.
     """
 
     def __init__(self, dataset: Dataset, files: DurableFiles, sequence: int) -> None:
@@ -302,7 +294,7 @@ class _Description:
         self._needed_bytes: list[int] = []
 
     def commit(self) -> None:
-        """Write it. Blocks; see :meth:`DurableFiles.commit`."""
+        """Write the manifest. Blocks; see :meth:`DurableFiles.commit`."""
         manifest = self._manifest()
         self._files.commit(manifest.encode(), list(self._segments))
 

@@ -1,4 +1,4 @@
-"""Lost frames: what follows when a frame does not come back from disk as it went there."""
+"""Lost frames: what follows when a frame comes back from disk with another checksum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _log = structlog.get_logger("flight_server.tiering.lost_frames")
 def frame_lost(
     disposal: Disposal, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
 ) -> CorruptFrame:
-    """Fail the partition, and note a durable dataset as damaged; the cause, for the partition's readers.
+    """Fail the partition and note the damage if its dataset is committed on disk; returns the cause for its readers.
+
+    Nothing is changed if the partition has failed or was reopened since.
 
     Args:
         epoch: of the partition when the frame was one of its frames.

@@ -1,32 +1,31 @@
-"""ReadBack: gets the bytes of a subscription's frames and their dictionaries, from RAM or disk, and room to send them.
+"""ReadBack: the bytes of a subscription's frames and dictionaries, from RAM or disk, and room to send them.
 
-Guarantee: :meth:`ReadBack.next_to_send` returns the message's own bytes and a reservation for the copy
-that the transport makes of them, or raises; :meth:`ReadBack.next_nowait` does so if that takes no
-waiting. Messages on disk come back in runs of up to ``RUN_BYTES``, one thread hop for each, and the next
-run is read while the present one is being sent, if :meth:`ReadBack.read_ahead` is called before sending. What was
-read stays at hand when a dictionary, which no run foresees, has to be read before it.
+Guarantee: :meth:`ReadBack.next_to_send` returns the message's own bytes and a reservation for the copy that the
+transport makes of them, or raises; :meth:`ReadBack.next_nowait` returns the same if it need not wait. Messages on
+disk come back in runs of up to ``RUN_BYTES`` or one larger message, with one thread hop for each run. If the caller
+calls :meth:`ReadBack.read_ahead` before sending, the next run is read meanwhile. Frames read back stay at hand while
+a dictionary, which no run foresees, is read before them.
 
 No circular wait
-    A reader never waits for bytes of the ``sends`` account while it holds some of it, so the caller of
-    ``next_to_send`` has released all that it got here before. If the room to send is not free at once,
-    the reader first lets go of everything that it has read back, and then asks in one request for twice
-    the frame's size: for its bytes, if they are on disk by then, and for their copy. Nor does it hold
-    the frame's bytes meanwhile: what a waiting reader held could not be spilled, and producers would
-    wait for readers. Frames read ahead, or after the first one of a run, take only what is free at once.
+    A reader never waits for bytes of the account ``sends`` while it holds some of it: the caller of ``next_to_send``
+    has released all that it got here before. If the room to send is not free at once, the reader first releases
+    everything that it has read back, and then asks in one request for twice the frame's size: for its bytes, which
+    may be on disk by then, and for their copy. It does not hold the frame's bytes meanwhile: bytes that a waiting
+    reader holds cannot be spilled, so producers would wait for readers. Frames read ahead, and those after the first
+    of a run, take only room that is free at once.
 
 Disk trouble
-    A read that the disk refuses is tried again ``len(RETRY_SECONDS)`` times. Then the reader gets
-    :class:`~flight_server.protocol.ReadTrouble`, which it can retry, and the frame stays where it is.
+    A read that fails is tried again ``len(RETRY_SECONDS)`` times. Then the reader gets
+    :class:`~flight_server.protocol.ReadTrouble`, which it can retry; the frame stays on disk.
 
-Readers that are not proven (``budget``)
-    Their room is of the account's part ``unproven``. :meth:`ReadBack.let_go` keeps the room of the messages
-    that have been sent for those that come next, so that others, which may take nothing, do not get in
-    between; it is released as soon as the reader has to wait. They do not read ahead.
+Unproven readers (``memory.accounts``)
+    Their room is in the account's part ``unproven``. :meth:`ReadBack.let_go` keeps the room of the messages sent for
+    the next ones, so that other readers, which may take nothing, do not get it in between; it is released before the
+    reader waits. Unproven readers do not read ahead.
 
 Who holds what
-    What was read back belongs to this object, which belongs to one stream; while it is here, other
-    readers of the same frames use it too (``Frame.at_hand``). A run that a thread is still reading
-    when the stream ends stays counted until that thread is done.
+    Bytes read back belong to this object, which belongs to one stream; other readers of the same frames share them
+    (``Message.at_hand``). A run that a thread still reads when the stream ends stays counted until the thread is done.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _Results = list[bytes | CorruptFrame | DiskTrouble]
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads, for waits and errors, and whether it takes what it gets; ``name`` is its own, see ``places``."""
+    """Who reads, for waits and errors, and its pace. ``name``: the one in its ticket, see ``datasets.places``."""
 
     dataset: str
     partition: int
@@ -71,10 +70,10 @@ class ReadBack:
     """The bytes for one subscription.
 
     Args:
-        waiting: what the reader has taken from the subscription and asks for next.
-        budget: whose account ``sends`` is charged.
+        waiting: messages that the reader has taken from the subscription and asks for next.
+        budget: has the account ``sends``.
         threads: where files are read.
-        counted: told the size of each frame that came from disk.
+        counted: called with the size of each frame read from disk.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class ReadBack:
         self._counted = counted
         self._ready: dict[Message, Payload] = {}
         self._ahead: tuple[_Run, asyncio.Future[_Results]] | None = None
-        # Of an unproven reader: what its last messages took, and what is kept of that for the next.
+        # Of an unproven reader: the room of the messages it was given, and what is kept of that for the next.
         self._taken_bytes = 0
         self._kept: Reservation | None = None
         reader.pace.on_stall = self.drop_ahead
@@ -107,7 +106,7 @@ class ReadBack:
         return self._budget.sends if self._reader.pace.proven else self._budget.unproven
 
     def next_nowait(self, frame: Message) -> tuple[Payload, Reservation] | None:
-        """The bytes of the frame that the subscription has just given out, and room for their copy.
+        """The bytes of the next message, and a reservation for their copy.
 
         None, and nothing changed, if the bytes are not in RAM or the room is not free.
         """
@@ -122,13 +121,13 @@ class ReadBack:
         return payload, room
 
     async def next_to_send(self, frame: Message) -> tuple[Payload, Reservation]:
-        """The same, waiting for disk and room. The caller holds no bytes of the account (see above).
+        """The same, waiting for disk and room. The caller holds no bytes of ``sends`` (see "No circular wait").
 
-        Cancelling is safe: what was granted is given back.
+        Cancelling is safe: granted room is released.
 
         Raises:
-            CorruptFrame: they did not come back from disk as they went there.
-            ReadTrouble: the disk did not give them; the next try may succeed.
+            CorruptFrame: the bytes came back from disk with another checksum.
+            ReadTrouble: the disk returned errors; a later call may succeed.
         """
         if frame not in self._ready and self._ahead is not None and frame.at_hand() is None:
             await self._finish_ahead()
@@ -159,7 +158,7 @@ class ReadBack:
         return payload, room
 
     async def _finish_ahead(self) -> None:
-        # A function of its own, so that no variable holds the run while its reader waits for more room.
+        # A separate function, so that no variable holds the run while the reader waits for more room.
         assert self._ahead is not None
         run, future = self._ahead
         self._ahead = None
@@ -167,14 +166,14 @@ class ReadBack:
             self._keep(run, await future, wanted=None)
 
     def read_ahead(self) -> None:
-        """Start to read the frames that follow, if they are on disk and there is room at once."""
+        """Start to read the next frames if they are on disk and there is room at once."""
         if self._reader.pace.proven and self._ahead is None and len(self._ready) <= 1:
             run = self._run_from(None, None)
             if run:
                 self._ahead = run, self._submit(run)
 
     def let_go(self, run: Callable[[], object]) -> None:
-        """Call ``run``, which drops the messages that were sent; an unproven reader keeps their room."""
+        """Call ``run``, which drops the messages sent; keep their room if the reader is unproven."""
         self._kept = None
         if self._reader.pace.proven:
             run()
@@ -183,23 +182,23 @@ class ReadBack:
         self._taken_bytes = 0
 
     def drop_ahead(self) -> None:
-        """Let go of what was read ahead, and of what is being read as soon as it is. Twice is fine."""
+        """Release what was read ahead; a run being read is released when it is done. Twice is fine."""
         if self._ahead is not None:
             self._ahead[1].cancel()
             self._ahead = None
         self._ready.clear()
 
     def close(self) -> None:
-        """Let go of everything. Twice is fine."""
+        """Release everything. Twice is fine."""
         self.drop_ahead()
         self.drop_kept()
 
     def drop_kept(self) -> None:
-        """Let go of the room that :meth:`let_go` has kept. Call it before any wait."""
+        """Release the room that :meth:`let_go` has kept. The caller calls it before any wait."""
         self._kept = None
 
     def _room(self, size_bytes: int) -> Reservation | None:
-        """Of what was kept, or what is free at once."""
+        """A reservation out of the kept room, or of room that is free at once; None if neither."""
         kept = self._kept
         if kept is not None:
             missing_bytes = size_bytes - kept.size_bytes
@@ -230,7 +229,7 @@ class ReadBack:
         )
 
     def _run_from(self, frame: Message | None, reservation: Reservation | None) -> _Run:
-        """The messages to read in one go: ``frame``, and those that follow it on disk."""
+        """The messages to read together: ``frame``, and those of the next ``RUN_FRAMES`` that follow it on disk."""
         run: _Run = []
         size_bytes = 0
         if frame is not None and reservation is not None:
@@ -253,7 +252,7 @@ class ReadBack:
         return run
 
     def _submit(self, run: _Run) -> asyncio.Future[_Results]:
-        # The run goes with the thread, so that its reservations outlive a stream that ends meanwhile.
+        # The thread holds the run, so that its reservations outlive a stream that ends meanwhile.
         return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, run)
 
     def _keep(self, run: _Run, results: _Results, *, wanted: Message | None) -> None:
@@ -264,9 +263,9 @@ class ReadBack:
                 return
             if isinstance(data, CorruptFrame):
                 if frame is wanted:
-                    # Not `data`: a variable of a frame in its own traceback would keep it, and this run.
+                    # Not `data`: its traceback refers to this call's variables, which would keep it, and this run.
                     raise data.fresh()
-                return  # it counts when the reader gets there
+                return  # raised when the reader gets there
             if isinstance(frame, Frame):
                 self._counted(len(data))
             payload = Payload(data, reservation)

@@ -1,33 +1,31 @@
-"""Recovery: durable datasets come back when a server starts.
+"""Recovery: restores durable datasets when a server starts.
 
-Guarantee: :func:`recover` leaves the catalogue with the datasets that were sealed and durable, not dropped and
-not damaged, each with its generation, its frames on disk and its partitions sealed. It runs before the
-server listens, under the directory's lock, so it may block.
+Guarantee: after :func:`recover` the catalogue has the datasets that were sealed, durable, not dropped, and whose
+manifest, segments and dictionaries are whole: each with its generation, its frames on disk, its partitions sealed.
+It runs before the server listens, under the directory's lock, so it may block.
 
-The reader's algorithm is in ``manifest``. A directory in ``datasets`` is looked at if it has a marker of
-this data directory (see ``ownership``); everything else that lies there is left alone, logged and listed
-in ``statistics`` as ``foreign_files``. Of a directory of ours without a manifest, which was never sealed,
-the files that this server makes are deleted.
+The reader's algorithm is in ``manifest``. A directory in ``datasets`` belongs to the server if it has a marker of its
+data directory (see ``ownership``). Everything else there is left as it is, logged, and listed in ``statistics`` as
+``foreign_files``. A directory of the server without a manifest was never sealed, or was dropped: the server's files
+in it are deleted.
 
 Damage
-    A dataset whose manifest or segments are proven to be damaged goes to the quarantine (see there).
+    A dataset whose manifest, segments or dictionaries are proven damaged goes to the quarantine (see there). One
+    with a damage note, because a frame was lost while it was served, is served on.
 
-    One name may have several generations on disk, when a crash came between the seal of the newer one and
-    the deletion of the older ones. The newest is restored, and then the older ones are deleted. When one
-    of them is damaged, none is served: the damaged one may be the newest, whose seal was acknowledged,
-    and an older one in its place would be wrong data without an error. All of them go to the quarantine,
-    each with the reason; a reader of the name is told where they lie. To have the older one back, move its
-    directory from ``quarantine`` to ``datasets`` while the server is stopped.
+    One name may have several generations on disk, after a crash between the seal of the newer one and the deletion of
+    the older ones. The newest is restored; then the older ones are deleted, or quarantined if they have a damage note.
+    If the newest is damaged, or the manifest of any, none is served: the damaged one may be the newest, whose seal
+    was acknowledged, and an older one would be wrong data without an error. All go to the quarantine, each with the
+    reason, and a reader of the name gets their paths. ``quarantine`` says how to have an older one back.
 
-What cannot be *read* is no proof of damage: an I/O error or a missing permission ends the start with that
-error and nothing is deleted, so that the data is there when the disk is well again. So does a memory limit
-that has no room for what is kept of datasets, frames and dictionaries (``metadata``); and a format of another
-version.
+An I/O error is no proof of damage: it ends the start and nothing of that dataset is deleted, so the data is there when
+the disk works again. A manifest or segment that may not be read also ends the start, and so do another format version
+and a memory limit with no room for the metadata of datasets, frames and dictionaries. A directory or marker that may
+not be read counts as foreign.
 
-Dictionaries are read once, to be checked, one at a time, and stay on disk like frames.
-
-Disk space of the segments is counted in the disk pool as it was before, also when that is more than
-the limit now: then nothing more is spilled until something has been dropped.
+Dictionaries are read, checked one at a time, and stay on disk like frames. The segments' bytes are counted in the
+disk pool even above its limit: then nothing is spilled until something has been dropped.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ from flight_server.storage import (
     sync_directory,
 )
 
-# What a server puts into a dataset's directory; the marker goes with the directory, the manifest first.
+# What is deleted in a dataset's directory beside the manifest, which goes first, and the marker, which goes last.
 _OURS = re.compile(rf"segment-[0-9]{{6,}}|manifest\.new|{re.escape(NOTE_NAME)}|{re.escape(DAMAGE_NAME)}")
 
 _log = structlog.get_logger("flight_server.tiering.recovery")
@@ -85,7 +83,7 @@ _log = structlog.get_logger("flight_server.tiering.recovery")
 
 @dataclass(frozen=True)
 class Recovered:
-    """What :func:`recover` has found."""
+    """The result of :func:`recover`: numbers of datasets, of those damaged, of foreign files; and bytes of segments."""
 
     datasets: int
     quarantined: int
@@ -95,7 +93,7 @@ class Recovered:
 
 @dataclass
 class _Generation:
-    """One sealed dataset on disk: its manifest, or why it has none that is valid."""
+    """One sealed dataset on disk: its manifest, or why its manifest is not valid."""
 
     directory: Path
     marker: Marker
@@ -115,8 +113,7 @@ def recover(catalogue: Catalogue) -> Recovered:
     """Fill an empty catalogue. See the module's text.
 
     Raises:
-        OSError: the directory cannot be read, the memory limit is too small for what is there, or another
-            version has written it.
+        OSError: the directory cannot be read, the memory limit is too small for it, or another version wrote it.
     """
     base, data_dir = catalogue.disk.datasets_dir, catalogue.disk.data_dir
     assert base is not None
@@ -157,7 +154,6 @@ def _read(directory: Path, marker: Marker) -> _Generation | None:
 
 
 def _restore_newest(catalogue: Catalogue, generations: list[_Generation]) -> None:
-    """Of one name, the newest last."""
     if all(each.damage is None for each in generations):
         newest = generations[-1]
         try:
@@ -185,7 +181,7 @@ def _restore_newest(catalogue: Catalogue, generations: list[_Generation]) -> Non
 
 
 def _delete(directory: Path) -> None:
-    """Delete what this server has made. Manifest first: what is half deleted must not look like a dataset."""
+    """Delete the server's files, the manifest first: a directory that is half deleted must not look like a dataset."""
     (directory / MANIFEST_NAME).unlink(missing_ok=True)
     sync_directory(directory)
     _delete_files(directory, keep=set())
@@ -237,7 +233,7 @@ def _restore(catalogue: Catalogue, found: _Generation) -> None:
             for record, at in manifest.frames_by_partition()
         ),
         accepted=_accepted(manifest),
-        # A clock that was set back must not make the data younger than it is.
+        # A clock that was set back must not give a negative age.
         sealed_for_seconds=max(0.0, time.time() - manifest.sealed_at),
     )
     catalogue.restore(dataset, manifest.sequence)
@@ -249,7 +245,7 @@ def _schema(manifest: Manifest) -> SchemaMessage | None:
         return None
     try:
         header = base64.b64decode(manifest.schema, validate=True)
-        pa.ipc.read_schema(pa.py_buffer(encapsulate(header)))  # it is one
+        pa.ipc.read_schema(pa.py_buffer(encapsulate(header)))  # raises if it is not one
         return SchemaMessage(header)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Torn(f"its schema is not one: {error}") from error
@@ -273,7 +269,7 @@ def _segments(catalogue: Catalogue, manifest: Manifest, directory: Path) -> Iter
             )
         except FileNotFoundError:
             raise Torn(f"{name} is missing") from None
-        # Whatever comes next, the files are not this object's to unlink.
+        # Also if recovery fails from here on, the file stays.
         segment.keep = True
         if segment.size_bytes < size_bytes:
             raise Torn(f"{name} has {segment.size_bytes} of {size_bytes} bytes")

@@ -1,26 +1,23 @@
-"""Spiller: the one task that moves frames, and in the end dictionaries, from RAM to disk.
+"""Spiller: the one task that moves frames, and last dictionaries, from RAM to disk.
 
-Guarantee: while somebody waits for room among the frames and there is one in RAM and room on disk
-for it, frames are being moved. It starts before the account is full (``HIGH_WATER``), so that
-producers seldom wait for the disk.
+Guarantee: while a stream waits for room in ``frames``, a frame is in RAM and the disk has room, frames are being
+moved. Moving starts at ``HIGH_WATER`` of the account, so that producers seldom wait for the disk.
 
-Before anything is written, source datasets that nobody reads are let go, one at a time: they can be
-pulled again.
+Source datasets without readers are released before anything is written, one at a time: they can be pulled again.
 
 Disk trouble
-    What a failed write should have moved stays in RAM, readable. A write that was refused for lack of
-    room is tried again with half as much, down to a single frame, so that the last bytes of a disk are
-    used. Any other failure, or that of a single frame, is *trouble*: it is told in the statistics, by
-    ``why``, and in the error that a producer gets in the end. While somebody waits it is tried again
-    every ``RETRY_SECONDS``, and not before that at any new frame; the first write that succeeds ends
-    the trouble.
+    Frames whose write failed stay in RAM, readable. A write refused for lack of room is tried again with half as many
+    frames, down to one, so that the last bytes of a disk are used. Any other failure, and that of a single frame,
+    is *trouble*: it is in the statistics, in ``why``, and in the error that a refused producer gets. While a stream
+    waits, the write is tried again every ``RETRY_SECONDS``; otherwise at the next frame, not before
+    ``RETRY_SECONDS``. The first write that succeeds ends the trouble.
 
-A bug in a move is logged, counts as trouble, and is tried again like that. The server keeps the spiller
-as one of its duties (see ``background``), so that an exception elsewhere in it does not end it either.
+A bug in a move is logged, counts as trouble, and is tried again like it. The server runs the spiller as a duty (see
+``background``), so an exception elsewhere in it does not end it.
 
 Cancelling
-    Between a write and its bookkeeping is no await, so cancelling the task loses nothing: frames whose
-    write was cut off are still in RAM, and the unused slices give their space back.
+    No await lies between a write and its bookkeeping, so cancelling the task loses nothing: frames whose write was
+    interrupted are still in RAM, and the unused slices release their space.
 """
 
 from __future__ import annotations
@@ -39,14 +36,14 @@ from . import victims
 HIGH_WATER = 0.8
 SPILL_BATCH_BYTES = 16 << 20
 RETRY_SECONDS = 0.25
-# How soon to look again when every frame in RAM is in use by a reader: each is on its way out.
+# How soon to look again when all bytes left are held by readers that are sending them.
 _FIRST_LOOK_SECONDS = 0.005
 
 _log = structlog.get_logger("flight_server.tiering.spiller")
 
 
 class Spiller:
-    """See the module's text. ``poke`` it whenever frames came or somebody waits."""
+    """See the module's text. ``poke`` it when frames have come or a stream waits."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -57,18 +54,18 @@ class Spiller:
         self.spilled_frames = 0
 
     def poke(self) -> None:
-        """Look whether there is something to move. Cheap; call it at every frame."""
+        """Wake the task if there is something to move. Cheap enough for every frame."""
         if not self._poked.is_set() and (self._excess_bytes() > 0 or self._frames.wanted_bytes):
             self._poked.set()
 
     def failed(self, trouble: DiskTrouble) -> None:
-        """The disk has refused a write, here or on behalf of a durable dataset."""
+        """Note that the disk refused a write, of the spiller or of a durable dataset."""
         if self.trouble is None:
             _log.warning("disk_trouble", trouble=str(trouble), full=trouble.full)
         self.trouble = str(trouble)
 
     def succeeded(self) -> None:
-        """The disk has taken a write."""
+        """Note that the disk took a write."""
         if self.trouble is not None:
             _log.info("disk_recovered", trouble=self.trouble)
             self.trouble = None
@@ -95,19 +92,19 @@ class Spiller:
         return self._frames.used_bytes + self._frames.wanted_bytes - int(limit * HIGH_WATER)
 
     async def _moved(self, size_bytes: int) -> bool:
-        """Move about ``size_bytes``; False if it is not worth trying again at once."""
+        """Move about ``size_bytes``; False if a second try at once is useless."""
         try:
             return await self._move(size_bytes)
         except DiskTrouble as trouble:
             self.failed(trouble)
         except Exception:  # noqa: BLE001  # a spill that fails must not end spilling; it is logged
-            # As text: a log that renders variables would print messages, and keep their reservations.
+            # As text: a log that renders variables would print messages and keep their reservations.
             _log.error("spiller_failed", traceback=traceback.format_exc())
             self.trouble = "an internal error; the server's log has it"
         return False
 
     async def _move(self, size_bytes: int) -> bool:
-        # What can be pulled again is not worth writing. One dataset at a time: it may be enough.
+        # What can be pulled again is not written. One dataset at a time: it may be enough.
         if victims.let_go(self._catalogue.alive(), spilled=self.trouble is not None):
             return True
         moved = False
@@ -128,7 +125,7 @@ class Spiller:
     async def _move_group(self, writer: SegmentWriter, frames: list[Message]) -> None:
         for frame in frames:
             if frame.slice is not None:
-                frame.leave_ram()  # it is on disk already, as a part of a durable dataset
+                frame.leave_ram()  # a durable dataset's frame, on disk already
         # The payloads, not only their bytes: they stay counted while the thread writes them.
         pairs = [(frame, frame.payload) for frame in frames if frame.payload is not None]
         if not pairs:

@@ -1,9 +1,8 @@
 """Victims: which frames and dictionaries leave RAM first, over all datasets.
 
-What no attached reader needs soon comes first, of the oldest dataset first and in each the coldest
-first (see ``partition``); only when that is not enough, what a reader is just at, and in the end the
-dictionaries, which each reader of a dataset needs. Deciding is all that happens here: it is one synchronous
-step, and ``spiller`` does the I/O.
+First the frames that no attached reader needs soon, of the oldest dataset first, in each the coldest first (see
+``partition``). Then the frames at a reader's position. Last the dictionaries, which each reader of a dataset needs.
+Choosing is one synchronous step without I/O; ``spiller`` moves what was chosen.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ BATCH_FRAMES = 4096
 
 
 def pick(datasets: Sequence[Dataset], size_bytes: int) -> list[tuple[SegmentWriter, list[Message]]]:
-    """Messages whose bytes come to ``size_bytes``, grouped by the files that they go to.
-
-    Less is returned when there is no more.
+    """Messages of ``size_bytes`` in all, grouped by their dataset's writer; fewer if there are no more. Of each kind at
+    most ``BATCH_FRAMES`` of a dataset are looked at.
 
     Args:
         datasets: all that are alive, oldest first, also those that no name leads to.
@@ -50,7 +48,7 @@ def pick(datasets: Sequence[Dataset], size_bytes: int) -> list[tuple[SegmentWrit
 
 
 def let_go(datasets: Sequence[Dataset], *, spilled: bool) -> bool:
-    """Let one source dataset go, the longest unused first; see :meth:`Dataset.let_go`. False if none went."""
+    """Release one source dataset, the longest unused first; see :meth:`Dataset.let_go`. False if there was none."""
     by_use = sorted(datasets, key=lambda dataset: dataset.used_at)
     return any(dataset.let_go(spilled=spilled) for dataset in by_use)
 
