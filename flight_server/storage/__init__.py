@@ -1,4 +1,8 @@
-"""Files on disk and their formats."""
+"""Files on disk and their formats: the data directory, segments, manifests, deletion and quarantine.
+
+``frames`` and ``datasets`` hold segments and durable files; ``tiering`` writes, reads and restores them; the server
+claims its data directory here.
+"""
 
 from .data_dir import DataDir, DataDirUnusable, raise_open_files_limit
 from .disk import Disk

@@ -1,15 +1,15 @@
-"""DataDir: the directory that one server has for itself.
+"""DataDir: the directory that one server uses alone.
 
-Guarantee: while a :class:`DataDir` is open no other server uses the same directory, and the lock goes
-with the process, however that ends. A named directory stays; one made by :meth:`DataDir.temporary`
-goes when it is closed, or, if its process was killed, when the next server makes one.
+Guarantee: while a :class:`DataDir` is open no other server uses the same directory. The kernel releases the lock when
+the process ends. A named directory stays. One made by :meth:`DataDir.temporary` is removed when it is closed or, if
+its process was killed, when the next server of the same user makes one.
 
-A directory is a data directory by its marker (see ``ownership``), which an empty one is given. One that is
-neither is refused, and nothing in it is touched; also one of an earlier version, which had no marker and
-whose datasets this version cannot read. What is temporary is so by its marker, too, not by its name.
+A marker makes a directory a data directory, or a temporary one (see ``ownership``); its name does not. An empty
+directory gets a marker. One with other contents is refused and nothing in it is touched; also one of an earlier
+version, which had no marker and whose datasets this version cannot read.
 
-The lock is flock(2) on the file ``lock`` in the directory, which holds the owner's process id for
-people to read. Directories on network file systems work where flock works.
+The lock is flock(2) on the file ``lock`` in the directory. In a named directory that file holds the owner's process
+id, for people. Directories on network file systems work where flock works.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .ownership import DATASETS_NAME, MARKER_NAME, Marker, OtherFormat, read_mar
 
 LOCK_NAME = "lock"
 _UNFINISHED_NAME = f"{MARKER_NAME}.new"
-# What an empty directory may hold: what a crash has left in one, and what ext4 puts into each file system.
+# An empty directory may hold these: a crash leaves the first two, ext4 puts the third into each file system.
 _NEGLIGIBLE = frozenset({LOCK_NAME, _UNFINISHED_NAME, "lost+found"})
 _TEMPORARY_PREFIX = "flight-server-"
 
 
 class DataDirInUse(OSError):
-    """Another server has the directory."""
+    """Another server holds the directory's lock."""
 
 
 class DataDirUnusable(OSError):
-    """It cannot be made, or files in it cannot."""
+    """The directory cannot be made, locked or written to, or its contents are not a data directory's."""
 
 
 class DataDir:
@@ -54,12 +54,13 @@ class DataDir:
 
     @classmethod
     def claim(cls, path: Path) -> Self:
-        """The directory, made if it is not there. Blocks.
+        """The directory, made if it does not exist. Blocks.
 
         Raises:
             DataDirInUse: another server has it.
-            DataDirUnusable: it is not a directory, cannot be made or written to, or holds what no server of
-                this version has made.
+            DataDirUnusable: it is not a directory, cannot be made or written to, has other contents than a data
+                directory of this version, or has ``datasets`` on another file system.
+            OSError: the marker cannot be written.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -80,22 +81,34 @@ class DataDir:
             raise DataDirUnusable(
                 f"the data directory {path} cannot be made or written to: {error.strerror}"
             ) from None
+        try:
+            if not _locked(fd):
+                owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
+                raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
+            marker = _known_or_empty(path)  # again, under the lock
+            if marker is None:
+                marker = _mark(path, "data")
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(path, fd, marker)
 
     @classmethod
     def temporary(cls) -> Self:
-        """A new directory of this process's own. What killed processes have left is removed. Blocks."""
+        """A new directory of this process. Those of killed processes of the same user are removed. Blocks."""
         base = Path(tempfile.gettempdir())
         for abandoned in base.glob(f"{_TEMPORARY_PREFIX}*"):
             _remove_abandoned(abandoned)
         path = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=base))
         fd = _open_lock(path)
-        locked = _locked(fd)  # not within the assertion, which python -O leaves out
-        assert locked
-        # Marked when it is locked: without a marker no server takes it for abandoned.
+        assert _locked(fd)
+        # The marker comes after the lock: a server removes only directories with a marker and without a lock.
         return cls(path, fd, _mark(path, "temporary"))
 
     def close(self) -> None:
-        """Let another server have it, or remove it if it is temporary. Blocks. Twice is fine."""
+        """Release the lock; remove the directory if it is temporary. Blocks. Twice is fine."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             if self.is_temporary:
@@ -104,7 +117,7 @@ class DataDir:
 
 
 def raise_open_files_limit() -> None:
-    """Let the process have as many open files as it may: each segment is one."""
+    """Raise the process's limit of open files to the hard limit: each segment is an open file."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -145,11 +158,8 @@ def _taken(path: Path, fd: int) -> Marker:
 
 
 def _known_or_empty(path: Path) -> Marker | None:
-    """The marker; None if there is none and nothing else.
-
-    Raises:
-        DataDirUnusable: it is somebody else's.
-        OtherFormat: it is another version's.
+    """The marker of a data directory; None if the directory is empty. Raises DataDirUnusable as
+    :meth:`DataDir.claim`, or OtherFormat.
     """
     marker = read_marker(path)
     if marker is not None and marker.kind == "data":
@@ -177,7 +187,7 @@ def _mark(path: Path, kind: Literal["data", "temporary"]) -> Marker:
 
 
 def _remove_abandoned(path: Path) -> None:
-    # Another user's, or gone meanwhile: not ours to remove.
+    # OSError: another user's directory, or one removed meanwhile.
     with suppress(OSError):
         if not is_real_directory(path) or path.stat().st_uid != os.getuid():
             return

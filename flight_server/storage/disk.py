@@ -1,7 +1,8 @@
 """Disk: the directories of all datasets, and the threads that write, read and delete files in them.
 
-Guarantee: disk and catalogue change in one order. A task that installs or removes a durable dataset holds
-:meth:`Disk.turn` of its name meanwhile, and draws the number of its manifest there (:meth:`Disk.next_sequence`).
+Guarantee: manifests and drops of one name take effect on disk and in the catalogue in the same order. A task holds the
+name's :meth:`Disk.turn` while it writes a manifest and installs the dataset, or drops a durable one; the manifest's
+number is drawn there (:meth:`Disk.next_sequence`). An expiry is one synchronous step and takes no turn.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class Disk:
     """See the module's text.
 
     Args:
-        pool: where segments are counted.
-        data_dir: where segments go; None if nothing can be spilled, or :meth:`use` will say it.
-        segment_bytes: size of a segment file, the unit in which disk space comes back.
+        pool: counts segments.
+        data_dir: where segments go; None if nothing can be spilled, or until :meth:`use`.
+        segment_bytes: a segment with so many bytes takes no more. Disk space is released a segment at a time.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class Disk:
         self.data_dir = data_dir
         self.lasting = data_dir is not None
         self.owner = ""
-        self.foreign: list[str] = []  # among the datasets' directories, and not this server's
-        # Spilling is one thread's work; reading back may overlap with it.
+        self.foreign: list[str] = []  # paths in datasets_dir that are not this server's
+        # The spiller uses one thread at a time; reading back and sealing use the others.
         self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
         self.disposal = Disposal()
         self._segment_bytes = segment_bytes
@@ -46,10 +47,10 @@ class Disk:
         self._sequence = 0
 
     def use(self, data_dir: Path, *, owner: str, lasting: bool) -> None:
-        """Put segments there from now on. Call it before the first dataset is made.
+        """Put segments there. Call it before the first dataset is made.
 
         Args:
-            owner: of the directories that are made there, see ``ownership``.
+            owner: for the markers of the directories made there, see ``ownership``.
             lasting: the directory outlives the process, so datasets can be durable.
         """
         self.data_dir = data_dir
@@ -58,11 +59,10 @@ class Disk:
 
     @property
     def datasets_dir(self) -> Path | None:
-        """What holds the directories of all datasets."""
         return None if self.data_dir is None else self.data_dir / DATASETS_NAME
 
     def writer(self, name: str, generation: str) -> SegmentWriter | None:
-        """Writes a dataset's segments, into a directory of its own for each generation; None without a directory."""
+        """The writer of a generation's segments, which go into a directory of their own; None without ``data_dir``."""
         if self.datasets_dir is None:
             return None
         directory = self.datasets_dir / f"{directory_name(name)}-{generation}"
@@ -70,19 +70,18 @@ class Disk:
         return SegmentWriter(directory, self.pool, self._segment_bytes, self.disposal.dispose, marker)
 
     def turn(self, name: str) -> asyncio.Lock:
-        """Held by a task while it installs or removes a durable dataset of that name."""
+        """The lock of that name; see the module's text."""
         lock = self._turns.get(name)
         if lock is None:
             lock = self._turns[name] = asyncio.Lock()
         return lock
 
     def next_sequence(self) -> int:
-        """A number that is higher than that of every manifest so far."""
+        """A number higher than that of every manifest so far."""
         self._sequence += 1
         return self._sequence
 
     def recovered(self, sequence: int) -> None:
-        """A manifest with this number was found."""
         self._sequence = max(self._sequence, sequence)
 
     def close(self) -> None:

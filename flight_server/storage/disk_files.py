@@ -1,7 +1,7 @@
-"""Small files and directories on disk: read without hanging, written so that they outlast a crash.
+"""Small files and directories: read without hanging, written so that they survive a crash.
 
-Nothing here follows a symbolic link at the end of a file's path or waits for a FIFO, because what lies in a
-directory may not be this server's.
+Another program may have put a link or a FIFO at a path. ``is_real_directory``, ``open_regular`` and ``read_regular``
+neither follow a symbolic link at its end nor wait for a FIFO; ``write_file`` and ``sync_file`` follow no link.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _READ_BYTES = 1 << 24
 
 
 class NotAFile(Exception):
-    """What has the name is no regular file."""
+    """The path leads to something else than a regular file."""
 
 
 def is_real_directory(path: Path) -> bool:
-    """It is a directory, and no link to one. Blocks."""
+    """Whether it is a directory, and not a link to one. False if it may not be looked at. Blocks."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (FileNotFoundError, PermissionError):
@@ -26,11 +26,11 @@ def is_real_directory(path: Path) -> bool:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor to read a regular file with. Blocks.
+    """A descriptor for reading a regular file. Blocks.
 
     Raises:
         NotAFile: it is something else, a link included.
-        OSError: it is not there or cannot be opened.
+        OSError: it does not exist or cannot be opened.
     """
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise NotAFile(f"{path.name} is not a regular file")
@@ -38,11 +38,7 @@ def open_regular(path: Path) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """The bytes of a regular file. Blocks.
-
-    Raises:
-        NotAFile, OSError: see :func:`open_regular`.
-    """
+    """The bytes of a regular file. Blocks. Raises as :func:`open_regular`."""
     fd = open_regular(path)
     try:
         parts: list[bytes] = []
@@ -54,22 +50,19 @@ def read_regular(path: Path) -> bytes:
 
 
 def sync_directory(path: Path) -> None:
-    """The directory's entries are on the medium. Blocks.
-
-    Raises:
-        OSError: they may not be.
-    """
-    _sync(path, os.O_DIRECTORY)
+    """Write the directory's entries to the medium. Blocks. After an OSError they may not be there."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Make the file, or replace its bytes. Blocks, but not for the reader of a FIFO of that name.
+    """Make the file, or replace its bytes. Blocks. After an OSError they may be missing, or in part.
 
     Args:
-        sync: they are on the medium afterwards; the name is there when its directory was synced.
-
-    Raises:
-        OSError: they may not be there, or in part.
+        sync: write the bytes to the medium; the name is there once its directory is synced.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
@@ -84,16 +77,8 @@ def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """The file's bytes are on the medium. Blocks.
-
-    Raises:
-        OSError: they may not be.
-    """
-    _sync(path, os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    """Write the file's bytes to the medium. Blocks. After an OSError they may not be there."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -1,9 +1,8 @@
-"""Disposal: the one thread in which files are closed, deleted and put aside, in the order of the calls.
+"""Disposal: the one thread that closes, deletes and quarantines the server's files, in the order of the calls.
 
-Guarantee: what :meth:`Disposal.forget` was asked to forget is gone from the disk as soon as that allows it;
-what the disk refuses is tried again at each :meth:`Disposal.forget_again`. Damaged datasets end in the
-quarantine instead, and ``quarantine`` lists them. Where the thread has ended, because the server stops, what
-is asked for is done at once by the caller.
+Guarantee: files passed to :meth:`Disposal.forget` are forgotten on disk as soon as the disk allows it; after a failure
+each :meth:`Disposal.forget_again` tries again. Those of a damaged dataset go to the quarantine instead, unless it was
+dropped. ``quarantine`` lists all known damage.
 """
 
 from __future__ import annotations
@@ -34,36 +33,38 @@ class Disposal:
     def __init__(self) -> None:
         self.quarantine: list[Quarantined] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-disposal")
-        # What the disk would not let go of yet. Touched in the thread only.
+        # What the disk refused to forget. Changed in the thread only.
         self._unforgotten: list[DurableFiles] = []
         self._closed = False
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
-        """Close and unlink a segment's file, in the thread."""
-        self._do(dispose_now, fd, path, reservation)
+        """Close and unlink a segment's file in the thread; after :meth:`close`, in the caller's."""
+        if self._closed:
+            dispose_now(fd, path, reservation)
+            return
+        try:
+            self._thread.submit(dispose_now, fd, path, reservation)
+        except RuntimeError:  # the interpreter is going down
+            dispose_now(fd, path, reservation)
 
     def forget(self, files: DurableFiles) -> None:
-        """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
-        self._do(self._forget, files)
+        """Forget a durable dataset's files; see :meth:`DurableFiles.forget`. Never waits."""
+        self._thread.submit(self._forget, files)
 
     def forget_again(self) -> None:
-        """Try once more what the disk has refused. Called now and then."""
+        """Try again what the disk has refused. The server calls it as a duty."""
         if self._unforgotten:
             self._do(self._forget)
 
     def damaged(self, files: DurableFiles, said: Quarantined) -> None:
-        """Note that the files are damaged: they are put aside when the dataset goes, and not deleted."""
+        """Note that the files are damaged, here and on disk; see ``quarantine``. Only the first damage is noted."""
         if files.damage is None:
             files.damage = said
             self.quarantine.append(said)
             self._do(note_damage, files.directory, said)
 
     def check_quarantine(self, name: str) -> None:
-        """Raise if a dataset of that name was damaged.
-
-        Raises:
-            DataQuarantined: it is kept aside.
-        """
+        """Raise DataQuarantined, with paths and reasons, if damage of a dataset of that name is listed."""
         aside = [each for each in self.quarantine if each.dataset == name]
         if aside:
             where = "; ".join(f"{each.path}: {each.reason}" for each in aside)
@@ -76,7 +77,9 @@ class Disposal:
             )
 
     async def settled(self) -> None:
-        """Return when everything was tried that was asked for before, also the segments that went with it."""
+        """Return when all that was asked for before was tried, and the segments released by it were deleted.
+        Cancelling is safe, see :func:`to_its_end`.
+        """
         for _ in range(2):
             try:
                 tried = asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
@@ -105,7 +108,7 @@ class Disposal:
             except DiskTrouble as trouble:
                 _log.error("files_not_forgotten", directory=files.directory.name, trouble=str(trouble))
                 self._unforgotten.append(files)
-            except Exception as bug:  # noqa: BLE001  # the others must be forgotten all the same
+            except Exception as bug:  # noqa: BLE001  # the others must be forgotten, too
                 _log.error("files_not_forgotten", directory=files.directory.name, exc_info=bug)
             else:
                 damage = files.damage
@@ -116,7 +119,7 @@ class Disposal:
 
 
 async def to_its_end(work: asyncio.Future[T]) -> T:
-    """What the work returns. A cancellation is raised when the work has ended, not before."""
+    """The result of the work. A cancellation is raised when the work has ended, not before."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

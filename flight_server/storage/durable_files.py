@@ -1,26 +1,26 @@
 """DurableFiles: what a durable dataset has on disk, from its first synced segment to its last file.
 
-Guarantee: after :meth:`DurableFiles.commit` the dataset is there after a crash, whole; after
-:meth:`DurableFiles.forget` it is not, and never comes back. In between is one rename.
+Guarantee: after :meth:`DurableFiles.commit` the whole dataset survives a crash; after :meth:`DurableFiles.forget` it
+never comes back. Between the two states is one rename or one unlink.
 
-    not committed   segments as of any spilled dataset: they go with their slices
-    committed       a manifest names the segments; they stay, whatever becomes of the objects in RAM
-    forgotten       the manifest is gone, then the segments go with their slices again, so that readers
-                    of a dataset that was dropped or replaced finish what they have begun
+    not committed   segments as of any spilled dataset: each is deleted with its last slice or record
+    committed       a manifest names the segments; they stay, independently of the objects in RAM
+    forgotten       the manifest is gone, and each segment is deleted with its last slice or record again, so that
+                    readers of a dropped or replaced dataset finish
 
-A manifest that could neither be finished nor removed is *uncertain*: it counts as committed, its segments
-stay, and both verbs can be called again. What is proven to be damaged is not deleted, see ``quarantine``.
+A manifest that could neither be finished nor removed is *uncertain*: it counts as committed, its segments stay, and
+both verbs can be called again. A damaged dataset that was not dropped is moved instead, see ``quarantine``.
 
 Order of writes
-    segments → fsync each → fsync their directory and its parent → manifest under a temporary name →
-    fsync → rename → fsync the directory. Forgetting: unlink the manifest → fsync the directory → then
-    the segments. So wherever a crash comes, either a whole manifest names whole segments, or there is
-    no manifest and the next start deletes what is left.
+    segments → fsync each → fsync their directory and its parent → fsync the marker → manifest under a temporary name →
+    fsync → rename → fsync the directory and its parent. Forgetting: unlink the manifest → fsync the directory → then
+    the segments. So after a crash at any point either a whole manifest names whole segments, or there is no manifest
+    and the next start deletes what is left.
 
 Concurrency
-    ``turn`` is held by whoever awaits a step of :mod:`~flight_server.tiering.durability`, so one event loop
-    writes one manifest at a time. ``sync``, ``commit`` and ``forget`` block and run in threads;
-    ``commit`` and ``forget`` exclude each other, and after ``forget`` there is no ``commit``.
+    :meth:`Durability.persist` holds ``turn``, so one event loop writes one manifest of a dataset at a time. ``sync``,
+    ``commit`` and ``forget`` block and run in threads; ``commit`` and ``forget`` exclude each other, and ``commit``
+    fails after ``forget``.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _UNFINISHED_NAME = "manifest.new"
 
 
 class Forgotten(Exception):
-    """The dataset was dropped or replaced while its manifest was being written."""
+    """The dataset was dropped or replaced before its manifest was written."""
 
 
 class _Manifest(Enum):
-    """Whether the next start would find one."""
+    """Whether the next start would find a manifest."""
 
     ABSENT = auto()
     UNCERTAIN = auto()  # it was being written or removed, and the disk refused
@@ -58,7 +58,7 @@ class _Manifest(Enum):
 
 
 class StoredDictionary(Protocol):
-    """A dictionary message of the dataset; see ``frames``."""
+    """A dictionary message of the dataset; see ``frames.message``."""
 
     @property
     def sequence(self) -> int: ...
@@ -68,17 +68,12 @@ class StoredDictionary(Protocol):
 
 
 class DurableFiles:
-    """See the module's text.
-
-    Args:
-        directory: where the dataset's segments are; its parent holds those of all datasets.
-        marker: what makes the directory this server's, see ``ownership``.
-    """
+    """See the module's text. ``directory`` holds the dataset's segments; its parent those of all datasets."""
 
     def __init__(self, directory: Path, marker: Marker | None = None) -> None:
         self.directory = directory
         self.turn = asyncio.Lock()
-        # Partitions all of whose frames are in synced segments; and where the dictionaries are.
+        # The partitions whose frames are all in synced segments; and the places of the dictionaries.
         self.synced: set[int] = set()
         self.dictionaries: dict[StoredDictionary, SegmentSlice] = {}
         # How the dataset leaves the catalogue as soon as its manifest is gone; None while it stays.
@@ -92,19 +87,18 @@ class DurableFiles:
 
     @property
     def committed(self) -> bool:
-        """A manifest is there, or may be."""
+        """Whether a manifest is there, or may be."""
         return self._manifest is not _Manifest.ABSENT
 
     @property
     def forgotten(self) -> bool:
-        """:meth:`forget` was called: nothing is committed any more."""
+        """Whether :meth:`forget` was called: :meth:`commit` fails from then on."""
         return self._forgotten
 
     @classmethod
     def recovered(
         cls, directory: Path, segments: list[Segment], marker: Marker, damage: Quarantined | None
     ) -> DurableFiles:
-        """Those of a dataset whose manifest was found at the start."""
         files = cls(directory, marker)
         files._keep(segments)
         files._manifest = _Manifest.PRESENT
@@ -112,10 +106,10 @@ class DurableFiles:
         return files
 
     def sync(self, segments: Iterable[Segment]) -> None:
-        """All that was appended to these is on the medium, under their names. Blocks.
+        """Write to the medium what was appended to the segments, and their names. Blocks.
 
         Raises:
-            DiskTrouble: some of it may not be; such segments are ``suspect`` from now on.
+            DiskTrouble: some of it may not be there; segments that failed are ``suspect`` from now on.
         """
         for segment in segments:
             segment.sync()
@@ -131,13 +125,13 @@ class DurableFiles:
             raise trouble_with(self.directory, error) from error
 
     def commit(self, manifest: bytes, segments: list[Segment]) -> None:
-        """The dataset is this manifest and these segments from now on, also after a crash. Blocks.
+        """Write the manifest; the dataset is this manifest and these segments from now on. Blocks.
 
         A second call changes nothing: what is sealed does not change.
 
         Raises:
-            DiskTrouble: it is not, or not for certain; call it again.
-            Forgotten: the dataset is gone.
+            DiskTrouble: the manifest is not there, or not for certain; call it again.
+            Forgotten: :meth:`forget` was called.
         """
         with self._lock:
             if self._forgotten:
@@ -158,11 +152,12 @@ class DurableFiles:
             self._manifest = _Manifest.PRESENT
 
     def forget(self) -> Quarantined | None:
-        """The dataset does not come back. Its segments go when their last reader has left; damaged ones
-        that were not dropped are put aside, and where is returned. Blocks. Twice is fine.
+        """Delete the manifest; each segment is deleted with its last slice or record. Blocks. Twice is fine.
+
+        A damaged dataset that was not dropped is moved to the quarantine instead; the note of it is returned.
 
         Raises:
-            DiskTrouble: it would come back after a crash; call it again.
+            DiskTrouble: the dataset would come back after a crash; call it again.
         """
         with self._lock:
             self._forgotten = True
@@ -191,7 +186,7 @@ class DurableFiles:
         write_file(unfinished, manifest)
 
     def _take_back(self) -> None:
-        """No manifest is there. After an OSError one may be, and the segments that it names stay."""
+        """Delete the manifest. After an OSError it may be there, and the segments that it names stay."""
         for name in (_UNFINISHED_NAME, MANIFEST_NAME):
             (self.directory / name).unlink(missing_ok=True)
         if self._manifest is not _Manifest.ABSENT:
@@ -201,7 +196,7 @@ class DurableFiles:
         for segment in self._segments:
             segment.keep = False
         self._segments = []
-        # A dataset without a row has no segment whose end would take the directory along.
+        # A dataset without rows has no segment, with whose deletion the directory would go.
         with suppress(OSError), DIRECTORY_LOCK:
             if self.damage is not None:
                 (self.directory / DAMAGE_NAME).unlink(missing_ok=True)

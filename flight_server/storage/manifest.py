@@ -1,12 +1,11 @@
-"""Manifest: the file that makes a durable dataset out of segments.
+"""Manifest: the file that makes segments a durable dataset.
 
-Guarantee: :meth:`Manifest.decode` returns exactly what :meth:`Manifest.encode` was given, or raises
-:class:`Torn`. A dataset is on disk if and only if its manifest is there and valid and the segments
-that it names are.
+Guarantee: :meth:`Manifest.decode` returns exactly what :meth:`Manifest.encode` was given, or raises. A dataset is on
+disk if and only if its manifest is there and valid and the segments that it names are.
 
 Format
-    A dataset's directory holds ``manifest`` and its segments (see ``spill``). All numbers are unsigned
-    and little-endian. ::
+    A dataset's directory holds ``manifest`` and its segments (see ``segments``). All numbers are unsigned and
+    little-endian. ::
 
         8 bytes   magic, "FLSHMAN2"
         u32       length of the header
@@ -21,28 +20,28 @@ Format
                       u32  dictionary state, as an index into the header's "states"
         footer    u64 length of all of the above, u32 its CRC-32C, 8 bytes magic
 
-    The header's keys are the fields of :class:`Manifest`. A *state* maps dictionary ids to indices
-    into "dictionaries": what a reader must have been sent before the frame, in this order.
+    The header's keys are the fields of :class:`Manifest`. A *state* maps dictionary ids to indices into
+    "dictionaries": the messages that a reader must have been sent before the frame, in this order.
 
 Validity
-    The file has the footer's length plus 20 bytes; both magics and the CRC are right; the header has
-    these keys and no others, names only segments of the form ``segment-000001``, and every index and
-    range lies within what it refers to. Each segment is at least as long as "segments" says. What
-    follows in a segment belongs to nobody. The frames' own CRC-32C values are checked when they are
-    read, so that a bit that flips later costs one partition and not the start of the server.
+    The file has the footer's length plus 20 bytes; both magics and the CRC are right; the header has these keys and no
+    others, names only segments of the form ``segment-000001``, and every index and range lies within what it refers
+    to. Each segment is at least as long as "segments" says; what follows in it is not part of the dataset. The
+    frames' own CRC-32C values are verified when they are read, so a bit that flips later costs one partition
+    and not the start of the server.
 
 Algorithm of a reader
-    1. Read ``manifest``. If it is not there, the directory's dataset was never sealed: delete what the
-       server has put there. If it is not valid, it is damaged, because it got its name when it was whole.
-    2. Of several manifests of one dataset take the one with the highest ``sequence``: the others were
-       replaced by it, and the crash came before they were deleted.
+    1. Read ``manifest``. If it is missing, the dataset was never sealed, or was forgotten: delete the server's files
+       in the directory. If it is not valid, it is damaged, because it got its name when it was whole.
+    2. Of several manifests of one dataset take the one with the highest ``sequence``: the others were replaced by it,
+       and the crash came before they were deleted.
     3. Open the segments; if one is missing or shorter than it was, the dataset is damaged.
     4. Delete every segment that the manifest does not name.
 
-What becomes of damage is said in ``recovery``.
+``tiering.recovery`` says what happens to a damaged dataset.
 
-A manifest is written once, when the last partition is sealed, and never changed. It has no version
-beside its magic: a format that differs has another one, and is refused and left as it is.
+A manifest is written when the last partition is sealed, and never changed. Its magic is its version: a file with
+another magic is refused and left as it is.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class FrameRecord(NamedTuple):
 
 
 class DictionaryRecord(NamedTuple):
-    """Where a dictionary message is; ``sequence`` is its place among its producer's messages."""
+    """Where a dictionary message is; ``sequence`` is its number among its producer's messages."""
 
     segment: int
     offset: int
@@ -108,11 +107,7 @@ class PartitionRecord(NamedTuple):
 
 
 class PackedFrames:
-    """Frame records as the file has them: iterating makes a record at a time.
-
-    Args:
-        data: of the file.
-    """
+    """Frame records as the file has them. An iteration makes one record at a time."""
 
     __slots__ = ("data",)
 
@@ -121,7 +116,6 @@ class PackedFrames:
 
     @classmethod
     def of(cls, records: Iterable[FrameRecord]) -> PackedFrames:
-        """Those of these records."""
         packed = cls()
         for record in records:
             packed.append(record)
@@ -131,7 +125,6 @@ class PackedFrames:
         self.data += _FRAME.pack(*record)
 
     def part(self, start: int, count: int) -> Iterator[FrameRecord]:
-        """So many of them from ``start`` on."""
         size_bytes = _FRAME.size
         with memoryview(self.data) as data:
             yield from map(
@@ -155,12 +148,12 @@ class Manifest:
     """See the module's text.
 
     Args:
-        sequence: which of two manifests of one name is the later one.
-        schema: the IPC header of the schema message in base64; None if nobody ever said one.
-        accepted: the winning attempt of each producer of a shuffle, so that sealing again with the
-            same attempts is still fine after a restart.
+        sequence: the later one of two manifests of one name has the higher number.
+        schema: the IPC header of the schema message in base64; None if the dataset never had one.
+        accepted: the accepted attempt of each producer of a shuffle, so that after a restart a seal with the same
+            attempts is still fine.
         sealed_at: seconds since the epoch.
-        segments: file name and the length that is needed of it.
+        segments: the name of each file and the length that the dataset needs of it.
     """
 
     dataset: str
@@ -181,7 +174,6 @@ class Manifest:
     frames: PackedFrames
 
     def encode(self) -> bytes:
-        """The file's bytes."""
         header = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "frames"}
         text = json.dumps(header, separators=(",", ":")).encode()
         body = b"".join((MAGIC, _LENGTH.pack(len(text)), text, self.frames.data))
@@ -193,7 +185,7 @@ class Manifest:
 
         Raises:
             Torn: they are not one.
-            OtherFormat: they are one of another version.
+            OtherFormat: another version wrote them.
         """
         body = _checked(data)
         start = len(MAGIC) + _LENGTH.size
@@ -218,14 +210,14 @@ class Manifest:
         return manifest
 
     def frames_by_partition(self) -> Iterator[tuple[PartitionRecord, int]]:
-        """Each partition, and which of ``frames`` is the first one that is listed for it."""
+        """Each partition, and the index in ``frames`` of its first listed frame."""
         at = 0
         for partition in self.partitions:
             yield partition, at
             at += partition.listed
 
     def _check(self) -> None:
-        """Raise ValueError if something refers to what is not there."""
+        """Raise ValueError if an index, a range or a name is not valid."""
         check_dataset_name(self.dataset)
         Kind(self.kind)
         Retention.parse(self.retention)
@@ -268,7 +260,7 @@ def _require(what: str, *, holds: bool) -> None:
 
 
 def _checked(data: bytes) -> memoryview:
-    """What the footer is about, if it is right."""
+    """The bytes that the footer covers. Raises as :meth:`Manifest.decode`."""
     size_bytes = len(data) - _FOOTER.size
     if size_bytes < len(MAGIC) + _LENGTH.size:
         raise Torn(f"{len(data)} bytes are too few")

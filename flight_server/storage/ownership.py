@@ -1,21 +1,22 @@
-"""Ownership: which directories are this server's. Only these it ever changes, empties or deletes.
+"""Ownership: markers, which say what directories belong to this server. It changes, empties and deletes no others.
 
-Guarantee: a directory without a valid marker of ours is left as it is, whatever its name and place.
+Guarantee: a directory without a valid marker of this server is left as it is, in any place and under any name.
 
 Format
     A marker is the file ``flight-server.json`` in the directory that it is about, a JSON object::
 
-        format      1; a server refuses a number that it does not know
-        kind        "data", a data directory; "temporary", one that goes with its process; "dataset"
+        format      1; a server refuses another number
+        kind        "data", a data directory; "temporary", one that is removed with its process; "dataset"
         owner       random hex digits of the data directory; a dataset has those of the one that it is in
         created     date and time, for people
         dataset, generation     of a dataset only
 
 Dataset directories
-    One is made in ``staging``, beside ``datasets``, and gets its name there when its marker is in it; it
-    goes the same way back before the marker is deleted. So no directory without a marker is ever in
-    ``datasets`` by this server's doing, wherever a crash comes. ``DIRECTORY_LOCK`` is held while a file
-    is made in a dataset's directory and while an unused one is removed.
+    One is made in ``staging``, beside ``datasets``, and renamed into it once its marker is in it; it is renamed back
+    before the marker is deleted. So a killed server leaves no directory without a marker in ``datasets``. The
+    marker is synced only with a manifest: after a crash of the machine an unsealed dataset's marker may be empty, and
+    its directory counts as foreign. ``DIRECTORY_LOCK`` is held while a file is made in a dataset's directory and while
+    an unused one is removed.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ DIRECTORY_LOCK = threading.RLock()
 
 
 class OtherFormat(OSError):
-    """Another version of this server has written it."""
+    """Another version of this server wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a marker says."""
+    """The contents of a marker."""
 
     kind: Literal["data", "temporary", "dataset"]
     owner: str
@@ -59,11 +60,11 @@ class Marker:
 
 
 def read_marker(directory: Path) -> Marker | None:
-    """The directory's marker; None if it is not one of ours. Blocks.
+    """The directory's marker; None if it has no valid one or it may not be read. Blocks.
 
     Raises:
-        OtherFormat: it is, but of a format that this version does not know.
-        OSError: the disk does not say.
+        OtherFormat: this version does not know its format.
+        OSError: the disk returned an error.
     """
     try:
         said = json.loads(read_regular(directory / MARKER_NAME))
@@ -85,10 +86,8 @@ def read_marker(directory: Path) -> Marker | None:
 
 
 def make_dataset_directory(path: Path, marker: Marker | None) -> None:
-    """The directory is there with its marker. ``DIRECTORY_LOCK`` is held. Blocks. Twice is fine.
-
-    Raises:
-        OSError: it is not.
+    """Make the directory with its marker, or raise OSError. The caller holds ``DIRECTORY_LOCK``. Blocks. Twice is
+    fine.
     """
     if marker is None:
         path.mkdir(parents=True, exist_ok=True)
@@ -105,10 +104,8 @@ def make_dataset_directory(path: Path, marker: Marker | None) -> None:
 
 
 def remove_unused_directory(path: Path) -> None:
-    """Remove a dataset's directory if it holds nothing but its marker. ``DIRECTORY_LOCK`` is held. Blocks.
-
-    Raises:
-        OSError: something of it is left.
+    """Remove a dataset's directory if it has no file but its marker; after OSError a part is left. The caller holds
+    ``DIRECTORY_LOCK``. Blocks.
     """
     entries = [entry.name for entry in path.iterdir()]
     if entries == [MARKER_NAME]:
@@ -121,7 +118,7 @@ def remove_unused_directory(path: Path) -> None:
 
 
 def sweep_staging(data_dir: Path) -> None:
-    """Remove what a crash has left on the way to or from ``datasets``. Blocks."""
+    """Remove what a crash has left in ``staging``. Blocks."""
     staging = data_dir / STAGING_NAME
     if is_real_directory(staging):
         for directory in staging.iterdir():

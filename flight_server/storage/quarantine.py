@@ -1,18 +1,20 @@
-"""Quarantine: datasets whose damage on disk is proven. They are kept aside and named; only a drop deletes one.
+"""Quarantine: datasets whose damage on disk is proven are kept and named.
 
 What counts as damage
     A manifest whose checksum is wrong; a segment that is missing, shorter than it was, or no file; bytes
     that have another checksum, also when they are read again. An I/O error proves nothing.
 
 What is done
-    Found at the start, the dataset's directory is moved to ``quarantine`` in the data directory, with
-    the note ``quarantine.json`` in it: dataset, generation, reason, when. Reading the name says so until it
-    is written again. Found while the dataset is served, the partition fails, the directory stays in
-    ``datasets`` with the note ``damage.json``, so that the other partitions are served on, also after
-    a restart; it is moved when the dataset is replaced or expires. Only an explicit ``drop`` deletes it.
+    A dataset found damaged at the start is moved to ``quarantine`` in the data directory, with the note
+    ``quarantine.json`` in it: dataset, generation, path, reason, when. Reads of its name raise DataQuarantined
+    while no dataset has that name.
+
+    When a served dataset is found damaged, the partition fails and the directory stays in ``datasets`` with the note
+    ``damage.json``. The other partitions are served on, also after a restart. When the dataset is replaced, or its
+    retention ends, the directory is moved. A drop, or the end of its lease, deletes it.
 
     Both are listed in ``statistics``. A server deletes nothing in ``quarantine`` and counts it in no pool:
-    that is for people, who move a directory back to ``datasets`` (with the server stopped) or delete it.
+    people move a directory back to ``datasets`` (with the server stopped) or delete it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _log = structlog.get_logger("flight_server.storage.quarantine")
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A damaged dataset: where it lies, why, and since when."""
+    """The note of a damaged dataset: its directory, the reason, and since when."""
 
     dataset: str | None
     generation: str | None
@@ -55,7 +57,7 @@ class Quarantined:
 
 
 def put_aside(directory: Path, said: Quarantined) -> Quarantined:
-    """Move a dataset's directory to the quarantine, or leave it where it is if the disk refuses. Blocks."""
+    """Move a dataset's directory to the quarantine. If the disk refuses it stays, and ``path`` says so. Blocks."""
     room = directory.parent.parent / QUARANTINE_NAME
     target = room / directory.name
     moved = Quarantined(said.dataset, said.generation, str(target), said.reason, said.when)
@@ -74,7 +76,7 @@ def put_aside(directory: Path, said: Quarantined) -> Quarantined:
 
 
 def note_damage(directory: Path, said: Quarantined) -> None:
-    """Leave the note in the directory of a dataset that is served on. Blocks."""
+    """Write the note into the directory of a dataset that is served on. Blocks."""
     _log.error("data_damaged", **said.to_json())
     try:
         _write(directory / DAMAGE_NAME, said)
@@ -93,7 +95,7 @@ def noted_damage(directory: Path, marker: Marker) -> Quarantined | None:
 
 
 def listed(data_dir: Path) -> list[Quarantined]:
-    """What lies in the quarantine. Blocks."""
+    """The notes in the quarantine. Blocks."""
     found = []
     room = data_dir / QUARANTINE_NAME
     if is_real_directory(room):

@@ -1,33 +1,30 @@
-"""Segments: append-only files that frames are moved to, and the disk budget they are counted in.
+"""Segments: append-only files that frames are moved to, and the disk budget that counts them.
 
 Format
-    A segment is frames' FlightData messages one after the other, with nothing between. Where each one
-    starts and its length are known only to those who hold a :class:`SegmentSlice`: in RAM for spilled
-    frames, in the manifest for durable datasets (see ``manifest``). A segment without either means
-    nothing, so what a crash leaves behind is deleted at the next start.
+    A segment is FlightData messages one after the other, with nothing between. Their offsets and lengths are not in
+    it: they are in RAM for spilled frames (``frames.records``) and in the manifest for durable datasets (see
+    ``manifest``). A segment without either is useless, so the next start deletes what a crash leaves.
 
 Who holds what
-    A :class:`Segment` is one file with one file descriptor and one disk reservation. Its slices hold
-    it, and nobody else does but the files of a durable dataset; when the last slice goes, the file is
-    closed and unlinked, its directory too if it was the last one there, and its bytes return to the
-    disk pool. A segment takes appends until it has ``segment_bytes``; so space comes back while a
-    dataset lives, a segment at a time, and a dataset's frames do not keep another dataset's file.
-    One open file for each segment is on purpose: what was written stays readable when its directory
-    vanishes, or its file system is mounted anew somewhere else.
+    A :class:`Segment` is one file with one file descriptor and one disk reservation. Slices, the records of frames
+    and the files of a durable dataset hold it. With the last reference the file is closed and unlinked (a manifest's
+    file stays), its directory removed if it is empty, and its bytes return to the disk pool. A segment takes appends
+    until it has ``segment_bytes``; so space is released while a dataset lives, a segment at a time. Each dataset has
+    its own files. Each segment stays open so that its bytes can be read when its directory vanishes, or its
+    file system is mounted elsewhere.
 
 Errors
-    Writing is all or nothing for its caller: on ENOSPC, EIO, a vanished directory or a read-only mount
-    the segment is cut back to where it was and takes no further appends, :class:`DiskTrouble` is
-    raised, and the frames stay in RAM as they were. A slice that cannot be read is :class:`DiskTrouble`,
-    too, because the next try may read it; whether its bytes are the right ones is the frame's to check.
-    After a failed fsync nobody knows which of the segment's pages are on the medium, and the next
-    fsync would say that all are: the segment is ``suspect`` for ever, and who needs its frames to be
-    safe copies them to another one.
+    An append is all or nothing for its caller. On ENOSPC, EIO, a vanished directory or a read-only mount the segment
+    is cut back to where it was and takes no further appends, :class:`DiskTrouble` is raised, and the frames stay in
+    RAM. A read that fails is :class:`DiskTrouble`, too, because the next try may succeed; ``Message.read_back``
+    verifies the bytes. After a failed fsync it is unknown which of the segment's pages are on the medium, and the
+    next fsync would succeed without writing them. So the segment is ``suspect`` for ever, and ``durability`` copies
+    its frames to another one.
 
 Concurrency
-    ``append`` and ``SegmentSlice.read`` block and are called in threads. One writer at a time per
-    :class:`SegmentWriter`; reads and finalizers may come from any thread at any time. Unlinking a file
-    can take milliseconds, so a finalizer passes it to ``dispose``, which the disk runs in a thread.
+    ``append`` and ``SegmentSlice.read`` block and are called in threads. A :class:`SegmentWriter` writes one append
+    at a time; reads and finalizers may come from any thread at any time. Unlinking a file can take milliseconds,
+    so a finalizer passes it to ``dispose``, which runs it in a thread (see ``disposal``).
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ _OPEN_ATTEMPTS = 3
 
 
 class DiskTrouble(Exception):
-    """The disk did not take the bytes, or give them. ``full`` if for lack of room, by its own word or by the limit."""
+    """The disk refused to take or give bytes. ``full``: for lack of room, by its own error or by the disk limit."""
 
     def __init__(self, message: str, *, full: bool) -> None:
         super().__init__(message)
@@ -58,18 +55,18 @@ class DiskTrouble(Exception):
 
 
 def trouble_with(path: Path, error: OSError) -> DiskTrouble:
-    """What the system said about a file or directory, as :class:`DiskTrouble`."""
+    """The system's error about a file or directory, as :class:`DiskTrouble`."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return DiskTrouble(f"{path}: {error.strerror or error}", full=full)
 
 
 def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:
-    """Close a segment's file; unless ``path`` is None, unlink it, and its directory if that is empty
-    then. Its bytes return to the disk pool after they have returned to the disk. Blocks.
+    """Close a segment's file; unless ``path`` is None, unlink it, and its directory if that is empty then. Its bytes
+    return to the disk pool afterwards. Blocks.
     """
     os.close(fd)
     if path is not None:
-        # A directory that went read-only or away: the next start deletes what is left.
+        # OSError: the directory is read-only or gone; the next start deletes what is left.
         with suppress(OSError), DIRECTORY_LOCK:
             path.unlink(missing_ok=True)
             remove_unused_directory(path.parent)
@@ -80,7 +77,7 @@ Dispose = Callable[[int, "Path | None", Reservation], None]
 
 
 class SegmentSlice:
-    """One frame's place on disk."""
+    """One message's place on disk."""
 
     __slots__ = ("offset", "segment", "size_bytes")
 
@@ -93,13 +90,13 @@ class SegmentSlice:
         return f"{self.segment.path.parent.name}/{self.segment.path.name} at {self.offset}"
 
     def read(self, *, anew: bool = False) -> bytes:
-        """The frame's bytes, fewer where the file ends before. Blocks.
+        """The message's bytes, fewer if the file ends before. Blocks.
 
         Args:
             anew: from the medium, where the kernel allows it, instead of the page cache.
 
         Raises:
-            DiskTrouble: the disk does not give them now.
+            DiskTrouble: the disk returned an error.
         """
         try:
             if anew:
@@ -110,10 +107,8 @@ class SegmentSlice:
 
 
 class Segment:
-    """One file. Made by :class:`SegmentWriter`, or by recovery for a file that is there.
-
-    Args:
-        number: from 1 on, and another one for each segment of a dataset.
+    """One file. :class:`SegmentWriter` makes it, or recovery for an existing file. ``number`` counts a dataset's
+    segments from 1.
     """
 
     def __init__(
@@ -131,7 +126,7 @@ class Segment:
         self.size_bytes = 0
         self.keep = False  # a manifest names the file: close it, and leave it where it is
         self.suspect = False
-        self.synced_bytes = 0  # of which fsync has said that they are on the medium
+        self.synced_bytes = 0  # so many are on the medium, says fsync
         self._reservation = disk.empty()
         if existing:
             self._fd = open_regular(path)
@@ -141,11 +136,7 @@ class Segment:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def append(self, messages: Sequence[bytes], size_bytes: int) -> int:
-        """Write the messages at the end; returns the offset of the first. Blocks.
-
-        Raises:
-            DiskTrouble: nothing was written.
-        """
+        """Write the messages at the end; the offset of the first. Blocks. On DiskTrouble none of them was taken."""
         if not self._reservation.try_grow(size_bytes):
             raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
         start = self.size_bytes
@@ -153,7 +144,7 @@ class Segment:
             _write_all(self._fd, messages, start)
         except OSError as error:
             self._reservation.shrink(size_bytes)
-            # If not even this works, what was written before is still found by its slices.
+            # If this fails, too, what was written before is still found by its slices.
             with suppress(OSError):
                 os.ftruncate(self._fd, start)
             raise trouble_with(self.path, error) from error
@@ -161,7 +152,7 @@ class Segment:
         return start
 
     def in_place(self) -> bool:
-        """The file's name still leads to it: its directory has not vanished. Blocks."""
+        """Whether the file's name still leads to it: its directory has not vanished. Blocks."""
         try:
             named, held = self.path.stat(), os.fstat(self._fd)
         except OSError:
@@ -172,14 +163,12 @@ class Segment:
         return os.pread(self._fd, size_bytes, offset)
 
     def uncache(self, offset: int, size_bytes: int) -> None:
-        """Let the kernel forget these bytes, if the medium has them. Blocks."""
+        """Drop these bytes from the page cache, if they are on the medium. Blocks."""
         os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
-        """What was appended before is on the medium. Blocks.
-
-        Raises:
-            DiskTrouble: it may not be, now or after another call.
+        """Write what was appended to the medium. Blocks. After DiskTrouble it may not be there, now or after a
+        retry.
         """
         size_bytes = self.size_bytes
         if size_bytes > self.synced_bytes:
@@ -212,11 +201,11 @@ def _write_all(fd: int, messages: Sequence[bytes], offset: int) -> None:
 
 
 class SegmentWriter:
-    """Appends frames to a directory's segments, a new file when one has ``segment_bytes``.
+    """Appends messages to the segments in a directory; begins a new one when one has ``segment_bytes``.
 
     Args:
-        directory: made when the first frame comes, so that what never spills touches no disk.
-        marker: what makes the directory this server's, see ``ownership``.
+        directory: made for the first append, so that a dataset that never spills touches no disk.
+        marker: the directory's, see ``ownership``.
     """
 
     def __init__(
@@ -232,7 +221,7 @@ class SegmentWriter:
         self._disk = disk
         self._dispose = dispose
         self._segment_bytes = segment_bytes
-        # Weak: a segment that no slice needs any more is not kept for what may be appended later.
+        # Weak: a segment that nothing else refers to is not kept for later appends.
         self._open: weakref.ref[Segment] | None = None
         self._count = 0
         self._lock = threading.Lock()
@@ -241,7 +230,7 @@ class SegmentWriter:
         """Write the messages; a slice for each, in their order. Blocks.
 
         Raises:
-            DiskTrouble: none of them was written.
+            DiskTrouble: none of them was taken.
         """
         size_bytes = sum(map(len, messages))
         with self._lock:
@@ -251,7 +240,7 @@ class SegmentWriter:
             segment = self._open() if self._open is not None else None
             if segment is None or segment.suspect:
                 segment = self._new()
-            self._open = None  # after trouble its directory may be gone: the next try opens another
+            self._open = None  # after an error its directory may be gone: the next append opens another
             offset = segment.append(messages, size_bytes)
             slices = []
             for message in messages:
@@ -270,7 +259,7 @@ class SegmentWriter:
                     make_dataset_directory(self.directory, self.marker)
                     return Segment(path, self._disk, number=self._count, dispose=self._dispose)
             except FileNotFoundError as error:
-                # The last segment before this one went in the same moment, and its directory with it.
+                # The previous segment was deleted in the same moment, and its directory with it.
                 if attempt == _OPEN_ATTEMPTS - 1:
                     raise trouble_with(self.directory, error) from error
             except OSError as error:
