@@ -1,4 +1,7 @@
-"""The memory limit: the pool, its accounts, and the allocator under them."""
+"""The memory limit: the pool that counts bytes, the server's accounts in it, and the settings of the C allocator.
+
+The server's rooms from ``storage`` up reserve here; ``spark_client`` counts its merge queues in a pool of its own.
+"""
 
 from .accounts import MIN_MEMORY_LIMIT_BYTES, STALL_SECONDS, Budget, Pace, reserve
 from .metadata import (

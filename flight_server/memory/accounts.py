@@ -1,63 +1,56 @@
-"""Budget: the server's one MemoryPool, its accounts, the disk pool, and how streams wait for them.
+"""Budget: the server's one MemoryPool, its accounts, the disk pool, and how streams wait for their bytes.
 
     memory limit
     ├── frames     5/8   frames and dictionaries in RAM
-    │   └── metadata     at most 1/4: what is kept of datasets, partitions and frames until they go (see ``metadata``)
-    ├── sends      1/4   what gRPC, HTTP and reads from disk hold on the way to readers
-    │   └── unproven  at most 1/8 of it is for readers that have not shown yet that they take what they get
-    └── arrivals   1/8   messages that have come in and wait for room among the frames
+    │   └── metadata     at most 1/4: records and objects of datasets, partitions and frames (see ``metadata``)
+    ├── sends      1/4   bytes that gRPC, HTTP and reads from disk hold on the way to readers
+    │   └── unproven     at most 1/8: readers that have not yet proven that they take what they are sent
+    └── arrivals   1/8   messages that have arrived and wait for room in ``frames``
 
-The accounts do not borrow from each other. That is what makes it provable that nothing waits in a
-circle (``tests/integration/test_backpressure.py`` does so over permuted schedules):
+The accounts do not borrow from each other, so no waits form a circle
+(``tests/integration/test_backpressure.py`` shows it over permuted schedules):
 
-    a reader waits    for ``sends`` only, holding no bytes of any account. The readers that hold some are
-                      being written to, or read from disk; the writes end when their peers take the
-                      bytes, when a reader of the bulk lane gives its room back (``outlet``), or by
-                      :class:`~flight_server.protocol.ReaderTooSlow` when a peer takes nothing while others
-                      wait (``eviction``).
-    a producer waits  for ``frames``, holding its message in ``arrivals``, until a deadline. Spilling
-                      empties ``frames`` and needs neither of the others; what it cannot empty is what
-                      is just being written to a reader, and that is no more than ``sends``, because
-                      each such frame has as much room there; metadata; and the dictionaries in force of
-                      puts that run, which their decoders need. 1/4, 1/4 and one message of 1/8 are 5/8: so
-                      with room on disk a producer waits for the disk only, unless such dictionaries fill the
-                      account: then it waits for one of these puts to end, until its deadline.
-    before a message  is read, its stream waits for ``arrivals``, which those who hold it leave at
-                      their deadline.
+    a reader waits    for ``sends`` only, and then holds no bytes of any account. A reader that holds bytes of
+                      ``sends`` is being written to, or read for from disk. A write ends when the peer takes the
+                      bytes, when a reader of the bulk lane gives its room back (``outlet``), or with
+                      :class:`~flight_server.protocol.ReaderTooSlow` when the peer takes nothing while other
+                      readers wait (``eviction``).
+    a producer waits  for ``frames``, until a deadline, and holds its message in ``arrivals``. Spilling frees
+                      ``frames`` and needs no other account. It cannot free frames that are being written to a
+                      reader (at most 1/4, because each has as much room in ``sends``), metadata (at most 1/4),
+                      and the dictionaries in force of running puts, which their decoders need. 1/4, 1/4 and
+                      one message of 1/8 are 5/8: with room on disk a producer waits for the disk only, unless
+                      such dictionaries fill the account: then it waits for one of these puts to end.
+    a stream waits    for ``arrivals`` before its next message is read. The streams that hold bytes there free
+                      them at their deadlines.
 
 Readers that take nothing
-    What was handed to gRPC, or to TLS, cannot be taken back: a reader that takes nothing keeps the room of
-    one message. It must not keep it from readers that take what they get. So a reader is *unproven* until it
-    has taken ``PROOF_BYTES``, which is more than the buffers between the server and a peer that reads nothing
-    hold, unless gRPC's client lets its window grow with bandwidth and delay, and again after each write that has
-    lasted for ``STALL_SECONDS`` (:class:`Pace`). The unproven together hold at most half of ``sends``; one that
-    takes what it gets keeps its room from message to message, and an eighth of that half is left for readers
-    that have just come (``memory``, "Waiting"). The proven wait for the rest of ``sends``, first come, first
-    served.
-    Readers that come within ``memory.FRESH_SECONDS`` may fill that eighth, too. If they take nothing, the next
-    reader waits until the first of them have stalled for ``delivery.READER_STALL_SECONDS``. Then the server ends one
-    of them at each look (``eviction``) until the next reader has its room: beside the eighth, if
-    it has waited for ``FRESH_SECONDS`` by then.
-    On the bulk lane without TLS a reader that takes nothing holds no room at all, so all there are proven.
-
-The largest message a server accepts is 1/8 of the limit: so that one message, read back from disk
-and copied by gRPC, fits the account that it is sent from.
+    gRPC and TLS do not give back bytes that they were handed, so a reader that takes nothing keeps the room of
+    one message. Therefore a reader is *unproven* until it has taken ``PROOF_BYTES``, and again after each write
+    that has lasted for ``STALL_SECONDS`` (:class:`Pace`). ``PROOF_BYTES`` is more than the buffers between the
+    server and a peer that reads nothing hold, unless gRPC's client lets its window grow with bandwidth and delay.
+    Unproven readers together hold at most half of ``sends``. One that takes what it is sent keeps its room from
+    message to message. The last eighth of that half is left for new readers (``pool``, "Waiting"). Proven readers
+    wait for the rest of ``sends``, first come, first served.
+    Readers that come within ``pool.FRESH_SECONDS`` may fill that eighth, too. If they take nothing, the next
+    reader waits until the first of them have stalled for ``delivery.READER_STALL_SECONDS``. Then the server ends
+    one of them at each look (``eviction``) until the next reader has its room; a reader that has waited for
+    ``FRESH_SECONDS`` by then gets it outside of the eighth.
+    On the bulk lane without TLS a reader that takes nothing holds no room, so all readers there are proven.
 
 The true peak
-    ``sends`` never passes its limit. ``frames`` can, by the records of frames that were admitted and are just
-    being published: they are counted up to 64 at a time, 2 KiB for each producing stream. ``arrivals`` can: a
-    message has its bytes before anybody can say whether they fit, and each producing stream may have one in
-    the same moment. So
+    ``sends`` never passes its limit. ``frames`` can, by the records of frames that were admitted and are being
+    published: they are counted up to 64 at a time, 2 KiB for each producing stream. ``arrivals`` can, because a
+    message that has arrived is counted whether it fits or not, one for each producing stream. So
 
         peak of the pool ≤ memory limit + max(0, producing streams x their message - memory limit / 8)
                            + producing streams x 2 KiB
 
-    and the second part is 0 while the messages that can come at once fit the account.
+    and the second term is 0 while the messages that can come at once fit the account.
 
-What is not counted: Python's and the libraries' own objects (the stated constant of the README), the
-page cache, and the kernel's socket buffers. A message is counted from the moment it is whole; while
-it still arrives, its lane holds it uncounted, at most one for each producing stream (of small ones, what
-``intake.READ_BYTES`` hold).
+Not counted are the objects of Python and of libraries (the stated constant of the README), the page cache, the
+kernel's socket buffers, and messages that are still arriving: at most one for each producing stream, or
+``bulk_put.READ_BYTES`` of small ones. A message is counted from the moment it is whole.
 """
 
 from __future__ import annotations
@@ -98,21 +91,24 @@ class Budget:
 
     @property
     def max_schema_bytes(self) -> int:
-        """The largest schema, so that one that is being put and held has room."""
+        """The largest schema: 1/16 of the limit, at most 16 MiB, so that one that is put and one that is held fit."""
         limit = self.memory.limit_bytes
         assert limit is not None
         return min(MAX_SCHEMA_BYTES, limit // 16)
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest message that this budget can carry."""
+        """The largest message that the server accepts: 1/8 of the limit, at most 256 MiB.
+
+        One such message, read back from disk and copied by gRPC, fits ``sends``.
+        """
         limit = self.memory.limit_bytes
         assert limit is not None
         return min(MAX_MESSAGE_BYTES, limit // 8)
 
 
 class Pace:
-    """Whether one reader takes what it gets; see "Readers that take nothing".
+    """Whether one reader takes what it is sent; see "Readers that take nothing".
 
     Args:
         proven: from the start and for good.
@@ -129,12 +125,12 @@ class Pace:
         return self._always or self._taken_bytes >= PROOF_BYTES
 
     def took(self, size_bytes: int) -> None:
-        """The reader's transport has taken so many bytes."""
+        """The reader's transport has taken ``size_bytes``. After a stall the count begins again at 0."""
         self._taken_bytes = 0 if self._stalled else self._taken_bytes + size_bytes
         self._stalled = False
 
     def stall(self) -> None:
-        """A write to it has lasted for ``STALL_SECONDS``. Called again while it lasts."""
+        """A write to the reader has lasted for ``STALL_SECONDS``; ``eviction`` says so at each look."""
         self._stalled = True
         if self.on_stall is not None:
             self.on_stall()
@@ -151,10 +147,10 @@ async def reserve(
     deadline_seconds: float | None = None,
     queued: Callable[[], None] | None = None,
 ) -> Reservation:
-    """Wait for bytes of a pool, first come, first served. Cancelling frees what was granted.
+    """Wait for bytes of a pool (``pool``, "Waiting"). Cancelling frees what was granted.
 
     Args:
-        queued: called once if it has to wait, when the pool knows what is wanted.
+        queued: called once if it has to wait, after the request was queued.
 
     Raises:
         OutOfBudget: not granted within ``deadline_seconds``.
@@ -170,7 +166,7 @@ async def reserve(
             future.set_result(reservation)
 
     def granted(reservation: Reservation) -> None:
-        # Bytes may come back in any thread, and after the loop has been closed: then nobody waits.
+        # Called in the thread that frees bytes, also after the loop was closed (RuntimeError): then no task waits.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(deliver, reservation)
 
@@ -184,8 +180,8 @@ async def reserve(
             async with asyncio.timeout(deadline_seconds):
                 return await future
     except BaseException as error:
-        # Granted in the moment of the deadline or the cancellation: an exception on its way may live
-        # longer than it should, and must not keep the bytes.
+        # Granted at the moment of the deadline or the cancellation: the exception may keep this frame alive, and
+        # must not keep the bytes.
         if future.done() and not future.cancelled():
             future.result().free()
         if not isinstance(error, TimeoutError):

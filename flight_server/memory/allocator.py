@@ -1,15 +1,16 @@
-"""The C allocator, told what this process does: messages of about a megabyte, many times a second.
+"""Settings of the C allocator for a process that handles messages of about a megabyte, many times a second.
 
-glibc serves blocks of 128 KiB and more with a mapping of their own, which costs a page fault for each
-4 KiB of each message, and adapts that only half-way. :func:`tune` keeps messages on the heap (up to
-32 MiB, glibc's maximum), where their pages are used again, in one arena, so that what one thread has
-freed another can use. Seen with messages of 4 MiB to 8 readers: 0.6 CPU seconds a gigabyte before,
-0.35 after. What was freed stays with the process for the next messages, because fresh pages cost more
-than the copy into them: with 16 producers 0.95 CPU seconds a gigabyte, 0.45 with pages that were used
-before. So the price is free memory, at the top of the heap and in holes below it; :func:`give_back`
-returns both to the system, and is called when the resident size has run away from what the pool counts.
+glibc serves blocks of 128 KiB and more with a mapping of their own, which costs a page fault for each 4 KiB of
+each message; its own adapting of that threshold helps only in part. :func:`tune` keeps messages of up to 32 MiB
+(glibc's maximum) on the heap, where their pages are used again, in one arena, so that any thread can use what
+another one has freed. Measured with messages of 4 MiB to 8 readers: 0.6 CPU seconds per gigabyte before, 0.35 after.
 
-On another C library both do nothing.
+Freed memory stays with the process, because fresh pages cost more than the copy into them: with 16 producers 0.95
+CPU seconds per gigabyte, 0.45 with used pages. The price is free memory, at the top of the heap and in holes below
+it. :func:`give_back` returns both to the system; ``server`` calls it when the resident size is far above what the
+pool counts.
+
+With a C library that lacks ``mallopt`` or ``malloc_trim`` both do nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def tune(memory_limit_bytes: int) -> None:
-    """Set the thresholds. Call it before threads start, in a process that is all ours."""
+    """Set the thresholds. Call it before threads start, in a process that runs only the server."""
     libc = _libc()
     if libc is not None:
         libc.mallopt(_M_ARENA_MAX, 1)
@@ -48,7 +49,7 @@ def give_back() -> None:
 
 
 def resident_bytes() -> int:
-    """The process's resident size; 0 where the system does not say."""
+    """The process's resident size; 0 where ``/proc`` does not tell it."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

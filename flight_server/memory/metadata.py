@@ -1,13 +1,12 @@
-"""Metadata: what the server keeps in RAM of each dataset, partition, attempt, frame and dictionary beside its bytes.
+"""Metadata: the RAM that datasets, partitions, attempts, frames and dictionaries take beside their messages.
 
-Guarantee: each of them is counted in the account ``metadata`` before it is made, with the constants below, which
-are not less than what it takes (``tests/flight_server/test_metadata.py`` measures them). When the account is
-full, making another one raises :class:`~flight_server.protocol.OutOfBudget`, and nothing else changes.
+Guarantee: all of it but ``FRAME_BYTES`` is counted in the account ``metadata`` before it is taken, with the constants
+below, which are not less than what it takes (``tests/flight_server/memory/test_metadata.py`` measures it).
 
-A frame in RAM takes ``FRAME_BYTES`` beside its message. These are reserved together with the message in the
-account ``frames``, and come back when the frame leaves RAM. What stays of it is a record in a ``FrameTable``, of
-``RECORD_BYTES``. Records, datasets, partitions and attempts cannot be spilled: they stay until their dataset goes.
-So do the objects of dictionaries, whose messages can be spilled.
+``FRAME_BYTES`` are reserved in the account ``frames`` together with the frame's message, and freed when the frame
+leaves RAM. Nothing in ``metadata`` can be spilled. A record, of ``RECORD_BYTES`` in a ``FrameTable``, stays until its
+frame is released; a dictionary's object until the last frame that needs it is; datasets, partitions and attempts stay
+until their dataset goes.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from flight_server.protocol import OutOfBudget
 from .pool import MemoryPool, Reservation
 
 FRAME_BYTES = 512
-"""Of a frame in RAM: itself, its payload, its reservation and its place among those in RAM."""
+"""A frame in RAM: the object, its payload, its reservation and its entry among those in RAM."""
 RECORD_BYTES = 32
-"""Of every frame, in RAM or not: 28 bytes, and what a growing array keeps in reserve."""
+"""A frame, in RAM or not: 28 bytes, and what a growing array keeps in reserve."""
 DICTIONARY_BYTES = 1024
-"""Of every dictionary message, in RAM or not: itself, its place on disk, and a state that it is the latest of."""
+"""A dictionary message, in RAM or not: the object, its place on disk, and a state that it is the latest of."""
 DATASET_BYTES = 5120
-"""Of a dataset: itself, its first partition, its entries in the catalogue, what a durable one has besides. CPython
-shares the keys of instances' dictionaries or does not, by what the process did before: up to 1 KiB of it."""
+"""A dataset: the object, its first partition, its entries in the catalogue, and a durable one's files. Up to 1 KiB is
+for keys of instances' dictionaries, which CPython shares or not, depending on what the process did before."""
 PARTITION_BYTES = 1536
-"""Of each further partition, once it has been asked for."""
+"""Each further partition, once a request has asked for it."""
 ATTEMPT_BYTES = 1280
-"""Of one try of a shuffle's producer."""
+"""One attempt."""
 
 
 class Metadata:
@@ -46,23 +45,23 @@ class Metadata:
         self.pool = MemoryPool(None, "metadata") if pool is None else pool
 
     def reserve(self, size_bytes: int, what: str, **detail: Any) -> Reservation:
-        """Bytes for ``what``, which is about to be made. Never waits.
+        """Reserve bytes for ``what``, which is about to be made. Never waits.
 
         Raises:
-            OutOfBudget: the account is full.
+            OutOfBudget: the account is full; nothing was changed.
         """
         reservation = self.pool.empty()
         self.grow(reservation, size_bytes, what, **detail)
         return reservation
 
     def grow(self, reservation: Reservation, size_bytes: int, what: str, **detail: Any) -> None:
-        """The same, added to a reservation.
+        """Add bytes to a reservation. Never waits.
 
         Raises:
-            OutOfBudget: the account is full.
+            OutOfBudget: the account is full; nothing was changed.
         """
         pool = self.pool
-        # Only this account's own limit counts: frames make room for metadata, by being spilled.
+        # Only this account's own limit counts: the spiller makes room in ``frames``, which it is a part of.
         if size_bytes and pool.limit_bytes is not None and pool.used_bytes + size_bytes > pool.limit_bytes:
             raise OutOfBudget(
                 f"there is no room for {what}: what this server keeps in RAM of datasets, partitions and frames "

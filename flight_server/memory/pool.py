@@ -1,37 +1,36 @@
 """MemoryPool and Reservation: exact, synchronous accounting of bytes.
 
-Guarantee: ``used_bytes`` of a pool is at every moment the sum of its live reservations, and a pool
-with a limit never grants more than the limit, except where the caller says ``grow`` (bytes that are
-there already must be counted even when they do not fit). ``peak_bytes`` is exact for the same reason.
+Guarantee: ``used_bytes`` is the sum of the live reservations of a pool, its accounts and its parts, and ``peak_bytes``
+is its exact maximum. A pool grants nothing beyond its limit, with three exceptions: ``grow`` and ``reserve`` count
+bytes that exist already, whether they fit or not; an empty pool grants a :meth:`request <MemoryPool.request>` that is
+larger than its limit; and what an account grants is not checked against its parent's limit.
 
-A :class:`Reservation` lives exactly as long as the bytes it stands for: the object that holds the
-bytes holds the reservation, and when the last reference to it goes, the reservation gives itself
-back. There is no call to remember; ``free`` is only for letting go early and may be called twice.
+A :class:`Reservation` lives exactly as long as the bytes it stands for: the object that holds the bytes holds the
+reservation, which frees itself when the last reference to it goes. ``free`` is only for releasing early.
 
 Accounts
-    ``pool.account(name, limit_bytes)`` makes a child with a limit of its own. What a child grants is
-    also counted in its parent. The limits of sibling accounts should add up to the parent's: then no
-    account can be starved by another, which is what makes the absence of wait cycles provable.
+    ``pool.account(name, limit_bytes)`` makes a child with a limit of its own. What a child grants is also counted
+    in its parent. The limits of sibling accounts should add up to the parent's: then no account can starve
+    another, and the absence of wait cycles can be proved (``accounts``).
 
 Parts
-    ``pool.part(name, limit_bytes)`` makes a child within the pool: what it grants must fit its own limit and
-    the pool's. The pool and its parts have a queue each. They are served by turns; a queue whose part is full
-    is passed over, so that what waits for a part keeps nothing from those who wait for the pool.
+    ``pool.part(name, limit_bytes)`` makes a child whose grants must fit its own limit and the pool's. The pool and
+    its parts have a queue each, which are served by turns. A queue whose part is full is passed over, so requests
+    that wait for a part delay no request of the pool.
 
 Waiting
-    ``request(size, granted)`` queues a callback and returns a :class:`Request`. Requests are served
-    first come, first served: a large one at the head is not overtaken by small ones behind it. Those of a
-    part are served from both ends of the queue by turns, the newest first: where many wait that will never
-    give anything back, one that has just come is served soon, and the oldest is, too. One that has waited for
-    ``FRESH_SECONDS`` is granted nothing of the part's last eighth, which so is left for those that come.
-    The callback gets the reservation, in whichever thread gave bytes back, so it must only pass it on
-    (``loop.call_soon_threadsafe``). Cancelling a request that was granted in the same moment frees
-    what it was granted, because nobody else holds it then.
+    ``request(size, granted)`` queues a callback. A pool's queue is served first come, first served: small requests
+    do not overtake a large one at the head. A part's queue is served from both ends by turns, the newest first:
+    among many readers that never give anything back, both a new one and the oldest one are served soon. A
+    request that has waited for ``FRESH_SECONDS`` is granted nothing of the part's last eighth, which is left for
+    new ones, unless the part is empty.
+    The callback gets the reservation, in the thread that gave bytes back, so it must only pass it on
+    (``loop.call_soon_threadsafe``).
 
 Concurrency
-    All methods may be called from any thread, also from finalizers: the lock is re-entrant and no
-    callback runs while it is held. The design follows DataFusion's ``memory_pool`` module
-    (``try_grow``, ``grow``, ``shrink``, ``free``); accounts and waiting are ours.
+    All methods may be called from any thread, also from finalizers: the lock is re-entrant and no callback runs
+    while it is held. The design follows DataFusion's ``memory_pool`` module (``try_grow``, ``grow``, ``shrink``,
+    ``free``); accounts and waiting are ours.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
 
 
 def live_pools() -> list[MemoryPool]:
-    """All pools that are still referenced; tests look here for what was left over."""
+    """All pools that are still referenced; tests look here for leftovers."""
     return list(_pools)
 
 
@@ -78,7 +77,7 @@ class Request:
         self.state = "waiting"
 
     def cancel(self) -> None:
-        """Leave the queue; those behind may be granted at once."""
+        """Leave the queue; requests behind it may be granted at once. A grant stays with its callback."""
         self._pool._cancel(self)
 
 
@@ -88,7 +87,6 @@ class Reservation:
     __slots__ = ("_pool", "_size_bytes")
 
     def __init__(self, pool: MemoryPool) -> None:
-        # An empty reservation; bytes come with grow and try_grow.
         self._pool = pool
         self._size_bytes = 0
 
@@ -98,7 +96,7 @@ class Reservation:
 
     @property
     def pool(self) -> MemoryPool:
-        """The pool or part that it is counted in first."""
+        """The pool, account or part that counts the bytes first."""
         return self._pool
 
     def grow(self, size_bytes: int) -> None:
@@ -107,7 +105,7 @@ class Reservation:
         self._size_bytes += size_bytes
 
     def try_grow(self, size_bytes: int) -> bool:
-        """Add bytes if they fit and nobody waits in the queue before; False changes nothing."""
+        """Add bytes if they fit and no request waits before; False changes nothing."""
         if not self._pool._try_add(size_bytes):
             return False
         self._size_bytes += size_bytes
@@ -180,8 +178,8 @@ class MemoryPool:
         self._serving = False
         self._look_again = False
         self._accounts: list[MemoryPool] = []
-        # The pool whose limit holds too, which serves the queues; and all that have a queue of its room, the
-        # one whose turn it is first.
+        # ``_whole`` is the pool whose limit a part must fit, too; it serves the queues of its ``_sharers``, itself
+        # included. The next one in turn comes first.
         self._whole: MemoryPool = _parent if _within and _parent is not None else self
         self._sharers: list[MemoryPool] = [self]
         self._newest_first = _within
@@ -195,7 +193,7 @@ class MemoryPool:
         return child
 
     def part(self, name: str, limit_bytes: int) -> MemoryPool:
-        """A child that grants what fits both its limit and this pool's; see "Parts"."""
+        """A child within this pool; see "Parts"."""
         child = MemoryPool(limit_bytes, name, _parent=self, _within=True)
         self._accounts.append(child)
         self._sharers.append(child)
@@ -211,12 +209,12 @@ class MemoryPool:
 
     @property
     def available_bytes(self) -> int | None:
-        """What ``try_reserve`` could grant now if nobody waited; None when unlimited."""
+        """What ``try_reserve`` could grant now if no request waited; None when unlimited."""
         return None if self.limit_bytes is None else max(0, self.limit_bytes - self._used_bytes)
 
     @property
     def wanted_bytes(self) -> int:
-        """What the requests in the queue wait for, together."""
+        """The sum of the requests in the queue."""
         with self._lock:
             return sum(request.size_bytes for request in self._queue)
 
@@ -235,7 +233,7 @@ class MemoryPool:
         return list(self._accounts)
 
     def reset_peak(self) -> None:
-        """Start measuring the peak anew from what is used now."""
+        """Measure the peak anew, from what is used now."""
         with self._lock:
             self._peak_bytes = self._used_bytes
 
@@ -250,15 +248,15 @@ class MemoryPool:
         return reservation
 
     def try_reserve(self, size_bytes: int) -> Reservation | None:
-        """A reservation, or None if it does not fit or others wait in the queue before."""
+        """A reservation, or None if it does not fit or a request waits before."""
         reservation = Reservation(self)
         return reservation if reservation.try_grow(size_bytes) else None
 
     def request(self, size_bytes: int, granted: Callable[[Reservation], None]) -> Request:
         """Queue for a reservation. ``granted`` may be called before this returns.
 
-        A request larger than the limit is granted when the pool is empty, so that one oversized
-        message is never stuck for ever: the true worst case is limit + largest request.
+        A request larger than the limit is granted when the pool is empty, so that an oversized message is never stuck:
+        requests alone fill a pool up to its limit or the largest request, whichever is larger.
         """
         request = Request(self, size_bytes, granted)
         with self._lock:
@@ -267,9 +265,9 @@ class MemoryPool:
         return request
 
     def exchange(self, let_go: Callable[[], object], size_bytes: int) -> Reservation | None:
-        """Call ``let_go``, and reserve before what it gave back is granted to those who wait.
+        """Call ``let_go``, and reserve before the bytes that it frees are granted to queued requests.
 
-        None if it does not fit even so; then those who wait get it all.
+        None if ``size_bytes`` do not fit even so; then the queue gets them all.
         """
         whole = self._whole
         with self._lock:
@@ -285,7 +283,7 @@ class MemoryPool:
         whole._serve()
         return reservation
 
-    # What follows is the pool's side of Reservation and Request.
+    # The pool's side of Reservation and Request.
 
     def _fits(self, size_bytes: int) -> bool:
         whole = self._whole
@@ -340,8 +338,8 @@ class MemoryPool:
         """Grant from the heads of the queues what fits."""
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
         with self._lock:
-            # The lock is re-entrant, and a finalizer may give bytes back at any call in here. It must
-            # not serve the head that is just being served: it leaves word, and this loop looks again.
+            # The lock is re-entrant, and a finalizer may give bytes back at any call in here. It must not serve
+            # the head that is being served: it sets ``_look_again``, and this loop looks again.
             self._look_again = True
             if self._serving:
                 return
@@ -366,7 +364,7 @@ class MemoryPool:
                         granted.append((callback, reservation))
             finally:
                 self._serving = False
-        # Outside the lock: the callback may reserve, free or cancel as it likes.
+        # Outside the lock, because the callback may reserve, free or cancel.
         while granted:
             callback, reservation = granted.pop(0)
             if callback is not None:
@@ -374,7 +372,7 @@ class MemoryPool:
             del reservation
 
     def _next_queue(self) -> tuple[MemoryPool, int] | None:
-        """Whose queue is next and which end of it: the first by turns that is not one of a full part."""
+        """The next queue in turn whose head can be granted by its part, and which end of it is served."""
         for pool in self._sharers:
             if pool._queue and (end := pool._next_end()) is not None:
                 return pool, end
