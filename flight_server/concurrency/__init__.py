@@ -1,4 +1,7 @@
-"""Queues, waits and tasks; they know neither Arrow nor gRPC."""
+"""Queues, waits and background tasks on the server's event loop, for the server's other rooms.
+
+They know neither Arrow nor gRPC.
+"""
 
 from .background import Background
 from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock

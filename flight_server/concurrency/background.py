@@ -1,21 +1,21 @@
-"""Background: tasks that belong to the server and to no request, and the threads in which they block.
+"""Background: tasks that belong to the server and to no request, and threads for blocking work.
 
-Guarantee: a task runs to its end, whichever request is cancelled; an exception ends no duty; and when
-:meth:`Background.stop` has returned, no task of this object runs.
+Guarantee: no request's cancellation ends a task, an exception ends no duty, and when :meth:`Background.stop` has
+returned, no task of this object runs.
 
 Who holds what
-    The loop holds tasks only weakly, so they are held here until they have ended. A started task must
-    not raise: it reports to those who wait for its work. An exception that leaves it is a bug, which is
-    logged and counted.
+    The loop holds tasks only weakly, so this object holds them until they have ended. A started task must not
+    raise: it reports failures to the readers of its work. An exception that leaves it is a bug, which is logged
+    and counted.
 
 Duties
-    :meth:`Background.keep` runs a duty in a task of its own, so no duty waits for another one. An
-    exception is logged and counted under the duty's name, and the duty runs again after a pause. The
-    pause doubles with each failure in a row, from ``MIN_BACKOFF_SECONDS`` to ``MAX_BACKOFF_SECONDS``.
+    :meth:`Background.keep` runs each duty in a task of its own, so no duty waits for another one. An exception is
+    logged and counted under the duty's name, and the duty runs again after a pause, which doubles with each
+    failure in a row from ``MIN_BACKOFF_SECONDS`` to ``MAX_BACKOFF_SECONDS``.
 
 Slots
-    ``slots`` bounds how many tasks decode at the same time, because what a decoder holds is counted in
-    no account; see ``source_files`` for how much that is.
+    A pull of a file holds one of the ``slots``, because what a decoder holds is counted in no account (see
+    ``sources.files``).
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ class Background:
     """See the module's text.
 
     Args:
-        log_error: takes an event's name and facts.
+        log_error: called with an event's name and facts.
     """
 
     def __init__(self, log_error: Callable[..., object]) -> None:
         self._log_error = log_error
         self.slots = asyncio.Semaphore(SLOTS)
-        # How often each duty has failed since the start; started tasks count together as "task".
+        # Failures by duty since the start; started tasks count together as "task".
         self.failures: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._duties: set[asyncio.Task[None]] = set()
-        # One more than there are slots, so that looking at a source's files waits for no decoder.
+        # One more than there are slots, so that pulls of files leave a thread to other work.
         self._threads = ThreadPoolExecutor(max_workers=SLOTS + 1, thread_name_prefix="flight-server-source")
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A task of the server's own."""
+        """Run ``work`` in a task of its own."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -64,10 +64,10 @@ class Background:
     def keep(
         self, work: Callable[[], Awaitable[None]], name: str, *, every_seconds: float | None = None
     ) -> None:
-        """Run a duty until :meth:`stop`, also after it has raised an exception.
+        """Run a duty until :meth:`stop`, also after it has raised.
 
         Args:
-            every_seconds: how long after its end the work runs again; None if its end ends the duty.
+            every_seconds: the pause after a run; None if the duty ends with its first run that does not raise.
         """
         duty = asyncio.get_running_loop().create_task(self._keep(work, name, every_seconds), name=name)
         self._duties.add(duty)
@@ -80,9 +80,9 @@ class Background:
         while True:
             try:
                 await work()
-            except Exception:  # noqa: BLE001  # any failure of a duty is logged and counted, and it runs again
+            except Exception:  # noqa: BLE001  # no exception ends a duty; it is logged and counted
                 self.failures[name] += 1
-                # As text: a log that renders variables would print messages, and keep their reservations.
+                # As text: a log that renders variables would print messages and keep their reservations.
                 self._log_error("duty_failed", duty=name, traceback=traceback.format_exc())
                 await asyncio.sleep(backoff_seconds)
                 backoff_seconds = min(2 * backoff_seconds, MAX_BACKOFF_SECONDS)
@@ -93,16 +93,16 @@ class Background:
                 await asyncio.sleep(every_seconds)
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """What blocking work returns. Cancelling does not end the thread's present step."""
+        """Run blocking work in a thread; its result. Cancelling does not end work that has begun."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     async def idle(self) -> None:
-        """Return when every started task has ended, also those that one of them has started."""
+        """Return when every started task has ended, also those that started tasks have started."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
-        """Cancel every task and wait for all of them and for their threads. Twice is fine."""
+        """Cancel every task, and wait for all of them and for the threads. Twice is fine."""
         while tasks := self._tasks | self._duties:
             for task in tasks:
                 task.cancel()

@@ -1,39 +1,32 @@
 """BroadcastQueue and Subscription: one writer, many readers, every reader gets every item.
 
-Guarantee: a subscription yields the items from its start on, each exactly once and in order, while
-they are still being published, and then ends as the queue ended: cleanly, or with an error. It never
-ends cleanly before the last item. The queue knows nothing of what the items are.
+Guarantee: a subscription yields the items from its start on, each exactly once and in order, while they are being
+published, and then ends as the queue ended: cleanly, or with an error. It never ends cleanly before the last item.
 
 Who holds what
-    The queue counts: how many items were published, and which of them are still needed. Its :class:`Items`
-    hold them; a subscription holds only its position. An item is released by retention (below), by ``fail``
-    and ``clear``; a subscription that goes away releases nothing and delays no other one. Publishing never
-    waits: the writer bounds memory before ``publish``.
+    The queue counts the published items and knows which of them are still needed. Its :class:`Items` hold them; a
+    subscription holds only its position. Retention, ``fail`` and ``clear`` release items; a subscription that is
+    closed releases none and delays no other one. Publishing never waits: the writer bounds memory before it.
 
 Late readers
-    ``subscribe(0)`` at any time replays from the first item, also after the end. If retention has let
-    that item go, ``subscribe`` raises :class:`Gone`: never a part without saying so.
+    ``subscribe(0)`` replays from the first item, also after the end, or raises :class:`Gone` if that was released.
 
 Retention
-    With ``retain_readers=n`` an item is released as soon as ``n`` readers have passed it and all items before
-    it. Taking an item passes nothing: the reader may not have received it. Who knows what a reader has says so
-    with ``passed`` (see ``places``).
+    With ``retain_readers=n`` an item is released as soon as ``n`` readers have passed it and all items before it.
+    Taking an item does not pass it, because the reader may not have received it: the owner of the queue reports
+    received items with ``passed`` (see ``places``).
 
 No lost wake-up
-    ``(number of items, ended)`` is one piece of state: ``next_nowait`` reads both in one step without
-    an await, and whoever finds neither item nor end is woken by the next change of either. Waking
-    only makes the reader look again, so a spurious or duplicate wake-up is harmless.
-
-Failing
-    ``fail(cause)`` lets all items go at once and gives every reader, present and later, an error of
-    its own, raised ``from`` the cause.
+    ``(number of items, ended)`` is one piece of state: ``next_nowait`` reads both in one step without an await,
+    and a reader that finds neither item nor end is woken by the next change of either. A woken reader looks again,
+    so a spurious or duplicate wake-up is harmless.
 
 Cancelling
     Cancelling ``wait`` or ``__anext__`` loses nothing: an item is taken in the step that returns it.
 
 Concurrency
     One event loop. Only ``wait`` and ``__anext__`` await. The shape follows tokio's ``sync::broadcast`` and trio's
-    memory channels; keeping items for late readers is datafusion-distributed's ``broadcast``.
+    memory channels; keeping items for late readers follows datafusion-distributed's ``broadcast``.
 """
 
 from __future__ import annotations
@@ -53,7 +46,7 @@ T = TypeVar("T")
 
 
 class WouldBlock(Exception):
-    """Neither an item nor the end is there yet."""
+    """The queue has neither the next item nor its end yet."""
 
 
 class EndOfQueue(Exception):
@@ -61,7 +54,7 @@ class EndOfQueue(Exception):
 
 
 class Gone(Exception):
-    """The wanted item was let go by retention.
+    """The wanted item was released.
 
     Args:
         wanted: the index that was asked for.
@@ -96,7 +89,7 @@ class BroadcastQueue(Generic[T]):
 
     Args:
         retain_readers: release an item after this many readers have passed it; None keeps all.
-        items: where they are held, empty and for this queue alone; None for :class:`KeptItems`.
+        items: what holds the items, empty and for this queue alone; None for :class:`KeptItems`.
     """
 
     __slots__ = (
@@ -118,7 +111,7 @@ class BroadcastQueue(Generic[T]):
         self._items: Items[T] = KeptItems() if items is None else items
         self._length = 0
         self._first = 0
-        self._gone_bytes = 0  # of the items before the first that is still there
+        self._gone_bytes = 0  # of the items before ``_first``
         self._total_bytes = 0
         self._passes = None if retain_readers is None else Passes(retain_readers, 0)
         self._ended = False
@@ -128,7 +121,7 @@ class BroadcastQueue(Generic[T]):
         self._waiting: dict[Subscription[T], asyncio.Future[None]] = {}
 
     def __len__(self) -> int:
-        """How many items were published so far, the released ones included."""
+        """The number of published items, the released ones included."""
         return self._length
 
     @property
@@ -147,11 +140,11 @@ class BroadcastQueue(Generic[T]):
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all items published so far, those let go included."""
+        """The bytes of all published items, the released ones included."""
         return self._total_bytes
 
     def skip(self, count: int, size_bytes: int) -> None:
-        """Begin at item ``count``, as if those before, of ``size_bytes``, had been published and let go."""
+        """Begin at item ``count``, as if those before, of ``size_bytes``, had been published and released."""
         assert self._length == 0
         self._items.skip(count, size_bytes)
         self._first = self._length = count
@@ -159,7 +152,7 @@ class BroadcastQueue(Generic[T]):
         self._start_counting_passes()
 
     def publish(self, item: T, size_bytes: int) -> None:
-        """Append an item; every waiting subscription is woken.
+        """Append an item and wake every waiting subscription.
 
         Raises:
             QueueEnded: the queue was closed or has failed; the item was not taken.
@@ -173,7 +166,7 @@ class BroadcastQueue(Generic[T]):
             self._wake()
 
     def advance(self, size_bytes: int) -> None:
-        """The items have taken one more by themselves; every waiting subscription is woken.
+        """Count an item that the :class:`Items` have taken by themselves, and wake every waiting subscription.
 
         Raises:
             QueueEnded: the queue was closed or has failed.
@@ -186,13 +179,16 @@ class BroadcastQueue(Generic[T]):
             self._wake()
 
     def close(self) -> None:
-        """The last item was published: readers end cleanly after it. Twice is fine; after ``fail`` it does nothing."""
+        """Readers end cleanly after the last item. Twice is fine; after ``fail`` it does nothing."""
         if not self._ended:
             self._ended = True
             self._wake()
 
     def fail(self, cause: BaseException) -> None:
-        """Let everything go and give each reader a fresh error. The first cause stays."""
+        """Release all items; every reader, present and later, gets an error of its own, raised ``from`` the cause.
+
+        Twice is fine: the first cause stays.
+        """
         if self._cause is None:
             self._ended = True
             self._cause = cause
@@ -200,14 +196,14 @@ class BroadcastQueue(Generic[T]):
             self._wake()
 
     def clear(self) -> None:
-        """Let all items go. Subscriptions that still need one get :class:`Gone`."""
+        """Release all items. Subscriptions that still need one get :class:`Gone`."""
         self._first = self._length
         self._gone_bytes = self._total_bytes
         self._items.release(self._length)
         self._start_counting_passes()
 
     def check(self) -> None:
-        """Do nothing, unless the queue has failed.
+        """Return, unless the queue has failed.
 
         Raises:
             Exception: a fresh copy of what ``fail`` was called with.
@@ -216,10 +212,10 @@ class BroadcastQueue(Generic[T]):
             self._raise_failure()
 
     def subscribe(self, start: int = 0) -> Subscription[T]:
-        """A reader's place, to be closed by its owner (``with`` or ``close``).
+        """A reader's place, which its owner closes (``with`` or ``close``).
 
         Raises:
-            Gone: retention has let item ``start`` go.
+            Gone: item ``start`` was released.
             ValueError: ``start`` is negative.
         """
         if start < 0:
@@ -234,11 +230,11 @@ class BroadcastQueue(Generic[T]):
         return list(self._subscriptions)
 
     def item(self, index: int) -> T:
-        """The item at ``index``, which must be there: ``first <= index < len``."""
+        """The item at ``index``: ``first <= index < len``."""
         return self._items.item(index)
 
     def items(self, start: int, stop: int) -> Iterator[T]:
-        """The items from ``start`` to before ``stop``, those released and those not yet there left out."""
+        """The items from ``start`` to before ``stop`` that are published and not released."""
         for index in range(max(start, self._first), min(stop, self._length)):
             yield self._items.item(index)
 
@@ -253,7 +249,7 @@ class BroadcastQueue(Generic[T]):
             waiting=len(self._waiting),
         )
 
-    # What follows is the queue's side of Subscription.
+    # The queue's side of Subscription.
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -271,7 +267,7 @@ class BroadcastQueue(Generic[T]):
             self._passes = Passes(self._passes.wanted, self._first)
 
     def passed(self, start: int, stop: int, by: int = 1) -> None:
-        """A reader has these items, or with ``by=-1`` counts no more for them; what enough have passed is released."""
+        """A reader has received these items; with ``by=-1`` one that had is no longer counted. May release items."""
         if self._passes is None:
             return
         self._passes.add(start, min(stop, self._length), by)
@@ -289,7 +285,7 @@ class BroadcastQueue(Generic[T]):
         try:
             raise twin from cause
         finally:
-            # This frame is in its traceback: the circle would keep what the reader holds until a collection.
+            # This frame is in its traceback: the cycle would keep what the reader holds until a collection.
             del twin
 
 
@@ -307,12 +303,12 @@ class Subscription(Generic[T]):
 
     @property
     def position(self) -> int:
-        """The index of the item that comes next."""
+        """The index of the next item."""
         return self._position
 
     @property
     def lag_bytes(self) -> int:
-        """The bytes that this reader has not taken yet; what retention has let go it will never take."""
+        """The bytes that this reader has not taken yet, released items left out."""
         return self._queue.total_bytes - self._queue._bytes_before(self._position)
 
     def next_nowait(self) -> T:
@@ -321,7 +317,7 @@ class Subscription(Generic[T]):
         Raises:
             WouldBlock: there is none yet; ``wait`` returns when that may have changed.
             EndOfQueue: there is none and there will be none. Again at every further call.
-            Gone: retention let it go, because enough *other* readers have passed it.
+            Gone: it was released, because enough *other* readers have passed it.
             ValueError: the subscription was closed.
             Exception: a fresh copy of what ``end`` or the queue's ``fail`` was called with.
         """
@@ -343,7 +339,7 @@ class Subscription(Generic[T]):
         raise WouldBlock
 
     def upcoming(self) -> Iterator[T]:
-        """The items from the position on that are there now, without taking them."""
+        """The published items from the position on, without taking them."""
         return self._queue.items(self._position, self._queue._length)
 
     async def wait(self) -> None:
@@ -380,12 +376,12 @@ class Subscription(Generic[T]):
                 raise StopAsyncIteration from None
 
     def end(self, cause: FlightShuffleError) -> None:
-        """Close it for its reader, who gets a fresh copy of the cause at its next call."""
+        """Close it; its reader gets a fresh copy of the cause at its next call."""
         self._cause = cause
         self.close()
 
     def close(self) -> None:
-        """Leave the queue; a task that waits is woken and gets ValueError. Twice is fine."""
+        """Leave the queue; a waiting task is woken and gets ValueError. Twice is fine."""
         if not self._closed:
             self._closed = True
             self._queue._subscriptions.pop(self, None)

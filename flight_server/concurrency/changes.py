@@ -1,19 +1,15 @@
-"""Changes: wakes whoever waits for the next change of something, and costs nothing worth naming if nobody does.
+"""Changes: wakes the tasks that wait for the next change of something.
 
-Guarantee: :meth:`Changes.next` returns at the first :meth:`Changes.tell` after its call, for each of any
-number of tasks. What has changed is not said: whoever is woken looks.
+Guarantee: :meth:`Changes.next` returns at the first :meth:`Changes.tell` after its call, in any number of tasks. It
+does not say what has changed: a woken task looks.
 
 No lost wake-up
-    A call of ``next`` is in the list of those who wait before it first awaits, so whoever has looked and
-    found nothing in the same step, without an await between, misses no change.
-
-Cancelling
-    Cancelling ``next`` takes it off the list, and no other one notices.
+    ``next`` enters its task before it first awaits. So a task that looks and then calls ``next`` without an await
+    between misses no change.
 
 Concurrency
-    One event loop. ``tell`` never waits and runs nobody's code: it may stand in the middle of a change,
-    because those who wait run when the step that makes it is over. With nobody waiting it looks at an
-    empty set, which is why it may stand where every frame passes.
+    One event loop. ``tell`` awaits nothing and runs no waiting task, so it may stand in the middle of a change.
+    It costs one branch while no task waits, so it may stand where every frame passes.
 """
 
 from __future__ import annotations
@@ -27,15 +23,15 @@ class Changes:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] | None = None  # made when somebody waits
+        self._waiting: set[asyncio.Future[None]] | None = None  # made for the first task that waits
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """How many tasks wait."""
         return len(self._waiting or ())
 
     def tell(self) -> None:
-        """Something has changed."""
+        """Wake the tasks that wait."""
         if self._waiting:
             waiting, self._waiting = self._waiting, None
             for future in waiting:
@@ -43,7 +39,7 @@ class Changes:
                     future.set_result(None)
 
     async def next(self) -> None:
-        """Return when something changes from now on. Cancelling is safe."""
+        """Return at the next change. Cancelling is safe and affects no other task."""
         future = asyncio.get_running_loop().create_future()
         if self._waiting is None:
             self._waiting = set()

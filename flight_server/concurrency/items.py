@@ -17,17 +17,17 @@ class Items(Protocol[T]):
         """An item that was published and not released."""
 
     def bytes_before(self, index: int) -> int:
-        """The bytes of all items before such a one."""
+        """The bytes of all items before a published and not released one."""
 
     def release(self, stop: int) -> None:
-        """No item before ``stop`` is asked for from now on."""
+        """The queue asks for no item before ``stop`` from now on."""
 
     def skip(self, count: int, size_bytes: int) -> None:
         """Begin with number ``count``, as if those before, of ``size_bytes``, had been taken and released."""
 
 
 class KeptItems(Generic[T]):
-    """Items as they are, each with the bytes before it."""
+    """Holds the items as they are, each with the bytes before it."""
 
     __slots__ = ("_first", "_kept", "_length", "_total_bytes")
 

@@ -1,18 +1,17 @@
 """Passes: how many readers have passed each item of a queue, in memory that grows with the readers' places.
 
-What one reader has passed is a run of neighbours. So only the borders of such runs are kept, each with how many
-more (or fewer) readers have passed the item there than the one before it: two numbers for each place at which a
-reader is or has left, however many items there are.
+A reader passes runs of neighbouring items. Only the borders of such runs are kept, each with how many more (or fewer)
+readers have passed the item there than the one before it: two numbers for each place at which a reader is or has left.
 """
 
 from __future__ import annotations
 
 
 class Passes:
-    """Of the items from ``first`` on.
+    """The passes of the items from ``first`` on; enough readers have passed those before.
 
     Args:
-        wanted: so many passes are enough.
+        wanted: how many passes are enough.
     """
 
     __slots__ = ("_borders", "_passes", "first", "wanted")
@@ -24,7 +23,7 @@ class Passes:
         self._borders: dict[int, int] = {}
 
     def add(self, start: int, stop: int, by: int = 1) -> None:
-        """So many more readers have passed these items; with -1, one that was counted for them counts no more."""
+        """``by`` more readers have passed these items; with -1, one that had passed them is no longer counted."""
         start = max(start, self.first)
         if start >= stop:
             return

@@ -1,28 +1,23 @@
-"""Turns: how much one pass of the event loop hands to the transports.
+"""Turns: limits how much each pass of the event loop hands to the transports.
 
-Guarantee: for each pass of the loop readers are let through, first come, first served, until they have
-``TURN_BYTES`` together; the last of them may go beyond. Whoever waits is let through in the end, because
-each pass lets in those who are next, and nobody waits while something of the turn is left.
+Guarantee: in each pass of the loop readers are let through, first come, first served, until they have ``TURN_BYTES``
+together; the last of them may go beyond. No reader waits while something of the turn is left, and each pass lets
+the next readers through, so the last of n readers waits for at most n passes.
 
 Why
-    A write copies its bytes and the socket takes them within the pass that makes it, a quarter of a
-    millisecond and more for 1 MiB. gRPC's asyncio server needs several passes to accept one call. If each
-    pass wrote once for every reader that can take something, a newcomer would wait for several frames of
-    everybody, and of a crowd that comes at once the last would begin when the first have ended. With
-    turns a pass is short whatever the number of readers; so calls, producers and actions get in between.
+    A write copies its bytes, and the socket takes them, within one pass: a quarter of a millisecond and more for
+    1 MiB. gRPC's asyncio server needs several passes to accept one call. Without turns each pass could write once
+    for every reader, a new reader would wait for several frames of each other one, and of readers that come at once
+    the last would begin when the first have ended. With turns a pass is short for any number of readers, and calls,
+    producers and actions run in between.
 
 Who takes turns
-    The frames of the gRPC lane. The HTTP lane accepts any number of connections in one pass; without turns
-    the slowest of 400 readers in one Python process took 1.9 times the median, with turns all took a fifth
-    longer.
+    The frames of the gRPC lane. The HTTP lane accepts any number of connections in one pass: without turns the
+    slowest of 400 readers in one Python process took 1.9 times the median, with turns all took a fifth longer.
 
 What counts
-    The bytes of a frame, but at least ``MESSAGE_COST_BYTES``: about what handling a message costs, in
-    bytes copied. A wait is not listed among the server's waits, as it ends by itself: after n
-    passes for the last of n.
-
-Cancelling
-    Safe at each moment. What was granted to somebody who has left is lost to this pass, and to no other.
+    The bytes of a frame, but at least ``MESSAGE_COST_BYTES``: about what handling a message costs, in bytes
+    copied. A wait is not listed in ``waits``, because it ends by itself.
 """
 
 from __future__ import annotations
@@ -43,7 +38,10 @@ class Turns:
         self._renewing = False
 
     async def take(self, size_bytes: int) -> None:
-        """Return when this pass of the loop may write a message of so many bytes."""
+        """Return when this pass of the loop may write a message of ``size_bytes``.
+
+        Cancelling is safe. A turn that was granted before is lost for this pass only.
+        """
         cost_bytes = max(size_bytes, MESSAGE_COST_BYTES)
         if self._left_bytes > 0 and not self._queue:
             self._spend(cost_bytes)

@@ -1,18 +1,18 @@
-"""Waits: every wait of a stream has a name, an owner and a deadline, and is listed while it lasts.
+"""Waits: every wait of a stream has a name and an owner, and is listed while it lasts; with a deadline, if it has one.
 
     with waits.enter("reader", dataset="d", partition=3, peer="ipv4:10.0.0.7:51234"):
         await ...
 
-What the action ``why`` answers is :meth:`Waits.listed`. ``what`` is one of
+The action ``why`` answers :meth:`Waits.listed`. ``what`` is one of
 
-    producer    a reader waits for a frame, or for the schema, that nobody has produced yet
+    producer    a reader waits for a frame, or for the schema, that no producer has sent yet
     budget      a stream waits for bytes in a memory account
     reader      a stream waits for its peer to take what was written
-    disk        a stream waits for bytes to come back from disk
-    source      a reader waits for a pull to start
+    disk        a stream waits for frames to come back from disk, or to be synced to it
+    source      a pull waits for its source's next message, or a reader for a pull's next frame
     writer      a producer's stream waits for its peer to send
 
-Entering costs about a microsecond and nothing is formatted before somebody asks.
+Entering costs about a microsecond; nothing is formatted before :meth:`Waits.listed`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Waits:
         peer: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Iterator[None]:
-        """List a wait for as long as the block runs, however it ends."""
+        """List a wait while the block runs."""
         self._next += 1
         key = self._next
         self._open[key] = (what, time.monotonic(), dataset, partition, producer, peer, deadline_seconds)
@@ -58,11 +58,11 @@ class Waits:
         return len(self._open)
 
     def count(self, dataset: str | None = None) -> int:
-        """How many waits are open; only those of ``dataset`` if it is given."""
+        """The number of open waits; only those of ``dataset`` if it is given."""
         return len(self._open) if dataset is None else len(self._of(dataset))
 
     def listed(self, dataset: str | None = None, part: slice = _ALL) -> list[dict[str, Any]]:
-        """The open waits, longest first; only those of ``dataset`` if it is given."""
+        """The open waits, longest first; only those of ``dataset`` if it is given, and of these only ``part``."""
         now = time.monotonic()
         return [
             {
