@@ -1,30 +1,30 @@
-"""The directories in which a host's processes share files, and what is removed from them; for clients and server.
+"""The directories in which a host's processes share files, and what a sweep removes from them.
 
-Guarantee: only what a client wrote there is ever removed, and only when no living process needs it. Every
-client of a host sweeps when it begins and before it makes a file; so does a server that runs on the host.
+Guarantee: a sweep removes only files of this format and of this user, and only those that no living process needs.
+Every client of a host sweeps when it begins and before it makes a file; so does a server that runs on the host.
 
 Directory: ``flight-shuffle-<uid>-2`` under a base
     Mode 0700 and owned by that user, with a file ``flight-shuffle-format``; a directory that is not empty and has
     no such file is refused, and nothing in it is touched. The number is the format's. Names that are not of this
-    format, links, pipes and files of other users are foreign: they are neither opened nor removed.
+    format, links, pipes and files of other users are neither read nor removed.
 
 Files, for a key ``<application>-<content>``
     ``<key>.arrows``  complete from the moment it has this name;
     ``<key>.<pid>.<bytes>.part``  being written, about to be that large, held shared by its writer;
     ``<key>.lock``  held by the one process that may write; in the first base;
     ``<application>.owner``  held by the driver that made the key, on the driver's host; in the first base;
-    ``names.lock``  held while a name is given or taken, so that a sweeper never removes a file that replaced the
-    one it looked at.
+    ``names.lock``  held while a file gets its name or is removed, so that a sweep never removes a file that
+    replaced the one it looked at.
 
-Locks are ``flock``: the kernel gives them back when a process ends, however it ends. A forked child shares its
+Locks are ``flock``: the kernel releases them when a process ends, however it ends. A forked child shares its
 parent's locks until it ends, too.
 
-What a sweep removes
-    ``.arrows``  that no process holds: at once where its application's owner file is there and not held, never
-    while that is held, and where there is none (other hosts than the driver's) when it was not opened for
-    ``idle_seconds``. A process holds a file shared for as long as it maps it.
+A sweep removes
+    ``.arrows``  that no process holds: at once if its application's owner file is there and not held, never while
+    that is held, and without one (on other hosts than the driver's) when it was not opened for ``idle_seconds``.
+    A process holds a file shared for as long as it maps it.
     ``.part``, ``.lock``  that no process holds; a lock after ``idle_seconds``, or with its application.
-    ``.owner``  that is not held, when nothing of the application is left.
+    ``.owner``  that is not held, when nothing else of the application is left.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Owner(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of this format. ``size_bytes`` of a part is what it will be."""
+    """A file of this format. ``size_bytes`` of a part is its announced size, if that is larger than it is now."""
 
     path: Path
     kind: str
@@ -81,10 +81,10 @@ class HostDirectory:
         self.path = base / f"flight-shuffle-{os.getuid()}-2"
 
     def prepare(self) -> None:
-        """Make it, and trust it only if no other user can write there.
+        """Make it, and refuse it if another user can write there.
 
         Raises:
-            PermissionError: it is a link, another user's, open to others, or holds what is not ours.
+            PermissionError: it is a link, another user's, open to others, or has other files and no format file.
         """
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=0o700, parents=True)
@@ -94,7 +94,7 @@ class HostDirectory:
                 "from it; remove it"
             )
         marker = self.path / FORMAT
-        # Asked again when it is not empty: another process may have prepared it meanwhile.
+        # The marker is looked for again, because another process may have prepared the directory meanwhile.
         if marker.exists() or not any(self.path.iterdir()) or marker.exists():
             marker.touch(mode=0o600)
             return
@@ -110,7 +110,7 @@ class HostDirectory:
         return False
 
     def entries(self) -> list[Entry]:
-        """Its files of this format and this user; nothing of a directory that is not ours."""
+        """The files of this format and this user; none if the directory is not ours."""
         found: list[Entry] = []
         for path in list(self.path.iterdir()) if self.is_ours else []:
             name = path.name
@@ -128,7 +128,7 @@ class HostDirectory:
     def changing_names(
         self, deadline_seconds: float = _NAMES_SECONDS
     ) -> contextlib.AbstractContextManager[int]:
-        """Hold ``names.lock``: needed by those who give a file its name, and by those who look and then unlink.
+        """Hold ``names.lock``, to give a file its name, or to look at a file and then unlink it.
 
         Raises:
             Unavailable: another process held it until the deadline.
@@ -141,7 +141,7 @@ class HostDirectory:
 
 
 def default_bases() -> tuple[Path, ...]:
-    """Where host files may be, the preferred place first; none where nothing can be written."""
+    """The writable bases for host files, the preferred one first; may be empty."""
     memory = Path("/dev/shm")  # noqa: S108 - the directory below it is checked
     bases = [memory] if os.access(memory, os.W_OK) else []
     with contextlib.suppress(FileNotFoundError):
@@ -150,11 +150,10 @@ def default_bases() -> tuple[Path, ...]:
 
 
 def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS) -> list[Path]:
-    """Remove what no living process needs; what was removed. Never waits for another process, raises nothing."""
+    """Remove the files that no living process needs; their paths. Waits for no other process, raises nothing."""
     removed: list[Path] = []
-    # Each once, because a second lock of the same file is refused: TMPDIR may be /dev/shm.
-    directories = [found for found in map(HostDirectory, dict.fromkeys(bases)) if found.is_ours]
-    # Another process sweeps, or gives a file its name, or a directory goes: the next sweep comes.
+    directories = [found for found in map(HostDirectory, bases) if found.is_ours]
+    # If another process changes names or removes a directory, the rest is left to the next sweep.
     with contextlib.suppress(OSError, Unavailable), contextlib.ExitStack() as names:
         for directory in directories:
             names.enter_context(directory.changing_names(0.0))
@@ -186,11 +185,9 @@ def _sweep_owners(entries: Iterable[Entry], removed: Iterable[Path]) -> list[Pat
 
 
 def take_oldest(entries: Iterable[Entry], size_bytes: int) -> int:
-    """Remove files that no process holds, those opened longest ago first; the bytes that came free.
+    """Remove files that no process holds, those opened longest ago first; the freed bytes.
 
-    It ends when these are ``size_bytes``.
-
-    The caller holds ``names.lock``.
+    It ends when these are ``size_bytes``. The caller holds ``names.lock``.
     """
     free_bytes = 0
     for entry in sorted((each for each in entries if each.kind == "arrows"), key=lambda each: each.opened):
@@ -216,7 +213,7 @@ def owner_of(bases: Sequence[Path], application: str) -> Owner:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file of this user, to read.
+    """Open a regular file of this user to read; its descriptor.
 
     Raises:
         OSError: there is none: nothing, a link, a pipe, another user's file.
@@ -230,7 +227,7 @@ def open_regular(path: Path) -> int:
 
 
 def leads_to(path: Path, descriptor: int) -> bool:
-    """Whether the name still leads to the file that is open."""
+    """Whether the path still leads to the open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -239,7 +236,7 @@ def leads_to(path: Path, descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, deadline_seconds: float, doing: str) -> Iterator[int]:
-    """Hold a lock file, made where there is none; its descriptor. The error names the process that holds it.
+    """Hold a lock file, made if it is missing; its descriptor. The error names the process that holds it.
 
     Raises:
         Unavailable: another process held it until the deadline.
@@ -273,7 +270,7 @@ def try_locked(path: Path) -> Iterator[int | None]:
 
 
 def _take(path: Path) -> bool:
-    """Unlink a file that no process holds; whether it was."""
+    """Unlink a file that no process holds; whether it was unlinked."""
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Keeps out of the server's process what a library would load and nothing here uses. Imported for its effect.
+"""Keeps numpy out of the server's process, where nothing uses it. Imported for its effect.
 
-pyarrow imports numpy when it finds it, which is 11 MiB of resident memory in every server. A module that is
-None in ``sys.modules`` counts as not installed, and pyarrow is made to work without numpy. Only the command
-line imports this, before anything that imports pyarrow; a process that uses the package as a library does not.
+pyarrow imports numpy when it finds it, which takes 11 MiB of resident memory. A module that is None in ``sys.modules``
+counts as not installed, and pyarrow works without numpy. Only the command line imports this, before anything that
+imports pyarrow; a process that imports the package otherwise is not changed.
 """
 
 from __future__ import annotations
