@@ -1,9 +1,8 @@
-"""Authorization: the one token of a server, the same on both lanes.
+"""Authorization: a server's one token, the same on both lanes.
 
-A call carries it in the header ``authorization``: ``Bearer <token>``, or ``Basic`` credentials whose
-password is the token; or, on the gRPC lane, in ``auth-token-bin``, where clients of Flight's older handshake
-put what the handshake gave them. Comparing takes the same time wherever two texts differ, and no error or log
-repeats what was given.
+A call carries it in the header ``authorization``: ``Bearer <token>``, or ``Basic`` credentials whose password is the
+token; or, on the gRPC lane, in ``auth-token-bin``, where clients of Flight's older handshake put the handshake's
+answer. A comparison takes the same time wherever two texts differ, and no error or log repeats a given token.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from flight_server.protocol import Unauthenticated
 
 
 def authorize(token: str | None, header: str | None, legacy: bytes | None = None) -> None:
-    """Return if the header, or where there is none the legacy one, carries the token, or if the server has none.
+    """Return if the header, or without one the legacy header, carries the token, or if the server has none.
 
     Raises:
         Unauthenticated: it does not.
@@ -32,7 +31,7 @@ def authorize(token: str | None, header: str | None, legacy: bytes | None = None
 
 
 def check(token: str, given: list[bytes], where: str) -> None:
-    """Return if one of them is the token.
+    """Return if one of ``given`` is the token.
 
     Raises:
         Unauthenticated: none is.

@@ -1,20 +1,20 @@
-"""Browsers: what keeps a web page from elsewhere from reading this server, or from using up what it holds.
+"""Browsers: keeps pages of other sites from reading this server through a browser, and from using up its resources.
 
-Guarantee: a request that a browser sends for another site's page is refused before anything is looked at, and no
-answer carries a CORS header. Two things tell such a request:
+Guarantee: a request that a browser sends for another site's page is refused before it is handled, health checks
+excepted, and no answer carries a CORS header. Two things tell such a request:
 
 Host
-    A page whose author points the page's own name at this server (DNS rebinding) is of the same origin as the
-    server for the browser, but the request carries that name. So ``Host`` must be a name of this server, or an
-    IP address: rebinding needs a name. Names of this server are ``localhost``, what it listens on and
-    advertises, the machine's host name with and without its domain, and what ``allowed_hosts`` lists. With a
-    token any name will do: the author of the page does not have the token.
+    A page whose author points the page's own name at this server (DNS rebinding) has the server's origin for the
+    browser, but the request carries that name. So ``Host`` must be a name of this server or an IP address, because
+    rebinding needs a name. Names of this server are ``localhost``, what it listens on and advertises, the machine's
+    host name with and without its domain, and ``allowed_hosts``. With a token any name is accepted, because the
+    page's author does not have the token.
 
 Origin
-    ``Origin``, where there is one, must name the host that ``Host`` names. Images, scripts, frames and links
-    send none: there ``Sec-Fetch-Site`` tells, and where a browser does not send that either (plain HTTP beyond
-    this machine), ``Referer``, without which a browser gets nothing below ``/v1/``. Links to the page ``/`` are
-    followed; it has no data of its own, and cannot be framed.
+    ``Origin``, if present, must name the host that ``Host`` names. Images, scripts, frames and links send none:
+    there ``Sec-Fetch-Site`` decides, and where a browser does not send that either (plain HTTP beyond this machine)
+    ``Referer``, without which a browser gets nothing below ``/v1/``. Links to the page ``/`` are followed; it has
+    no data of its own, and cannot be framed.
 
 Other programs send none of these headers, do not pretend to be browsers, and ask for the server by its name.
 """
@@ -41,9 +41,9 @@ class Doorkeeper:
     """Checks the requests of one server.
 
     Args:
-        names: of this server, beside ``localhost`` and the machine's; one that begins with a dot stands for
-            itself without the dot and for all names that end in it. IP addresses are always fine.
-        any_name: where a token is asked for.
+        names: of this server, beside ``localhost`` and the machine's; one that begins with a dot stands for itself
+            without the dot and for all names that end in it. IP addresses are always accepted.
+        any_name: accept any ``Host``, because the server wants a token.
     """
 
     def __init__(self, names: Iterable[str], background: Background, *, any_name: bool) -> None:
@@ -54,15 +54,15 @@ class Doorkeeper:
         self._knows_domain = False
 
     async def check(self, request: web.Request) -> None:
-        """Return if no page from elsewhere has sent this.
+        """Return if no page of another site has sent this request.
 
         Raises:
             Forbidden: one may have.
-            InvalidRequest: the request has no ``Host``, or several, or what is none.
+            InvalidRequest: the request has no ``Host`` (HTTP/1.1), several, or a malformed one.
         """
         given = request.headers.getall("Host", [])
         if not given and request.version < (1, 1):
-            return  # no browser speaks this
+            return  # no browser speaks HTTP/1.0
         matched = _HOST.fullmatch(given[0]) if len(given) == 1 else None
         if matched is None:
             raise InvalidRequest("a request has one header 'Host': the name or address of this server")
@@ -79,7 +79,7 @@ class Doorkeeper:
         if _is_address(name) or self._is_known(name):
             return True
         if not self._knows_domain:
-            # Now, and not at the start: it may ask a name server, which may not answer.
+            # Not at the start: it may ask a name server, which may not answer.
             self._names.add(_plain(await self._background.in_thread(socket.getfqdn)))
             self._knows_domain = True
         return self._is_known(name)

@@ -1,10 +1,10 @@
-"""Addresses of Flight servers that this one may connect to: written in any way, compared in one.
+"""Addresses of Flight servers that this one may connect to, in one comparable form.
 
     grpc://host:port   grpc+tcp://host:port (the same)   grpc+tls://host:port
 
-A host is a name, an IPv4 address, or an IPv6 address in brackets. Letter case, a name's final dot, and the
-spellings of one IPv6 address make no difference. A name is never looked up to be compared, so a host that is
-allowed by name is not allowed by its address. Nothing else has a place in an address: no user, path or query.
+A host is a name, an IPv4 address, or an IPv6 address in brackets. Letter case, a name's final dot, and the spelling of
+an IPv6 address make no difference. Names are not looked up to be compared, so a host that is allowed by name is not
+allowed by its address. An address has no user, path or query.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class FlightLocation:
-    """An address; in a list of what is allowed, None for the port or for TLS means any."""
+    """An address. In a list of allowed addresses a port or TLS of None means any."""
 
     host: str
     port: int | None
@@ -34,7 +34,7 @@ class FlightLocation:
         """The address that a text means.
 
         Raises:
-            ValueError: it is none; the message says what is.
+            ValueError: it means none; the message says what does.
         """
         matched = _PATTERN.fullmatch(text)
         try:
@@ -50,12 +50,12 @@ class FlightLocation:
         return cls(host, port, None if scheme is None else scheme.lower() == "grpc+tls")
 
     def covers(self, other: FlightLocation) -> bool:
-        """True if ``other`` is this address, or one of those that this leaves open."""
+        """True if ``other`` is this address, or one that this leaves open."""
         return self.host == other.host and self.port in (None, other.port) and self.tls in (None, other.tls)
 
     @property
     def target(self) -> str:
-        """Host and port, as gRPC takes them; with its scheme, for a host may be named like one of gRPC's."""
+        """Host and port for gRPC; with the scheme ``dns``, because a host may be named like a scheme of gRPC's."""
         return f"dns:///{self._authority}"
 
     @property
