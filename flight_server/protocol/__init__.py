@@ -1,4 +1,7 @@
-"""What server and clients both know."""
+"""What server and clients both know: errors, requests, tickets, headers, and the framing of messages.
+
+All rooms of both packages use it. It needs the standard library only, but for ``checksums``, which is imported apart.
+"""
 
 from .acknowledgements import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest
 from .dataset_names import check_dataset_name, check_new_dataset_name, directory_name

@@ -1,6 +1,6 @@
-"""How a reader says what it has, where a dataset's retention counts readers; see ``places``.
+"""How a reader says which frames it has, for datasets whose retention counts readers (``datasets.places``).
 
-The server says in the header ``x-flight-shuffle-acknowledge: frames`` of a read that acknowledgements count. A
+The server answers a read for which acknowledgements count with the header ``x-flight-shuffle-acknowledge: frames``. A
 reader that has named itself in its ticket then sends the action ``acknowledge`` now and then and at the end.
 """
 

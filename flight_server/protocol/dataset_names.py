@@ -1,4 +1,4 @@
-"""Names of datasets: what a request may say, and what a new dataset may be called."""
+"""Names of datasets: which ones a request may say, and which ones a new dataset may get."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
 
 
 def check_dataset_name(name: object) -> str:
-    """The name itself.
+    """Return the name.
 
     Raises:
         InvalidRequest: not 1 to 200 of ``A-Z a-z 0-9 . _ / -``, or with ``..``, or a leading ``/``.
@@ -28,7 +28,7 @@ def check_dataset_name(name: object) -> str:
 
 
 def check_new_dataset_name(name: str) -> None:
-    """A dataset may be given this name. One that has another from before is still read and dropped by it.
+    """Return if a new dataset may get this name. Older datasets with other names can still be read and dropped.
 
     Raises:
         InvalidRequest: an element of the name is empty or ``.``: HTTP clients and proxies rewrite such paths.

@@ -1,37 +1,23 @@
-"""The tree of errors. Each class names the gRPC status that it becomes at the border.
+"""The tree of errors below :class:`FlightShuffleError`, with the gRPC status that each becomes at the border.
 
-    FlightShuffleError
-    ├── InvalidRequest          INVALID_ARGUMENT   the request can never succeed as it is
-    │   ├── BadFrame            INVALID_ARGUMENT   what a producer sent is not the dataset's data
-    │   ├── AlreadyExists       INVALID_ARGUMENT   a put or create that collides with what is there
-    │   └── Conflict            INVALID_ARGUMENT   the verb does not fit the state of its object
-    ├── NotFound                NOT_FOUND          unknown dataset or partition
-    │   ├── StaleTicket         NOT_FOUND          the ticket is for another generation
-    │   └── Released            NOT_FOUND          retention has let the wanted frames go
-    ├── Unsupported             UNIMPLEMENTED      what this server is not: Flight SQL, DoExchange, an unknown action
-    ├── Unavailable             UNAVAILABLE        try again later, here or elsewhere
-    │   ├── OutOfBudget         UNAVAILABLE        memory and disk stayed full until the deadline
-    │   ├── Draining            UNAVAILABLE        the server is going down
-    │   ├── ProducerStalled     UNAVAILABLE        a producer sent nothing until its deadline
-    │   ├── ReaderTooSlow       UNAVAILABLE        a stalled reader held bytes that others waited for
-    │   ├── ReadTrouble         UNAVAILABLE        the disk does not give a frame back now
-    │   ├── SourceUnavailable   UNAVAILABLE        what a source dataset pulls from cannot be reached
-    │   └── DamagedMessage      UNAVAILABLE        a message of a put is not what its producer sent
-    ├── Unauthenticated         UNAUTHENTICATED
-    ├── Forbidden               PERMISSION_DENIED
-    └── PartitionFailed         INTERNAL           the data itself is lost or was never completed
-        ├── ProducerFailed      INTERNAL           the producer broke off or was refused
-        ├── DatasetDropped      INTERNAL           dropped while it was being read or written
-        ├── CorruptFrame        INTERNAL           a frame came back from disk with another checksum
-        └── DataQuarantined     INTERNAL           the dataset was damaged on disk and is kept aside
+    class             status              its subclasses, with the same status
+    ================  ==================  ====================================================================
+    InvalidRequest    INVALID_ARGUMENT    BadFrame, AlreadyExists, Conflict
+    NotFound          NOT_FOUND           StaleTicket, Released
+    Unsupported       UNIMPLEMENTED
+    Unavailable       UNAVAILABLE         OutOfBudget, Draining, ReaderTooSlow, ReadTrouble, ProducerStalled,
+                                          SourceUnavailable, DamagedMessage
+    Unauthenticated   UNAUTHENTICATED
+    Forbidden         PERMISSION_DENIED
+    PartitionFailed   INTERNAL            ProducerFailed, DatasetDropped, CorruptFrame, DataQuarantined
+    InternalError     INTERNAL
 
-A message says what was wrong *and* what to do; ``detail`` holds the same facts for programs. It
-travels as JSON in the trailer :data:`ERROR_TRAILER` of every failed call, whatever its status, so
-that a client needs to parse no prose. Statuses that reach pyarrow as a misleading class
-(RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not used.
+A message says what was wrong *and* what to do; ``detail`` holds the same facts for programs. Both travel as JSON in
+the trailer :data:`ERROR_TRAILER` of every failed call, so that a client need not parse prose. Statuses that reach
+pyarrow as a misleading class (RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not used.
 
-One cause may reach many readers. Python chains tracebacks on the instance, so each reader must be
-given an instance of its own: see :meth:`FlightShuffleError.fresh`.
+One cause may reach many readers. Python chains tracebacks on the instance, so each reader gets an instance of its
+own: :meth:`FlightShuffleError.fresh`.
 """
 
 from __future__ import annotations
@@ -42,8 +28,8 @@ from typing import Any, ClassVar, Self
 
 ERROR_TRAILER = "x-flight-shuffle-error"
 MAX_MESSAGE_CHARACTERS = 1_200
-"""gRPC clients refuse trailers of more than 8 KiB, and a message stands there three times: as it is, as JSON and
-in base64. Where it is not plain ASCII it is escaped, so that one character takes up to twelve bytes."""
+"""gRPC clients refuse trailers of more than 8 KiB, which have the message three times: plain, as JSON and in base64.
+A message that is not printable ASCII is cut at an eighth, because escapes take up to twelve bytes per character."""
 
 
 def _shortened(text: str) -> str:
@@ -75,7 +61,7 @@ class FlightShuffleError(Exception):
         }
 
     def fresh(self) -> Self:
-        """An equal error with no traceback, raised ``from`` this one by whoever hands it out."""
+        """An equal error with no traceback; its caller raises it ``from`` this one."""
         twin = copy.copy(self)
         twin.__traceback__ = None
         twin.__cause__ = None
@@ -104,13 +90,13 @@ class InvalidRequest(FlightShuffleError):
 
 
 class BadFrame(InvalidRequest):
-    """What a producer sent is not a frame of the dataset."""
+    """A producer sent what is not a frame of the dataset."""
 
     code = "bad_frame"
 
 
 class AlreadyExists(InvalidRequest):
-    """A put or create collides with what is there."""
+    """A put or create collides with an existing dataset or partition."""
 
     code = "already_exists"
 
@@ -135,20 +121,20 @@ class StaleTicket(NotFound):
 
 
 class Released(NotFound):
-    """The wanted frames were let go, as the dataset's retention declares."""
+    """The wanted frames were released, as the dataset's retention declares."""
 
     code = "released"
 
 
 class Unsupported(FlightShuffleError):
-    """Another kind of server than this one might do it."""
+    """The request is for another kind of server: Flight SQL, DoExchange, an unknown action."""
 
     status = "UNIMPLEMENTED"
     code = "unsupported"
 
 
 class Unavailable(FlightShuffleError):
-    """Not now: try again later."""
+    """Not now: try again later, here or elsewhere."""
 
     status = "UNAVAILABLE"
     code = "unavailable"
@@ -168,7 +154,7 @@ class Draining(Unavailable):
 
 
 class ReaderTooSlow(Unavailable):
-    """A reader that took nothing held bytes that other readers waited for."""
+    """A stalled reader held bytes that other readers waited for."""
 
     code = "reader_too_slow"
 
@@ -186,13 +172,13 @@ class ProducerStalled(Unavailable):
 
 
 class SourceUnavailable(Unavailable):
-    """What a source dataset pulls from cannot be reached or read."""
+    """A source dataset's source cannot be reached or read."""
 
     code = "source_unavailable"
 
 
 class DamagedMessage(Unavailable):
-    """A message of a put has another checksum than its producer sent it with. Nothing of the put was kept."""
+    """A message of a put arrived with another checksum than its producer sent. Nothing of the put was kept."""
 
     code = "damaged_message"
 
@@ -230,7 +216,7 @@ class DatasetDropped(PartitionFailed):
 
 
 class CorruptFrame(PartitionFailed):
-    """A frame or dictionary came back from disk with another checksum than it went there with."""
+    """A frame or dictionary came back from disk with another checksum than it was written with."""
 
     code = "corrupt_frame"
 
@@ -242,13 +228,13 @@ class DataQuarantined(PartitionFailed):
 
 
 class InternalError(FlightShuffleError):
-    """A bug. Carries an id to look for in the server's log, and no text of the exception."""
+    """A bug. Says where the server's log has the cause (by an id, except of a pull), and no text of the cause."""
 
     code = "internal"
 
 
 def error_classes() -> dict[str, type[FlightShuffleError]]:
-    """Every class of the tree by its ``code``, so that a client raises what the server raised."""
+    """Every class of the tree by its ``code``."""
     found: dict[str, type[FlightShuffleError]] = {}
     open_ = [FlightShuffleError]
     while open_:
@@ -259,7 +245,7 @@ def error_classes() -> dict[str, type[FlightShuffleError]]:
 
 
 def from_json(text: str | bytes) -> FlightShuffleError:
-    """The error that :meth:`FlightShuffleError.to_json` wrote; unknown codes become the base class.
+    """The error that :meth:`FlightShuffleError.to_json` wrote; an unknown code gives the base class.
 
     Raises:
         ValueError: the text is not such JSON.

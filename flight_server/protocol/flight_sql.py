@@ -1,7 +1,7 @@
-"""Flight SQL, which this server does not speak: what its clients send, and the answer that says so.
+"""Flight SQL, which this server does not speak: how its requests are recognised and refused.
 
-Their commands and tickets are protobuf messages that carry their type's name, and their actions have names of
-their own. (``FlightSql.proto`` of Apache Arrow.)
+Its commands and tickets are protobuf messages that carry their type's name, and its actions have names of their own
+(``FlightSql.proto`` of Apache Arrow).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The words that server and client share: names, descriptors, tickets, action bodies, metadata keys.
+"""Descriptors, tickets, action bodies, commits, and the names of headers and trailers, which server and client share.
 
-Everything here is text and JSON; Arrow and gRPC are not known. Parsing is strict: an unknown key, a
-wrong type or an illegal name is an :class:`~flight_server.protocol.InvalidRequest` that says what was
-wrong and what is allowed. What is rendered here parses here to the same value.
+Parsing is strict: an unknown key, a wrong type or an illegal name is an
+:class:`~flight_server.protocol.InvalidRequest` that says what was wrong and what is allowed. What ``encode`` renders,
+``parse`` parses to the same value.
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
     ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "reader"}
     commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}, the last message of a shuffle producer
-    actions     JSON bodies, one class each below
+    actions     JSON bodies; see also ``acknowledgements`` and, for ``statistics`` and ``why``, ``reporting.reports``
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FROM_TRAILER = "x-flight-shuffle-from"
 GENERATION_HEADER = "x-flight-shuffle-generation"
 PARTITION_HEADER = "x-flight-shuffle-partition"
 CHECKSUMS_HEADER = "x-flight-shuffle-checksums"
-"""In a request on the bulk lane: send checksums with messages; in the answer: they are sent."""
+"""On the bulk lane, in a request: send checksums with messages; in the answer: they are sent."""
 CHECKSUMS = "crc32c"
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
@@ -81,7 +81,7 @@ def parse_partition(text: str) -> int:
 def bulk_path(
     dataset: str, partition: int, generation: str | None = None, from_: int = 0, reader: str | None = None
 ) -> str:
-    """Path and query of a partition on the bulk lane. Names need no escaping by their alphabet."""
+    """Path and query of a partition on the bulk lane. The alphabet of names needs no escaping."""
     wanted = {"generation": generation, "from": from_ or None, "reader": reader}
     query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
     return f"/v1/datasets/{dataset}/partitions/{partition}" + (f"?{query}" if query else "")
@@ -94,10 +94,10 @@ def partition_metadata(partition: int) -> bytes:
 
 @dataclass(frozen=True)
 class PutCommand:
-    """What a DoPut's descriptor says.
+    """The command in a DoPut's descriptor.
 
-    ``partition`` and ``mode`` are for kind ``stream``; ``producer`` and ``attempt`` for the kinds with
-    many producers. ``mode`` is ``"create"`` (default) or ``"overwrite"``.
+    ``partition`` and ``mode`` are for kind ``stream``; ``producer`` and ``attempt`` for the kinds with many producers.
+    ``mode`` is ``"create"`` (default) or ``"overwrite"``.
     """
 
     dataset: str
@@ -140,9 +140,11 @@ class PutCommand:
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a DoGet reads: ``generation`` None means whichever is current, ``partition`` None partition 0
-    of a dataset that has only that one; ``from_`` is the sequence number of the first frame wanted; ``reader``
-    is a name by which a reader comes again, see ``places``.
+    """What a DoGet reads.
+
+    ``generation`` None means the current one, ``partition`` None partition 0 of a dataset that has only that one.
+    ``from_`` is the sequence number of the first wanted frame. ``reader`` is the name by which a reader resumes, see
+    ``datasets.places``.
     """
 
     dataset: str
@@ -186,7 +188,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Commit:
-    """The totals with which a shuffle producer ends its stream: what it sent, to be compared.
+    """The totals with which a shuffle producer ends its stream; the server compares them with what arrived.
 
     ``crc32c``, if it is known, is ``checksums.running_crc32c`` over the messages before, from the first one on.
     """
@@ -221,7 +223,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Retention:
-    """How long frames stay: until dropped, until ``readers`` have passed them (see ``places``), or ``seconds`` long."""
+    """How long frames stay: until dropped, until ``readers`` have passed them (``places``), or for ``seconds``."""
 
     readers: int | None = None
     seconds: float | None = None
@@ -251,9 +253,9 @@ class Retention:
 class CreateRequest:
     """Body of the action ``create``.
 
-    ``schema`` is the IPC-encapsulated schema message, base64 in JSON; None takes the first producer's.
-    ``producers`` (kind ``shuffle``) seals by itself when that many have committed. ``source`` (kind
-    ``source``) says what to pull, see ``sources``.
+    ``schema`` is the IPC-encapsulated schema message, base64 in JSON; None takes the first producer's. A dataset of
+    kind ``shuffle`` is sealed when ``producers`` have committed. ``source`` (kind ``source``) says what to pull, see
+    ``sources.creation``.
     """
 
     dataset: str
@@ -353,7 +355,7 @@ class SealRequest:
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """Body of ``drop`` and ``renew`` (dataset needed); ``statistics`` and ``why`` take it too, see ``reports``."""
+    """Body of ``drop`` and ``renew``, which need a dataset. Clients send it for ``statistics`` and ``why``, too."""
 
     dataset: str | None = None
     generation: str | None = None

@@ -1,8 +1,7 @@
-"""Strict JSON for requests: what is not expected is an error that says what is.
+"""Strict JSON for requests: an unexpected key or value is an error that says what is expected.
 
-Every key is taken by name and type; what is left at the end is refused, so that a misspelt option is
-never ignored. A key that comes twice in one object is refused too, because two parsers may take two
-different values of it.
+:class:`Fields` takes every key by name and type and refuses keys that are left at the end, so that a misspelt option
+is never ignored. A key that comes twice in one object is refused, because two parsers may take different values of it.
 """
 
 from __future__ import annotations
@@ -13,19 +12,18 @@ from typing import Any
 
 from .errors import InvalidRequest
 
-# What CPython takes at most for each of these in a text, with the value that belongs to it: seen with lists of empty
-# lists, lists in lists, small objects, objects of many keys, short texts and numbers of 8 MB each. In a byte of JSON
-# that is up to 49 bytes.
+# The most that CPython takes for each of these marks and its value, measured with lists of empty lists, lists in
+# lists, small objects, objects of many keys, short texts and numbers of 8 MB each: up to 49 bytes per byte of JSON.
 _COST_BYTES = {b"[": 104, b"{": 160, b",": 80, b":": 240}
 _TEXT_COST = 4
-"""The request, what of it is JSON, that as text, and the texts in it."""
+"""The request, the JSON in it, the decoded text, and the strings in it."""
 _WIDE_TEXT_COST = 16
-"""The same where one character alone makes four bytes of each other one."""
+"""The same for a text in which one character makes each take four bytes."""
 MAX_SMALL_PARSED_BYTES = 16 << 20
 
 
 def parsed_bytes(data: bytes) -> int:
-    """What :func:`parse_json` takes for a text while it works and for what it returns, at most."""
+    """The most memory that :func:`parse_json` takes for a text, its result included."""
     texts_bytes = len(data) * (_TEXT_COST if data.isascii() else _WIDE_TEXT_COST)
     return texts_bytes + sum(data.count(mark) * cost for mark, cost in _COST_BYTES.items())
 
@@ -44,7 +42,7 @@ def parse_json(data: bytes | str, what: str, *, small: bool = False) -> dict[str
     if small and isinstance(data, bytes) and parsed_bytes(data) > MAX_SMALL_PARSED_BYTES:
         raise InvalidRequest(f"{what} has many more values than anything that it could say")
     try:
-        # json.loads itself would let halves of surrogate pairs through, as bytes and as escapes.
+        # json.loads itself accepts halves of surrogate pairs, as bytes and as escapes.
         text = data.decode() if isinstance(data, bytes) else data
         body = json.loads(text, object_pairs_hook=_object)
         if "\\u" in text:
@@ -117,7 +115,11 @@ class Fields:
         return value
 
     def required(self, key: str) -> Any:
-        """The value of a key that must be there."""
+        """The value of a key.
+
+        Raises:
+            InvalidRequest: it is missing.
+        """
         value = self._take(key)
         if value is None:
             raise InvalidRequest(f"{self._what}: {key!r} is missing")

@@ -1,10 +1,9 @@
-"""FlightData bytes ↔ (header, body, metadata): the only place that knows protobuf and IPC framing.
+"""Walks protobuf fields and Arrow's IPC framing in bytes, for both packages.
 
-A frame is kept and sent as the bytes that its producer sent, so FlightData is never parsed into
-objects and rendered again; it is *located*: :func:`locate` finds its fields as views into the
-received bytes, without a copy. The few other messages that pyarrow has no class for are one or two
-fields each and are written and read here by the same walker. That is why there is no generated
-protobuf code: it would copy each body once more, and need a compiler at build time.
+A frame is kept and sent as its producer sent it, so FlightData is never parsed into objects and rendered again:
+:func:`locate` finds its fields as views into the received bytes, without a copy. Generated protobuf code would copy
+each body once more, and need a compiler at build time. The messages below that pyarrow has no class for are read and
+composed, by other modules, with the same functions.
 
     FlightData            1 descriptor   2 data_header   3 app_metadata   1000 data_body
     PutResult             1 app_metadata
@@ -17,8 +16,6 @@ protobuf code: it would copy each body once more, and need a compiler at build t
     RenewFlightEndpointRequest    1 endpoint
 
 (Field numbers: ``Flight.proto`` of Apache Arrow. Wire types: the protobuf encoding guide.)
-
-The header is an IPC ``Message`` flatbuffer; :func:`message_kind` reads its one byte that says which.
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a protobuf message in their order: numbers as they are, the rest as views.
+    """The fields of a protobuf message in their order: varints as integers, all others as views.
 
     Raises:
         ValueError: not a protobuf message.
@@ -87,7 +84,7 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
         key, at = _varint(view, at)
         number, kind = key >> 3, key & 7
         if not 0 < number <= _MAX_FIELD_NUMBER:
-            # Protobuf itself cuts a larger tag to 32 bits, and would see another field than we do.
+            # Protobuf cuts a larger tag to 32 bits, and would see another field.
             raise ValueError(f"field number {number}")
         if kind == _VARINT:
             value, at = _varint(view, at)
@@ -124,8 +121,9 @@ def bytes_field(data: bytes | memoryview, number: int, what: str) -> bytes:
 
 
 def check_few_fields(data: bytes | memoryview, name: str) -> None:
-    """Return if a message that pyarrow is about to parse has no more than ``MAX_FIELDS`` fields. Of one without a
-    byte of its own, such as an empty location, it makes objects of 50 to 400 bytes.
+    """Return if a message that pyarrow is about to parse has at most ``MAX_FIELDS`` fields.
+
+    A field without a byte of its own, such as an empty location, becomes an object of 50 to 400 bytes.
 
     Raises:
         InvalidRequest: it has more, or is not a protobuf message.
@@ -139,10 +137,10 @@ def check_few_fields(data: bytes | memoryview, name: str) -> None:
 
 
 def first_field(data: bytes | memoryview, number: int, name: str) -> memoryview | None:
-    """The first value of a length-delimited field; None if it is absent. What follows is not looked at.
+    """The first value of a length-delimited field; None if it is absent. Later fields are not looked at.
 
     Raises:
-        InvalidRequest: what comes before is not a protobuf message, or the field has another type.
+        InvalidRequest: the bytes before it are not a protobuf message, or the field has another type.
     """
     try:
         found = next((value for candidate, value in fields(data) if candidate == number), None)
@@ -168,7 +166,7 @@ def field(number: int, value: bytes | bytearray | memoryview) -> bytes:
 
 
 def field_head(number: int, size_bytes: int) -> bytes:
-    """What stands before the bytes of a length-delimited field, for those that are sent from where they lie."""
+    """Tag and length of a length-delimited field, whose bytes are sent from where they are."""
     return _encode_varint(number << 3 | _BYTES) + _encode_varint(size_bytes)
 
 
@@ -192,7 +190,7 @@ def locate(message: bytes) -> FlightData:
     """The parts of a FlightData message, as views into it.
 
     Raises:
-        BadFrame: not a protobuf message, or nothing is in it.
+        BadFrame: not a protobuf message, an empty one, or one with a body and no header.
     """
     try:
         parts = _usual_parts(message) or _parts(message)
@@ -229,8 +227,9 @@ def _parts(message: bytes) -> FlightData:
 
 
 def _usual_parts(message: bytes) -> FlightData | None:
-    """What :func:`_parts` says of a message that has the four fields only, with the shortest tags; None of any
-    other, also of a broken one. It takes half the time, once for each frame and reader.
+    """The parts of a message that has the four fields only, with the shortest tags; None for others, also broken ones.
+
+    It takes half the time of :func:`_parts`, once for each frame and reader.
     """
     descriptor = header = metadata = body = _EMPTY
     view, end, at = memoryview(message), len(message), 0
@@ -263,7 +262,7 @@ def _usual_parts(message: bytes) -> FlightData | None:
 def flight_data(
     header: bytes | memoryview, metadata: bytes | memoryview = b"", body: bytes | memoryview = b""
 ) -> bytes:
-    """A FlightData message, for those that the server writes itself: one copy of each part."""
+    """A FlightData message that the server makes itself: one copy of each part."""
     parts: list[bytes | memoryview] = []
     for number, value in ((2, header), (3, metadata), (1000, body)):
         if len(value):
@@ -272,7 +271,11 @@ def flight_data(
 
 
 def slot(buffer: memoryview, table: int, index: int) -> int:
-    """Where field ``index`` of the flatbuffer table at ``table`` is; 0 if absent."""
+    """Where field ``index`` of the flatbuffer table at ``table`` is; 0 if absent.
+
+    Raises:
+        ValueError, struct.error: the table or its vtable lies outside of the buffer.
+    """
     (to_vtable,) = struct.unpack_from("<i", buffer, table)
     vtable = table - to_vtable
     if vtable < 0:
@@ -290,12 +293,12 @@ def root(buffer: memoryview) -> int:
 
 
 def follow(buffer: memoryview, at: int) -> int:
-    """Where the table or vector is that the offset at this place leads to."""
+    """Where the offset at ``at`` leads: a table or a vector."""
     return at + int(struct.unpack_from("<I", buffer, at)[0])
 
 
 def message_kind(header: memoryview) -> MessageKind:
-    """Which IPC message a header is. ``Message``: 0 version, 1 header_type, 2 header, 3 bodyLength.
+    """The kind of IPC message that a header (a ``Message`` flatbuffer) announces. ``Message``: 1 header_type.
 
     Raises:
         BadFrame: not an IPC message header.
@@ -344,10 +347,10 @@ def is_little_endian(header: bytes) -> bool:
 
 
 def decompressed_bytes(header: memoryview, body: memoryview) -> int:
-    """What the buffers of a batch or dictionary will take when decompressed; 0 if nothing is compressed.
+    """The size of a batch's or dictionary's buffers after decompression; 0 if nothing is compressed.
 
-    ``RecordBatch``: 0 length, 1 nodes, 2 buffers (offset, length), 3 compression. A compressed buffer
-    starts with its size after decompression, or with -1 if it was left as it is.
+    ``RecordBatch``: 0 length, 1 nodes, 2 buffers (offset, length), 3 compression. A compressed buffer starts with its
+    size after decompression, or with -1 if it was left as it is.
 
     Raises:
         BadFrame: not a batch or dictionary message.
@@ -378,7 +381,7 @@ def schema_header(encapsulated: bytes) -> bytes:
 
 
 def encapsulated_bytes(header: bytes | memoryview) -> int:
-    """How much :func:`encapsulate` makes of a header."""
+    """The length of what :func:`encapsulate` returns."""
     return _PREFIX_BYTES + len(header) + -len(header) % 8
 
 
