@@ -1,4 +1,7 @@
-"""What a dataset of kind ``source`` is pulled from: files, S3, another server."""
+"""Datasets of kind ``source``: the server pulls them itself, from files, S3 or another server, when they are read.
+
+``node`` makes :class:`Sources` for the action ``create``; a dataset holds its pulls as its ``Puller``.
+"""
 
 from .creation import Allowed, Sources
 from .pulls import Pulling

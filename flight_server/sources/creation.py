@@ -1,20 +1,20 @@
-"""Sources: datasets of kind ``source``, which this server pulls itself when they are first read.
+"""Sources: creates datasets of kind ``source``.
 
-Guarantee: a ``create`` that succeeds has looked at the source: partitions and schema are known, and
-what is wrong with it was said. From then on reading a partition pulls it, once for all readers.
+Guarantee: when ``create`` succeeds, the server has looked at the source and knows its partitions and schema. From then
+on reading a partition pulls it, once for all readers.
 
     create {"dataset": "d", "kind": "source", "source": {…}}
 
-    {"format": "parquet" | "ipc" | "csv", "path": …}    files; see ``source_files``
-    {"flight": "grpc://host:port", "dataset": …}          another Flight server; see ``relay``
+    {"format": "parquet" | "ipc" | "csv", "path": …}    files; see ``files``
+    {"flight": "grpc://host:port", "dataset": …}        another Flight server; see ``relay``
 
-Creating the same again is fine and looks at nothing again: new files in a directory are seen by a new
-generation, that is after a ``drop`` or when a pull finds that the source has changed (``pulls``).
-A source is never durable, because it can be pulled again.
+Creating the same again is fine and does not look at the source again. A new generation sees new files in a directory;
+it comes with a ``create`` after a ``drop``, or when a pull finds that the source has changed (``pulls``). A source is
+never durable, because it can be pulled again.
 
-Who may read what
-    Local paths under ``source_roots`` only, ``s3://`` only with ``source_s3``, of other Flight servers only
-    those that ``source_flight`` lists.
+What may be read
+    Local paths only under ``source_roots``, ``s3://`` only with ``source_s3``, other Flight servers only if
+    ``source_flight`` lists them.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Allowed:
     """What sources may read, and how large their messages may be.
 
     Args:
-        roots: directories with files.
-        s3: whether objects in S3.
-        flight: other servers.
+        roots: directories whose files may be read.
+        s3: whether objects in S3 may be read.
+        flight: other servers that may be asked.
     """
 
     roots: Sequence[Path]
@@ -72,7 +72,8 @@ class Sources:
         """The dataset, and whether it was made now. Creating the same twice is fine.
 
         Raises:
-            InvalidRequest: the source is not one; see ``source_files`` and ``relay`` for more.
+            InvalidRequest: the source is not one; see ``files`` and ``relay`` for more errors.
+            Forbidden: the configuration does not allow to read it.
             AlreadyExists: the name is taken by a dataset created otherwise.
             Draining: the server is going down.
         """
@@ -86,13 +87,13 @@ class Sources:
                     f"create: the source has {source.partition_count} partitions, not {request.partitions}; leave "
                     "'partitions' out"
                 )
-            known = self._known(request)  # somebody may have been faster
+            known = self._known(request)  # another create may have been faster
             if known is None:
                 return self._install(request, wanted, source), True
         return known, False
 
     def _known(self, request: CreateRequest) -> Dataset | None:
-        """The dataset if there is one, and is what the request asks for."""
+        """The dataset, if there is one that was created by the same request."""
         self._catalogue.check_open()
         known = self._catalogue.get(request.dataset)
         if known is None or known.failure is not None:
@@ -112,9 +113,9 @@ class Sources:
         return dataset
 
     async def _renew(self, request: CreateRequest, wanted: SchemaMessage | None, old: Dataset) -> None:
-        """Put a new generation in the place of one whose source has changed, if it still has the place.
+        """Install a new generation in the place of ``old``, whose source has changed, if ``old`` still has its name.
 
-        What does not work now is tried again when the next pull finds the same.
+        A failure is logged; the next pull that finds a change tries again.
         """
         facts = {"dataset": old.name, "generation": old.generation}
         try:

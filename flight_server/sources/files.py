@@ -1,26 +1,25 @@
 """FileSource: a dataset of files, one partition for each, in the order of their resolved paths.
 
-Guarantee: the files, their identities and the schema are those of the moment of opening. A pull reads
-a file only if it is still the same one, before and after; otherwise it fails with SourceChanged. Rows
-come in the file's order, encoded once, as messages of about ``encoder.TARGET_BYTES``.
+Guarantee: the files, their identities and the schema are those of the moment of opening. A pull reads a file only if
+its identity is the same, before and after; otherwise it fails with SourceChanged. Rows come in the file's order,
+encoded once, as messages of about ``encoder.TARGET_BYTES``.
 
     {"format": "parquet" | "ipc" | "csv", "path": "…" or "paths": ["…", …],
      "columns": ["…", …], "batch_rows": n}
 
 Schema
-    The files' columns together: a column that a file lacks is null there, and types are widened where
-    that loses nothing (int32 and int64, say). A ``create`` with a schema of its own casts to that, and
-    takes only its columns. Directories named ``key=value`` in the files' paths add a column each (integers
-    if all values are, else text), unless the files have one of that name.
+    The union of the files' columns: a column that a file lacks is null there, and types are widened where that
+    loses nothing (int32 and int64, say). A ``create`` with a schema casts to that, and takes only its columns.
+    Directories named ``key=value`` in the files' paths add a column each (integers if all values are, else text),
+    unless the files have one of that name.
 
 Memory
-    Decoding is counted in no account: at most ``background.SLOTS`` files are decoded at a time, each
-    holding what ``source_formats`` says and the message that is being made. A message is admitted as a
-    producer's is before the next one is made, so a full server holds the pull back.
+    Decoding is counted in no account: at most ``background.SLOTS`` files are decoded at a time, each holding what
+    ``formats`` says and the message that is being made. A message is admitted, like a producer's, before the next
+    one is made, so a full server holds the pull back.
 
 Cancelling
-    A thread's present step runs to its end; whoever drops the reader last, that thread or the
-    loop, closes the file.
+    A thread's present step runs to its end. The thread or the loop, whichever drops the reader last, closes the file.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 class OpenFile(Protocol):
-    """A file of ``source_roots`` or ``source_s3``."""
+    """An open file: ``roots.LocalFile`` or ``s3.S3File``."""
 
     stream: Any
 
@@ -65,7 +64,7 @@ class OpenFile(Protocol):
 
 
 class Files(Protocol):
-    """Where files are: see ``source_roots`` and ``source_s3``, whose methods these are."""
+    """Where files are: ``roots.Roots`` or ``s3.S3Files``, where the methods are described."""
 
     def files(self, path: str) -> list[str]: ...
 
@@ -74,7 +73,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class FileSpec:
-    """What a ``create`` says."""
+    """The ``source`` of a ``create``."""
 
     format: Format
     paths: tuple[str, ...]
@@ -144,8 +143,8 @@ class FileSource:
         """Look at every file once, in a thread.
 
         Raises:
-            InvalidRequest: there are none, one cannot be of the format, or their schemas do not fit.
-            Forbidden: see ``source_roots``.
+            InvalidRequest: there are no files, one is not of the format, or their schemas do not fit.
+            Forbidden: see ``roots``.
             SourceUnavailable: one cannot be read.
         """
         files, schema = await background.in_thread(_look, spec, where, wanted)
@@ -155,7 +154,7 @@ class FileSource:
         return self._files[index].path
 
     async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
-        """See ``source_contract``."""
+        """See :class:`Source`."""
         async with self._background.slots:
             messages = self._messages(self._files[index])
             while (pulled := await self._background.in_thread(next, messages, None)) is not None:
@@ -163,7 +162,7 @@ class FileSource:
                 del pulled
 
     def _messages(self, file: _File) -> Iterator[Checked]:
-        """The messages of a file. Blocks, in whichever thread asks for the next one."""
+        """The messages of a file. Blocks the thread that asks for the next one."""
         try:
             opened = self._where.open(file.path)
         except FileNotFoundError:
@@ -222,7 +221,7 @@ def _check_identity(file: _File, opened: OpenFile) -> None:
 
 
 def _raise_read_error(path: str, error: Exception) -> NoReturn:
-    # Arrow raises OSError also for pages that do not decompress; what the system says has a number.
+    # Arrow raises OSError also for pages that do not decompress; only errors of the system have an errno.
     if isinstance(error, OSError) and error.errno is not None:
         raise SourceUnavailable(f"{path} cannot be read: {error.strerror or error}") from None
     raise PartitionFailed(f"{path} is damaged: {_first_line(error)}") from None
@@ -247,7 +246,7 @@ def _look(spec: FileSpec, where: Files, wanted: pa.Schema | None) -> tuple[list[
     for path in paths:
         file = _look_at(spec, where, path, wanted)
         before = files[-1].schema if files else None
-        # Most files have the schema of the one before: it is held once.
+        # Most files have the schema of the one before, which is held once.
         if file.schema is not None and before is not None and file.schema.equals(before, check_metadata=True):
             file = replace(file, schema=before)
         files.append(file)
@@ -318,7 +317,7 @@ def _unified(files: Sequence[_File], wanted: pa.Schema | None) -> pa.Schema:
                 raise InvalidRequest(
                     f"source: the columns of {path} do not fit those of {first}: {_first_line(error)}"
                 ) from None
-    # A column that every file has, and that may be null in none.
+    # A column stays not nullable only if every schema has it so.
     always = Counter(field.name for _, schema in schemas for field in schema if not field.nullable)
     fields = [field.with_nullable(always[field.name] < len(schemas)) for field in together]
     for key in dict.fromkeys(key for file in files for key in file.keys):

@@ -1,25 +1,23 @@
 """Parquet, Arrow IPC and CSV: a file's schema, and its rows batch by batch.
 
-Guarantee: :meth:`Format.batches` gives every row of the file, in order, or raises; and the same file
-gives the same batches. Everything here blocks and is done with one thread.
+Guarantee: :meth:`Format.batches` gives every row of the file, in order, or raises; the same file gives the same
+batches. Everything here blocks and uses one thread.
 
 Memory
-    A reader holds at any moment one batch and what it was decoded from. For Parquet that is about
-    ``TARGET_BYTES`` and the pages under it, however large the row groups are: that is why files are not
-    read through ``pyarrow.dataset``'s scanner, which decodes a whole row group (measured with one row
-    group of 320 MB: 400 MiB more resident, here 15). For CSV it is a block of ``CSV_BLOCK_BYTES``. A
-    batch of an IPC file is held as a whole, as it was written, because it can be read in no smaller parts.
+    A reader holds one batch and what it is decoded from. For Parquet that is about ``TARGET_BYTES`` and the pages
+    under it, for row groups of any size: ``pyarrow.dataset``'s scanner decodes a whole row group (measured with one
+    of 320 MB: 400 MiB more resident, here 15). For CSV it is a block of ``CSV_BLOCK_BYTES``. For an IPC file it is a
+    whole batch as it was written, because it can be read in no smaller parts.
 
 Headers
     A Parquet footer, an IPC footer or schema, and the names of a CSV file's columns are parsed in one piece, into
-    ten times their size and, for columns with short names, much more. That is not counted in any account: at most
-    ``background.SLOTS`` files are open at the same time. So what announces more than ``MAX_HEADER_BYTES`` or
-    ``MAX_CSV_COLUMNS`` is refused before it is parsed, and so is an IPC header that ``schema_size`` refuses. The
-    Arrow schema in a Parquet footer is not looked at before.
+    ten times their size and, for columns with short names, much more, which no account counts. So at most
+    ``background.SLOTS`` pulls have a file open at a time, and a ``create`` one in each thread, of which there is one
+    more; and a header of more than ``MAX_HEADER_BYTES`` or ``MAX_CSV_COLUMNS`` is refused before it is parsed,
+    and so is an IPC header that ``frames.schema_size`` refuses. The Arrow schema in a Parquet footer is parsed unseen.
 
 Truncated IPC streams
-    A stream that ends between two messages looks whole to Arrow's reader. So the end-of-stream marker
-    must be there.
+    A stream that ends between two messages looks whole to Arrow's reader, so the end-of-stream marker is required.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class Format(Protocol):
         """The file's columns; None if it says nothing about them. ``wanted`` has types to prefer."""
 
     def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows: at least those columns of ``wanted`` that the file has."""
+        """The rows, with at least those columns of ``wanted`` that the file has."""
 
 
 class Parquet:
@@ -115,7 +113,7 @@ class Ipc:
 
 
 class Csv:
-    """CSV with a header, in UTF-8; compressed if its name says so (``.gz``, ``.zst``, ``.bz2``, ``.lz4``).
+    """CSV with a header, in UTF-8; compressed if its name ends in ``.gz``, ``.zst``, ``.bz2`` or ``.lz4``.
 
     Types are found in the first block unless they are given.
     """
@@ -132,7 +130,7 @@ class Csv:
     def _open(self, stream: Any, path: str, wanted: pa.Schema | None, only: list[str] | None = None) -> Any:
         types = {} if wanted is None else {field.name: field.type for field in wanted}
         codec = next((name for suffix, name in _CODECS.items() if path.endswith(suffix)), None)
-        # Beside the stream, which a CompressedInputStream closes. A codec adds less than an eighth to any data.
+        # Not through the stream, which a CompressedInputStream closes. A codec adds less than an eighth to any data.
         start = pa.BufferReader(stream.read_at(min(stream.size(), CSV_BLOCK_BYTES * 9 // 8), 0))
         first_block = (pa.CompressedInputStream(start, codec) if codec else start).read(CSV_BLOCK_BYTES)
         commas = _LINE_END.split(first_block, maxsplit=1)[0].count(b",")
@@ -182,10 +180,10 @@ FORMATS: dict[str, Format] = {"parquet": Parquet(), "ipc": Ipc(), "csv": Csv()}
 
 
 def format_named(name: str) -> Format:
-    """The format.
+    """The format of that name.
 
     Raises:
-        InvalidRequest: there is none of that name.
+        InvalidRequest: there is none.
     """
     found = FORMATS.get(name)
     if found is None:

@@ -1,34 +1,31 @@
-"""Pulls: how the partitions of a source dataset come into being when somebody reads them.
+"""Pulls: produces the partitions of a source dataset when they are read.
 
-Guarantee: of one partition at most one pull runs at a time, however many readers come and go. It runs
-in a task of the server's own, so no reader's end stops it or makes it run twice. What it gives under
-one generation is always the same, frame for frame.
+Guarantee: of one partition at most one pull runs at a time, for any number of readers. It runs in a task of the
+server's own, so no reader's end stops it or makes it run twice. Under one generation every pull gives the same frames.
 
 Who holds what
-    The dataset holds its pulls' state, :class:`Pulls`, which holds no reference back; a running pull
-    holds the dataset. Dropping the dataset cancels its pulls. One that was only replaced is pulled to
-    its end for the readers it has.
+    The dataset holds the state of its pulls, :class:`Pulls`, which holds no reference back; a running pull holds the
+    dataset. Dropping the dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
 
 Producing again
-    A pull belongs to one epoch of its partition (see ``partition``). When the partition fails under it
-    and a reader has it reopened, that pull is cancelled and its successor waits for its end; should it
-    come back from an await all the same, it publishes, seals and fails nothing.
+    A pull belongs to one epoch of its partition (see ``partition``). When the partition fails and a reader has it
+    reopened, the pull is cancelled and its successor waits for its end. A pull of an earlier epoch publishes,
+    seals and fails nothing, also if it comes back from an await.
 
 Failure
-    Readers get the cause, and it is remembered for ``source_failure_seconds``: who comes within that
-    time gets it at once, who comes later starts the next pull. That one begins at frame 0 and must
-    repeat what was published before (see ``repetition``), so tickets stay good and a reader that resumes
-    at a later frame goes on in the same rows. Where the source itself says that it is not what it
-    was, or does not repeat itself, the generation is over: the pull fails, and the source is opened
-    anew as a new generation, for which readers ask get_flight_info.
+    Readers get the cause. For ``source_failure_seconds`` a new reader gets it at once; after that a new reader
+    starts the next pull. That pull begins at frame 0 and must repeat what was published before (see
+    ``repetition``), so tickets stay valid and a reader that resumes at a later frame continues in the same rows.
+    When the source has changed or does not repeat itself, the generation is over: the pull fails, and the source is
+    opened again as a new generation, for which readers ask get_flight_info.
 
 Memory
-    A pulled message is admitted like a producer's before the next one is asked for. Under memory
-    pressure a dataset that nobody reads is let go instead of spilled (``Dataset.let_go``) and pulled
-    again by the next reader. Both go by ``reopen``, so nothing else needs to know of it.
+    A pulled message is admitted like a producer's before the next one is asked for. Under memory pressure a dataset
+    without readers is released instead of spilled (``Dataset.let_go``) and pulled again for the next reader, by
+    ``Partition.reopen`` as after a failure.
 
 Cancelling
-    ``Pulls.close``, a successor and the end of the server cancel a pull; what it has admitted is given back.
+    ``Pulls.close``, a successor and the end of the server cancel a pull; its reservations are freed.
 """
 
 from __future__ import annotations
@@ -94,8 +91,8 @@ class Pulls:
     """The pulls of one dataset.
 
     Args:
-        request: what the dataset was created with, to tell a ``create`` that asks for the same.
-        renew: opens the source anew, as a new generation, when this one is over.
+        request: what the dataset was created with; a ``create`` that asks for the same is recognised by it.
+        renew: opens the source again, as a new generation, when this one is over.
     """
 
     def __init__(
@@ -132,12 +129,12 @@ class Pulls:
             self._running[index] = _Running(task, partition.epoch)
 
     def close(self) -> None:
-        """The dataset was dropped: stop."""
+        """The dataset was dropped: cancel its pulls."""
         for running in self._running.values():
             running.task.cancel()
 
     def statistics(self) -> dict[str, Any]:
-        """How many pulls there were, run, and have failed so lately that it is remembered."""
+        """The numbers of pulls that were started, that run, and whose failure is remembered."""
         failed = sum(map(self._remembered, self._failed_at))
         return {"pulls": self._started, "running": len(self._running), "failed": failed}
 
@@ -163,12 +160,12 @@ class Pulls:
             raise
         except _Superseded:
             pass
-        except Exception as error:  # noqa: BLE001  # readers wait for the pull, and get any error as its cause
+        except Exception as error:  # noqa: BLE001  # readers wait, and get any error
             if _fillable(partition, epoch):
                 self._failed_at[index] = asyncio.get_running_loop().time()
                 self._pulling.counters.pulls_failed += 1
                 partition.fail(self._cause(partition, error))
-            # From here on the next reader may start the next pull, also while the source is renewed.
+            # Now the next reader may start the next pull, also while the source is renewed.
             self._leave(index)
             if isinstance(error, SourceChanged):
                 await self._renew(dataset)
@@ -204,11 +201,11 @@ class Pulls:
                     partition.publish(frame)
                     pulling.counters.frame_in(frame)
                     dataset.touch()
-                del pulled, room, frame  # they may be spilled while the next one is awaited
+                del pulled, room, frame  # so that they can be spilled while the next one is awaited
         repeated.end()
 
     def _cause(self, partition: Partition, error: Exception) -> FlightShuffleError:
-        """What readers are told."""
+        """The error that readers get."""
         where = f"{_where(partition)}: the pull from {self._source.describe(partition.index)} failed"
         facts: dict[str, Any] = {"dataset": partition.dataset, "partition": partition.index}
         match error:

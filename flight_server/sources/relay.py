@@ -1,28 +1,27 @@
 """RelaySource: a dataset of another Flight server, kept here near its readers.
 
-Guarantee: partition k is the upstream's endpoint k, its frames byte for byte as the upstream sent them
-(nothing is encoded again, dictionaries included), and each pull asks the upstream once, whatever the
-number of readers here. A pull is whole or fails: its end counts only with status OK and, from a server
-of this kind, with totals and checksum equal to what arrived.
+Guarantee: partition k is the upstream's endpoint k, its frames byte for byte as the upstream sent them (nothing is
+encoded again, dictionaries included), and each pull asks the upstream once. A pull is whole or fails: its end counts
+only with status OK and, from a server of this kind, with totals and checksum equal to what arrived.
 
     {"flight": "grpc://host:port" or "grpc+tls://host:port", "dataset": "…",
      "generation": "…", "token": "…"}
 
 Snapshot
-    The endpoints' tickets, taken when the source is opened; those of a server of this kind name its
-    generation, so an upstream dataset that was replaced or lost is NOT_FOUND, never other data. Other
-    servers promise nothing of the kind; there ``repetition`` finds out when a second pull differs.
-    With ``generation`` only that one of the upstream is ever relayed.
+    The endpoints' tickets, taken when the source is opened. Those of a server of this kind name its generation, so
+    an upstream dataset that was replaced or lost is NOT_FOUND, never other data. Tickets of other servers promise
+    nothing of the kind; there ``repetition`` finds out when a second pull differs. With ``generation`` only that one
+    of the upstream is relayed.
 
 Trust
-    The upstream is a location that the configuration lists (see ``sources``). It is asked there and nowhere
-    else, because the token must not go where an endpoint says; endpoints that can be had only elsewhere are
-    refused. Messages are checked as a producer's are. The token is in no log, statistics or error.
+    The upstream is a location that the configuration lists (see ``creation``). It is asked only there, because the
+    token must not go where an endpoint says; an endpoint that has only other locations is refused. Messages are
+    checked as a producer's are. The token is in no log, statistics or error.
 
 Waiting
-    A quiet upstream may be waiting for its own producer, so there is no deadline for a message; HTTP/2
-    pings find out when it is gone. What a pull holds before its message is admitted, at most a message
-    (twice if its buffers are compressed) and ``WINDOW_BYTES`` behind it, is counted in no account.
+    A quiet upstream may be waiting for its own producer, so a message has no deadline; HTTP/2 pings find out when
+    the upstream is gone. What a pull holds before its message is admitted is counted in no account: at most a
+    message (twice if its buffers are compressed) and ``WINDOW_BYTES`` behind it.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ WINDOW_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class FlightSpec:
-    """What a ``create`` says."""
+    """The ``source`` of a ``create``."""
 
     location: FlightLocation
     dataset: str
@@ -120,12 +119,12 @@ class RelaySource:
 
     @classmethod
     async def open(cls, spec: FlightSpec, **options: Any) -> Self:
-        """Ask the upstream what the dataset is.
+        """Ask the upstream for the dataset's schema and endpoints.
 
         Raises:
             NotFound: the upstream has no such dataset.
-            InvalidRequest: it has another generation, or cannot be relayed from there.
-            SourceUnavailable: it cannot be reached, or does not answer.
+            InvalidRequest: it has another generation, wants another token, or cannot be relayed from there.
+            SourceUnavailable: it cannot be reached, or does not answer as Flight.
         """
         descriptor = flight.FlightDescriptor.for_path(spec.dataset).serialize()
         async with _channel(spec, options["max_message_bytes"], options["keepalive_seconds"]) as channel:
@@ -133,7 +132,7 @@ class RelaySource:
                 info = await _ask(channel, spec, "GetFlightInfo", descriptor)
                 header = wire.schema_header(wire.bytes_field(info, 1, "FlightInfo"))
                 described = flight.FlightInfo.deserialize(info)
-                if not described.schema.names:  # nobody has produced yet: this waits for it
+                if not described.schema.names:  # no producer has sent one yet: GetSchema waits for it
                     answer = await _ask(channel, spec, "GetSchema", descriptor)
                     header = wire.schema_header(wire.bytes_field(answer, 1, "SchemaResult"))
                 measure(header)
@@ -155,7 +154,7 @@ class RelaySource:
         return f"{self._spec} partition {index}"
 
     async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
-        """See ``source_contract``."""
+        """See :class:`Source`."""
         ticket = wire.field(1, self._tickets[index])
         decoder = FrameDecoder(
             max_message_bytes=self._max_message_bytes, full_validation=self._full_validation
@@ -193,11 +192,10 @@ class RelaySource:
         return Checked(message, accepted)
 
     async def _check_end(self, call: Any, arrived: Totals) -> None:
-        """The stream has ended: with OK, and with what has arrived.
+        """Return if the stream has ended with OK and with the totals of what has arrived.
 
         Raises:
-            grpc.aio.AioRpcError: it has failed.
-            SourceUnavailable: it was cut.
+            SourceUnavailable: it has not.
         """
         code = await call.code()
         if code is not grpc.StatusCode.OK:
@@ -226,13 +224,13 @@ def _is_at(place: str, location: FlightLocation) -> bool:
 async def _channel(spec: FlightSpec, max_message_bytes: int, keepalive_seconds: float) -> AsyncIterator[Any]:
     keepalive_ms = int(keepalive_seconds * 1000)
     options = [
-        # Above what the decoder accepts, so that it is the decoder that says why.
+        # Above what the decoder accepts, so that the decoder refuses larger messages and says why.
         ("grpc.max_receive_message_length", max_message_bytes + (1 << 20)),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.enable_http_proxy", 0),
-        # Probing the bandwidth would let the window grow to several times that.
+        # Probing the bandwidth would let the window grow to several times ``WINDOW_BYTES``.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ]

@@ -1,13 +1,12 @@
-"""Repetition: what was pulled before must come again, message for message.
+"""Repetition: each pull of a partition must give the messages that earlier pulls gave.
 
-Guarantee: a message is let through only if no earlier pull of the partition had another one in its
-place. So a reader that was given the first k frames of one pull, and the rest of another, has read one
-state of the source; and it ends with an error if there is no such state any more.
+Guarantee: a message is let through only if no earlier pull of the partition had another one in its place. So a reader
+that was given the first k frames of one pull, and the rest of another, has read one state of the source, or gets an
+error.
 
-Every message counts, dictionaries too: the same indices into another dictionary are other rows. Of each
-message that was ever let through the CRC-32C is kept, four bytes. It is not enough to compare at the
-end, or at the place where an earlier pull broke off: of three pulls the second may be shorter than the
-first and different, and its readers resume in the third.
+Every message counts, dictionaries too: the same indices into another dictionary are other rows. The CRC-32C of each
+message that was let through is kept, four bytes. Comparing only at the end, or where an earlier pull broke off, is not
+enough: of three pulls the second may be shorter than the first and different, and its readers resume in the third.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ class Repetition:
         self._whole = False
 
     def begin(self) -> Repeated:
-        """A pull starts, at the first message."""
+        """A pull starts at the first message."""
         return Repeated(self)
 
 
 class Repeated:
-    """One pull's place among the messages. Each pull has its own: an earlier one may not have ended yet."""
+    """One pull's place among the messages. Each pull has its own, because an earlier one may not have ended yet."""
 
     def __init__(self, repetition: Repetition) -> None:
         self._repetition = repetition
         self._place = 0
 
     def check(self, crc32c: int) -> None:
-        """The pull's next message may be published.
+        """Return if the pull's next message may be published.
 
         Raises:
             SourceChanged: another message was in its place, or the partition had ended before it.
@@ -50,7 +49,7 @@ class Repeated:
         self._place += 1
 
     def end(self) -> None:
-        """The pull has come to its end: the partition is whole.
+        """The pull has ended: the partition is whole.
 
         Raises:
             SourceChanged: earlier pulls had more messages.

@@ -1,28 +1,25 @@
 """Roots: the directories that sources may read, and the only way to open a file in them.
 
-Guarantee: a file that :meth:`Roots.open` opens lies in a root, whatever a path says and whatever is
-renamed, linked or moved meanwhile.
+Guarantee: a file that :meth:`Roots.open` opens lies in a root, for any path, also if files and directories are renamed,
+linked or moved meanwhile.
 
 How
-    A path is resolved first, symbolic links and ``..`` included, and what it resolves to must lie in a
-    root. The file is then opened element by element from the root's directory on, none of which may
-    be a symbolic link: between the look and the opening nobody can slip one in. What is opened must be
-    a regular file, so that no pipe or device can hold up a thread.
-    The configured roots themselves are trusted; they may be links.
+    A path is resolved first, symbolic links and ``..`` included, and the result must lie in a root. The file is then
+    opened element by element from the root's directory on. None of these may be a symbolic link, so no link can be
+    put in between the look and the opening. The opened file must be a regular one, so that no pipe or device blocks
+    a thread. The configured roots themselves are trusted; they may be links.
 
 Paths
-    Absolute, or relative to a root: the first one that has it. A URL is not a path. A path outside is
-    refused in the same words whether there is something or not.
+    Absolute, or relative to the first root that has it. A URL is not a path. A path outside is refused in the same
+    words whether it exists or not.
 
 Directories
-    Are walked in the order of their names. As in ``pyarrow.dataset`` names that start with ``.`` or
-    ``_`` are left out (``_SUCCESS``, checksums, unfinished output). A link to a file counts as the file
-    that it leads to; a link to a directory is refused, because following it may never end and leaving
-    it out would be a silent part.
+    Are walked in the order of their names. As in ``pyarrow.dataset`` names that start with ``.`` or ``_`` are left
+    out (``_SUCCESS``, checksums, unfinished output). A link to a file counts as the file that it leads to. A link to
+    a directory is refused: following it may never end, and leaving it out would silently lose files.
 
 Changes
-    What tells a file from the one that is at its place later: device, inode, size and time of the last
-    write, as :meth:`LocalFile.identity`.
+    A file's identity is its device, inode, size and time of the last write (:meth:`LocalFile.identity`).
 """
 
 from __future__ import annotations
@@ -45,12 +42,12 @@ _IGNORED = (".", "_")
 class LocalFile:
     """An open file of a root.
 
-    Not memory-mapped: a mapped file that somebody shortens ends the process.
+    Not memory-mapped: a mapped file that another process shortens ends this process.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        # Arrow's readers close their stream; the file stays open, to be looked at again.
+        # Arrow's readers close their stream; the file stays open for the second look at its identity.
         self.stream = pa.PythonFile(os.fdopen(descriptor, "rb", closefd=False), mode="r")
 
     def identity(self) -> tuple[int, ...]:
@@ -69,11 +66,11 @@ class Roots:
         self._roots = tuple(Path(os.path.realpath(root)) for root in roots)
 
     def files(self, path: str) -> list[str]:
-        """The files that a path means, resolved: itself, or all below it in order. Blocks.
+        """The resolved files that a path means: itself, or all below it in order. Blocks.
 
         Raises:
-            Forbidden: it is, or something below it leads, outside of the roots.
-            InvalidRequest: there is nothing, or a link to a directory below it.
+            Forbidden: the path, or a link below it, leads outside of the roots; it is a URL; or there are no roots.
+            InvalidRequest: it is empty or has a NUL, there is nothing, or a link to a directory below it.
             SourceUnavailable: it cannot be read.
         """
         found = self._resolved(path)
@@ -87,10 +84,10 @@ class Roots:
         raise InvalidRequest(f"source: there is no file or directory {path!r} in {self._named()}")
 
     def open(self, path: str) -> LocalFile:
-        """The file at a resolved path, to be read; its owner closes it. Blocks.
+        """Open the file at a resolved path to read; its owner closes it. Blocks.
 
         Raises:
-            Forbidden: a symbolic link has come into the path, or it is not a regular file.
+            Forbidden: it is outside of the roots, a symbolic link has come into the path, or it is not a regular file.
             OSError: it cannot be opened.
         """
         root = next((root for root in self._roots if Path(path).is_relative_to(root)), None)
@@ -168,7 +165,7 @@ def _open_at(directory: int, name: str, flags: int, path: str) -> int:
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=directory)
     except OSError as error:
-        # What NOFOLLOW answers for a link: ELOOP, and together with DIRECTORY: ENOTDIR.
+        # O_NOFOLLOW fails with ELOOP for a link, and together with O_DIRECTORY with ENOTDIR.
         with suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
                 raise Forbidden(f"source: a symbolic link has come into {path}") from None

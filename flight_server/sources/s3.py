@@ -1,11 +1,11 @@
-"""Objects in S3: what ``source_roots`` is for local files. Only used where ``source_s3`` is set.
+"""Objects in S3: the counterpart of ``roots`` for ``s3://`` URLs. Used only where ``source_s3`` is set.
 
-Credentials and endpoint are the process's own, found as every AWS client finds them; a URL is bucket
-and key and nothing else. A URL with credentials, or with options such as another endpoint, would let
-a client point this server's requests anywhere, and is refused.
+Credentials and endpoint are the process's own, found as every AWS client finds them; a URL is bucket and key and
+nothing else. A URL with credentials, or with options such as another endpoint, would let a client point this server's
+requests anywhere, and is refused.
 
-An object that was written again has another size or time, which is its identity here. S3 changes an
-object only as a whole, but a reader's requests are many: identity is looked at before and after.
+An object's identity is its size and time of writing. S3 changes an object only as a whole, but a reader sends many
+requests, so the identity is looked at before and after.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class S3Files:
 
         Raises:
             InvalidRequest: not a plain URL, or there is nothing.
-            SourceUnavailable: S3 cannot be reached, or does not let us.
+            SourceUnavailable: S3 cannot be reached, or refuses this server.
         """
         files, path = self._split(url)
         try:
@@ -74,9 +74,11 @@ class S3Files:
         return [SCHEME + path for path in kept]
 
     def open(self, url: str) -> S3File:
-        """The object, to be read; its owner closes it. Blocks.
+        """Open the object to read; its owner closes it. Blocks.
 
         Raises:
+            InvalidRequest: not a plain URL.
+            SourceUnavailable: its bucket cannot be reached.
             OSError: it cannot be opened.
         """
         return S3File(*self._split(url))

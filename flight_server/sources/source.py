@@ -1,8 +1,7 @@
-"""What a source is: the contract between ``pulls``, which runs it, and those that know a format.
+"""Source: the contract between ``pulls``, which runs a source, and ``files`` and ``relay``, which are sources.
 
-Guarantee: a source is one snapshot of what it pulls from, taken when it was opened. Every pull of a
-partition gives the same messages, byte for byte, or fails; with :class:`SourceChanged` where the
-snapshot is gone and a new one would be another.
+Guarantee: a source is one snapshot of what it pulls from, taken when it was opened. Every pull of a partition gives
+the same messages, byte for byte, or fails; with :class:`SourceChanged` where the snapshot is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from flight_server.frames import Checked, SchemaMessage
 
 
 class SourceChanged(Exception):
-    """What the source was opened on is no longer there, or is not what it was."""
+    """What the source was opened on is no longer there, or has changed."""
 
 
 class Source(Protocol):
@@ -28,13 +27,13 @@ class Source(Protocol):
     def partition_count(self) -> int: ...
 
     def describe(self, index: int) -> str:
-        """Where partition ``index`` comes from, for errors and ``why``; nothing secret in it."""
+        """Where partition ``index`` comes from, for errors and ``why``; without secrets."""
 
     def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
         """The partition's messages, in order, each when it is asked for. Cancelling is safe.
 
         Args:
-            so_far: what has been published of this pull; compared with what the source says at its end.
+            so_far: the totals of what this pull has published, to be compared with the source's own at its end.
 
         Raises:
             SourceChanged: see the class.

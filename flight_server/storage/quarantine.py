@@ -11,7 +11,7 @@ What is done
 
     When a served dataset is found damaged, the partition fails and the directory stays in ``datasets`` with the note
     ``damage.json``. The other partitions are served on, also after a restart. When the dataset is replaced, or its
-    retention ends, the directory is moved. A drop, or the end of its lease, deletes it.
+    lease or retention ends, the directory is moved. Only a drop deletes it.
 
     Both are listed in ``statistics``. A server deletes nothing in ``quarantine`` and counts it in no pool:
     people move a directory back to ``datasets`` (with the server stopped) or delete it.
