@@ -5,10 +5,9 @@ excepted, and no answer carries a CORS header. Two things tell such a request:
 
 Host
     A page whose author points the page's own name at this server (DNS rebinding) has the server's origin for the
-    browser, but the request carries that name. So ``Host`` must be a name of this server or an IP address, because
-    rebinding needs a name. Names of this server are ``localhost``, what it listens on and advertises, the machine's
-    host name with and without its domain, and ``allowed_hosts``. With a token any name is accepted, because the
-    page's author does not have the token.
+    browser, but the request carries that name. So ``Host`` must be an IP address or a name of this server:
+    ``localhost``, what it listens on and advertises, the machine's host name with and without its domain, and
+    ``allowed_hosts``. With a token any name is accepted, because the page's author does not have the token.
 
 Origin
     ``Origin``, if present, must name the host that ``Host`` names. Images, scripts, frames and links send none:
@@ -117,7 +116,6 @@ def _is_address(name: str) -> bool:
 
 
 def _names(url: str, host: str) -> bool:
-    """True if the URL is of that host and port."""
     with suppress(ValueError):
         parts = urlsplit(url)
         ours = urlsplit(f"{parts.scheme}://{host}")

@@ -17,9 +17,8 @@ Retention
     received items with ``passed`` (see ``places``).
 
 No lost wake-up
-    ``(number of items, ended)`` is one piece of state: ``next_nowait`` reads both in one step without an await,
-    and a reader that finds neither item nor end is woken by the next change of either. A woken reader looks again,
-    so a spurious or duplicate wake-up is harmless.
+    ``next_nowait`` reads the number of items and the end in one step without an await, and a reader that finds
+    neither is woken by the next change of either. It then looks again, so a spurious wake-up is harmless.
 
 Cancelling
     Cancelling ``wait`` or ``__anext__`` loses nothing: an item is taken in the step that returns it.
@@ -68,7 +67,7 @@ class Gone(Exception):
 
 
 class QueueEnded(Exception):
-    """``publish`` or ``close`` on a queue that was closed or has failed."""
+    """``publish``, or ``advance``, on a queue that was closed or has failed."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class BroadcastQueue(Generic[T]):
         """Append an item and wake every waiting subscription.
 
         Raises:
-            QueueEnded: the queue was closed or has failed; the item was not taken.
+            QueueEnded: the queue has ended; the item was not taken.
         """
         if self._ended:
             raise QueueEnded("publish after the end")
@@ -169,7 +168,7 @@ class BroadcastQueue(Generic[T]):
         """Count an item that the :class:`Items` have taken by themselves, and wake every waiting subscription.
 
         Raises:
-            QueueEnded: the queue was closed or has failed.
+            QueueEnded: the queue has ended.
         """
         if self._ended:
             raise QueueEnded("an item after the end")
@@ -230,7 +229,6 @@ class BroadcastQueue(Generic[T]):
         return list(self._subscriptions)
 
     def item(self, index: int) -> T:
-        """The item at ``index``: ``first <= index < len``."""
         return self._items.item(index)
 
     def items(self, start: int, stop: int) -> Iterator[T]:
@@ -343,12 +341,10 @@ class Subscription(Generic[T]):
         return self._queue.items(self._position, self._queue._length)
 
     async def wait(self) -> None:
-        """Return at once if ``next_nowait`` would not block, else at the queue's next change.
-
-        Cancelling it is safe. Only one task at a time may wait on a subscription.
+        """Return at once if ``next_nowait`` would not block, else at the queue's next change. Cancelling is safe.
 
         Raises:
-            RuntimeError: another task waits on it already.
+            RuntimeError: another task waits on this subscription.
         """
         queue = self._queue
         if self._position < queue._length or queue._ended or self._closed:

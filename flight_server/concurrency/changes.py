@@ -27,11 +27,9 @@ class Changes:
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait."""
         return len(self._waiting or ())
 
     def tell(self) -> None:
-        """Wake the tasks that wait."""
         if self._waiting:
             waiting, self._waiting = self._waiting, None
             for future in waiting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Passes:
-    """The passes of the items from ``first`` on; enough readers have passed those before.
+    """The passes of the items from ``first`` on, which grows when enough readers have passed it.
 
     Args:
         wanted: how many passes are enough.

@@ -6,10 +6,9 @@ the next readers through, so the last of n readers waits for at most n passes.
 
 Why
     A write copies its bytes, and the socket takes them, within one pass: a quarter of a millisecond and more for
-    1 MiB. gRPC's asyncio server needs several passes to accept one call. Without turns each pass could write once
-    for every reader, a new reader would wait for several frames of each other one, and of readers that come at once
-    the last would begin when the first have ended. With turns a pass is short for any number of readers, and calls,
-    producers and actions run in between.
+    1 MiB. gRPC's asyncio server needs several passes to accept one call. If each pass wrote once for every reader, a
+    new reader would wait for several frames of each other one, and of many that come at once the last would begin
+    when the first have ended. With turns a pass is short, and calls, producers and actions run in between.
 
 Who takes turns
     The frames of the gRPC lane. The HTTP lane accepts any number of connections in one pass: without turns the

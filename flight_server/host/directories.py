@@ -4,9 +4,9 @@ Guarantee: a sweep removes only files of this format and of this user, and only 
 Every client of a host sweeps when it begins and before it makes a file; so does a server that runs on the host.
 
 Directory: ``flight-shuffle-<uid>-2`` under a base
-    Mode 0700 and owned by that user, with a file ``flight-shuffle-format``; a directory that is not empty and has
-    no such file is refused, and nothing in it is touched. The number is the format's. Names that are not of this
-    format, links, pipes and files of other users are neither read nor removed.
+    Mode 0700, owned by that user, with a file ``flight-shuffle-format``; one that is not empty and has no such file
+    is refused and not touched. The number is the format's. Names that are not of this format, links, pipes and files
+    of other users are neither read nor removed.
 
 Files, for a key ``<application>-<content>``
     ``<key>.arrows``  complete from the moment it has this name;

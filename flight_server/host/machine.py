@@ -14,7 +14,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def memory_bytes(cgroups: Path = _CGROUPS, own_groups: Path = _OWN_GROUPS) -> int:
-    """The smallest of the machine's memory and the limits of the groups that this process is in."""
+    """See the module's text."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         lines = own_groups.read_text().splitlines()

@@ -25,17 +25,17 @@ The accounts do not borrow from each other, so no waits form a circle
                       them at their deadlines.
 
 Readers that take nothing
-    gRPC and TLS do not give back bytes that they were handed, so a reader that takes nothing keeps the room of
-    one message. Therefore a reader is *unproven* until it has taken ``PROOF_BYTES``, and again after each write
-    that has lasted for ``STALL_SECONDS`` (:class:`Pace`). ``PROOF_BYTES`` is more than the buffers between the
-    server and a peer that reads nothing hold, unless gRPC's client lets its window grow with bandwidth and delay.
-    Unproven readers together hold at most half of ``sends``. One that takes what it is sent keeps its room from
+    gRPC and TLS do not give bytes back, so a reader that takes nothing keeps the room of one message. A reader is
+    *unproven* until it has taken ``PROOF_BYTES``, and again after each write that has lasted for ``STALL_SECONDS``
+    (:class:`Pace`). ``PROOF_BYTES`` is more than the buffers between the server and a peer that reads nothing hold,
+    unless gRPC's client lets its window grow with bandwidth and delay.
+    Unproven readers together hold at most half of ``sends``; one that takes what it is sent keeps its room from
     message to message. The last eighth of that half is left for new readers (``pool``, "Waiting"). Proven readers
     wait for the rest of ``sends``, first come, first served.
-    Readers that come within ``pool.FRESH_SECONDS`` may fill that eighth, too. If they take nothing, the next
-    reader waits until the first of them have stalled for ``delivery.READER_STALL_SECONDS``. Then the server ends
-    one of them at each look (``eviction``) until the next reader has its room; a reader that has waited for
-    ``FRESH_SECONDS`` by then gets it outside of the eighth.
+    Readers that come within ``pool.FRESH_SECONDS`` may fill that eighth, too. If they take nothing, the next reader
+    waits until the first of them have stalled for ``delivery.READER_STALL_SECONDS``. Then the server ends one at
+    each look (``eviction``) until the next reader has its room: outside of the eighth, if it has waited for
+    ``FRESH_SECONDS`` by then.
     On the bulk lane without TLS a reader that takes nothing holds no room, so all readers there are proven.
 
 The true peak
@@ -91,7 +91,7 @@ class Budget:
 
     @property
     def max_schema_bytes(self) -> int:
-        """The largest schema: 1/16 of the limit, at most 16 MiB, so that one that is put and one that is held fit."""
+        """The largest schema: 1/16 of the limit, at most 16 MiB, so that one that is put and held has room."""
         limit = self.memory.limit_bytes
         assert limit is not None
         return min(MAX_SCHEMA_BYTES, limit // 16)

@@ -1,9 +1,9 @@
 """Settings of the C allocator for a process that handles messages of about a megabyte, many times a second.
 
-glibc serves blocks of 128 KiB and more with a mapping of their own, which costs a page fault for each 4 KiB of
-each message; its own adapting of that threshold helps only in part. :func:`tune` keeps messages of up to 32 MiB
-(glibc's maximum) on the heap, where their pages are used again, in one arena, so that any thread can use what
-another one has freed. Measured with messages of 4 MiB to 8 readers: 0.6 CPU seconds per gigabyte before, 0.35 after.
+glibc serves blocks of 128 KiB and more with a mapping of their own, a page fault for each 4 KiB, and adapts that only
+in part. :func:`tune` keeps messages of up to 32 MiB (glibc's maximum) on the heap, where their pages are used again,
+in one arena, so that any thread can use what another one has freed. Measured with messages of 4 MiB to 8 readers: 0.6
+CPU seconds per gigabyte before, 0.35 after.
 
 Freed memory stays with the process, because fresh pages cost more than the copy into them: with 16 producers 0.95
 CPU seconds per gigabyte, 0.45 with used pages. The price is free memory, at the top of the heap and in holes below

@@ -5,13 +5,13 @@ is its exact maximum. A pool grants nothing beyond its limit, with three excepti
 bytes that exist already, whether they fit or not; an empty pool grants a :meth:`request <MemoryPool.request>` that is
 larger than its limit; and what an account grants is not checked against its parent's limit.
 
-A :class:`Reservation` lives exactly as long as the bytes it stands for: the object that holds the bytes holds the
-reservation, which frees itself when the last reference to it goes. ``free`` is only for releasing early.
+A :class:`Reservation` lives as long as the bytes it stands for: the object that holds the bytes holds it, and it frees
+itself with its last reference. ``free`` is only for releasing early.
 
 Accounts
-    ``pool.account(name, limit_bytes)`` makes a child with a limit of its own. What a child grants is also counted
-    in its parent. The limits of sibling accounts should add up to the parent's: then no account can starve
-    another, and the absence of wait cycles can be proved (``accounts``).
+    ``pool.account(name, limit_bytes)`` makes a child with a limit of its own, whose bytes are also counted in its
+    parent. The limits of siblings should add up to the parent's: then no account can starve another, and the
+    absence of wait cycles can be proved (``accounts``).
 
 Parts
     ``pool.part(name, limit_bytes)`` makes a child whose grants must fit its own limit and the pool's. The pool and
@@ -82,7 +82,7 @@ class Request:
 
 
 class Reservation:
-    """Bytes of one pool. Freed when the last reference to it goes."""
+    """Bytes of one pool."""
 
     __slots__ = ("_pool", "_size_bytes")
 
@@ -187,7 +187,7 @@ class MemoryPool:
         _pools.add(self)
 
     def account(self, name: str, limit_bytes: int | None) -> MemoryPool:
-        """A child whose bytes count here too. The parent keeps it for its statistics."""
+        """A child with a limit of its own; see "Accounts". The parent keeps it for its statistics."""
         child = MemoryPool(limit_bytes, name, _parent=self)
         self._accounts.append(child)
         return child
@@ -220,7 +220,6 @@ class MemoryPool:
 
     @property
     def waiting(self) -> int:
-        """How many requests are in the queue."""
         return len(self._queue)
 
     def statistics(self) -> PoolStatistics:
@@ -242,7 +241,7 @@ class MemoryPool:
         return Reservation(self)
 
     def reserve(self, size_bytes: int) -> Reservation:
-        """A reservation for bytes that exist already; never refused, may pass the limit."""
+        """A reservation for bytes that exist already; may pass the limit."""
         reservation = Reservation(self)
         reservation.grow(size_bytes)
         return reservation
@@ -335,7 +334,6 @@ class MemoryPool:
         self._whole._serve()
 
     def _serve(self) -> None:
-        """Grant from the heads of the queues what fits."""
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
         with self._lock:
             # The lock is re-entrant, and a finalizer may give bytes back at any call in here. It must not serve

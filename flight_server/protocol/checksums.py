@@ -1,10 +1,10 @@
 """CRC-32C of messages that travel or are stored: the same value on both sides and on both lanes.
 
 What is covered
-    A message's checksum covers its IPC message as it stands in an IPC stream: the header, padded with zeros to
-    eight bytes, and the body. It does not cover the prefix before the header, which every lane writes itself, the
-    envelope (FlightData on the gRPC lane, chunks on the bulk lane), or app_metadata. So a reader of either lane
-    can compute it without encoding anything. Schemas, dictionaries and record batches have one each.
+    A message's checksum covers the header of its IPC message, padded with zeros to eight bytes, and the body. It
+    does not cover the prefix before the header, which every lane writes itself, the envelope (FlightData on the
+    gRPC lane, chunks on the bulk lane), or app_metadata. So a reader of either lane can compute it without encoding
+    anything. Schemas, dictionaries and record batches have one each.
 
     In a put, app_metadata and descriptor say where a message goes, so :func:`sent_crc32c` continues the checksum
     over them: the server needs one pass for both values.

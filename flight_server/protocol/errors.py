@@ -198,7 +198,7 @@ class Forbidden(FlightShuffleError):
 
 
 class PartitionFailed(FlightShuffleError):
-    """The partition cannot be read to its end, now or later."""
+    """The data is lost or was never completed: the partition cannot be read to its end, now or later."""
 
     code = "partition_failed"
 

@@ -339,7 +339,7 @@ def dictionary_id(header: memoryview) -> tuple[int, bool]:
 
 
 def is_little_endian(header: bytes) -> bool:
-    """The byte order of a schema message that Arrow has accepted. ``Schema``: 0 endianness."""
+    """Whether a schema message that Arrow has accepted is little-endian. ``Schema``: 0 endianness."""
     view = memoryview(header)
     table = follow(view, slot(view, root(view), 2))
     at = slot(view, table, 0)
@@ -381,7 +381,7 @@ def schema_header(encapsulated: bytes) -> bytes:
 
 
 def encapsulated_bytes(header: bytes | memoryview) -> int:
-    """The length of what :func:`encapsulate` returns."""
+    """The length of what :func:`encapsulate` makes of a header."""
     return _PREFIX_BYTES + len(header) + -len(header) % 8
 
 

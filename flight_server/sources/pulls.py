@@ -9,8 +9,8 @@ Who holds what
 
 Producing again
     A pull belongs to one epoch of its partition (see ``partition``). When the partition fails and a reader has it
-    reopened, the pull is cancelled and its successor waits for its end. A pull of an earlier epoch publishes,
-    seals and fails nothing, also if it comes back from an await.
+    reopened, the pull is cancelled and its successor waits for its end. A pull of an earlier epoch that comes back
+    from an await publishes, seals and fails nothing.
 
 Failure
     Readers get the cause. For ``source_failure_seconds`` a new reader gets it at once; after that a new reader
@@ -129,7 +129,6 @@ class Pulls:
             self._running[index] = _Running(task, partition.epoch)
 
     def close(self) -> None:
-        """The dataset was dropped: cancel its pulls."""
         for running in self._running.values():
             running.task.cancel()
 
@@ -205,7 +204,6 @@ class Pulls:
         repeated.end()
 
     def _cause(self, partition: Partition, error: Exception) -> FlightShuffleError:
-        """The error that readers get."""
         where = f"{_where(partition)}: the pull from {self._source.describe(partition.index)} failed"
         facts: dict[str, Any] = {"dataset": partition.dataset, "partition": partition.index}
         match error:

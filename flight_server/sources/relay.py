@@ -9,9 +9,8 @@ only with status OK and, from a server of this kind, with totals and checksum eq
 
 Snapshot
     The endpoints' tickets, taken when the source is opened. Those of a server of this kind name its generation, so
-    an upstream dataset that was replaced or lost is NOT_FOUND, never other data. Tickets of other servers promise
-    nothing of the kind; there ``repetition`` finds out when a second pull differs. With ``generation`` only that one
-    of the upstream is relayed.
+    an upstream dataset that was replaced or lost is NOT_FOUND, never other data. With other servers ``repetition``
+    finds out when a second pull differs. With ``generation`` only that one of the upstream is relayed.
 
 Trust
     The upstream is a location that the configuration lists (see ``creation``). It is asked only there, because the
@@ -180,7 +179,6 @@ class RelaySource:
                 decoder.end()
 
     def _checked(self, accepted: Accepted, message: bytes) -> Checked | None:
-        """The message if it is one to keep."""
         if accepted.schema is not None:
             try:
                 self.schema.check_same(accepted.schema, self._spec.dataset)

@@ -24,7 +24,6 @@ class Repetition:
         self._whole = False
 
     def begin(self) -> Repeated:
-        """A pull starts at the first message."""
         return Repeated(self)
 
 

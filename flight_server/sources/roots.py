@@ -5,9 +5,9 @@ linked or moved meanwhile.
 
 How
     A path is resolved first, symbolic links and ``..`` included, and the result must lie in a root. The file is then
-    opened element by element from the root's directory on. None of these may be a symbolic link, so no link can be
-    put in between the look and the opening. The opened file must be a regular one, so that no pipe or device blocks
-    a thread. The configured roots themselves are trusted; they may be links.
+    opened element by element from the root's directory on, and no element may be a symbolic link that was put there
+    meanwhile. It must be a regular file, so that no pipe or device blocks a thread. The configured roots are
+    trusted; they may be links.
 
 Paths
     Absolute, or relative to the first root that has it. A URL is not a path. A path outside is refused in the same
@@ -51,7 +51,6 @@ class LocalFile:
         self.stream = pa.PythonFile(os.fdopen(descriptor, "rb", closefd=False), mode="r")
 
     def identity(self) -> tuple[int, ...]:
-        """See the module's text."""
         found = os.fstat(self._descriptor)
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

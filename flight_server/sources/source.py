@@ -1,7 +1,8 @@
 """Source: the contract between ``pulls``, which runs a source, and ``files`` and ``relay``, which are sources.
 
 Guarantee: a source is one snapshot of what it pulls from, taken when it was opened. Every pull of a partition gives
-the same messages, byte for byte, or fails; with :class:`SourceChanged` where the snapshot is gone.
+the same messages, byte for byte, or fails; with :class:`SourceChanged` where the snapshot is gone and a new one would
+differ.
 """
 
 from __future__ import annotations
