@@ -1,4 +1,4 @@
-"""How a partition is read and a put is sent, on either lane."""
+"""How a partition is read and a put is sent, on either lane; for ``client``, ``merge``, ``jobs`` and ``broadcast``."""
 
 from .lane import Batch, BatchRun, Closed
 from .partition_stream import PartitionStream, partition_streams

@@ -1,7 +1,7 @@
-"""Tells the server which frames have come, where the dataset's retention counts its readers.
+"""Tells the server which frames a stream has received, if the dataset's retention counts its readers.
 
-Guarantee: only frames that have been received and checked are acknowledged, and all of them are at the end of a
-stream that was whole. An acknowledgement that fails is no error: the server then keeps the frames for longer.
+Guarantee: only received frames are acknowledged, after the checks that their lane makes; at the end of a whole stream
+all of them are. An acknowledgement that fails is no error: the server then keeps the frames for longer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from spark_client.connection import Server
 from .lane import BatchRun
 
 EVERY_BYTES = 32 << 20
-"""Of decoded bytes. What was not acknowledged yet can be read again, and takes memory or disk on the server."""
+"""Decoded bytes between two acknowledgements. The server keeps frames that are not acknowledged in memory or on disk,
+so that they can be read again."""
 
 
 class Acknowledging:
-    """Of one stream."""
+    """The acknowledgements of one stream."""
 
     def __init__(self, server: Server, dataset: str, partition: int | None) -> None:
         self.reader = uuid.uuid4().hex
@@ -31,18 +32,18 @@ class Acknowledging:
         self._bytes = 0
 
     def opened(self, headers: Mapping[str, str], generation: str | None) -> None:
-        """Take from a connection's headers whether acknowledgements count."""
+        """Send acknowledgements only if a new connection's headers ask for them."""
         self._generation = generation if ACKNOWLEDGE_HEADER in headers else None
 
     def received(self, run: BatchRun, frames: int) -> None:
-        """A run has come, and with it the first ``frames`` frames are there."""
+        """Count a run; with it the first ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
         if self._generation is not None:
             self._bytes += run.shared_bytes or sum([batch.nbytes for batch in run.batches])
             if self._bytes >= EVERY_BYTES:
                 self.all_received(frames)
 
     def all_received(self, frames: int) -> None:
-        """Say that the first ``frames`` frames have come."""
+        """Acknowledge the first ``frames`` frames."""
         self._bytes = 0
         if self._generation is not None:
             request = AcknowledgeRequest(

@@ -1,4 +1,4 @@
-"""Where a partition can be read, in the order in which the places are tried."""
+"""The addresses where a partition can be read, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from .lane import LaneChoice
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where and how a partition can be read."""
+    """A location and the lane that it speaks."""
 
     lane: Literal["grpc", "bulk"]
     location: str
 
 
 def addresses(server: Server, locations: Sequence[str], lane: LaneChoice) -> list[Address]:
-    """The addresses to try, in order, each once.
+    """The addresses to try, each once: those of the bulk lane first, then in the order of ``locations``.
+
+    ``arrow-flight-reuse-connection://?`` means ``server``, which is also added if no location speaks gRPC.
 
     Raises:
-        InvalidRequest: the bulk lane alone was asked for, and no location has it.
+        InvalidRequest: ``lane`` is ``bulk``, and no location has the bulk lane.
         ValueError: an unknown lane.
     """
     if lane not in ("auto", "grpc", "bulk"):

@@ -1,33 +1,32 @@
-"""An HTTP body as runs of record batches: whole chunks at once where that is right, else one message.
+"""An HTTP body as runs of record batches: a whole chunk at once where possible, else one message at a time.
 
-Guarantee: the batches are those of the Arrow stream in the body, each once and in order, whatever the
-chunks. Where the stream ends, or is broken, is found by Arrow's stream decoder in both ways. Where the server
-has said checksums, nothing is decoded and no batch is returned whose message has another one; a batch before a
-damaged message is returned before the error.
+Guarantee: the batches are those of the Arrow stream in the body, each once and in order, however the body is cut into
+chunks. On both paths Arrow's stream decoder finds the stream's end and its faults. If the server has sent checksums,
+a message with another checksum is not decoded; the batches before it are returned before the error.
 
 Whole chunks
-    Our server sends each run of messages as one chunk, so that nothing in it is still to be waited for.
-    A chunk of ``MIN_SCHEMAS`` times the schema's size up to ``MAX_CHUNK_BYTES`` is received into one
-    buffer, behind a copy of the schema message, and decoded there without a copy and without a call
-    back into Python for each message: 1.4 µs a batch instead of 6.
+    Our server sends each run of messages as one chunk, so that a reader waits for no part of it. A chunk of
+    ``MIN_SCHEMAS`` times the schema message's size up to ``MAX_CHUNK_BYTES`` is received into one buffer, after a
+    copy of the schema message, and decoded there: no copy, no call into Python for each message, 1.4 µs a batch
+    instead of 6.
 
-    Nothing is believed of chunks: what is not a whole message (others cut where they like) goes to
-    the other way with all that follows it. So does an end marker, and whatever Arrow refuses.
+    A proxy may cut chunks elsewhere. From the first bytes on that are no whole message, that are an end marker, or
+    that Arrow refuses, the rest of the chunk is read one message at a time.
 
 One message
-    Arrow's decoder asks for header and body by their lengths, and the body is received straight into a
-    buffer of that size. So it is for large chunks, for bodies without chunks, and always for schemas
-    with dictionaries, which the decoder has to remember from message to message.
-    With checksums :class:`~spark_client.lanes.checked.CheckedMessages` stands between the two.
+    Arrow's decoder asks for header and body by their lengths, and the body is received into a buffer of that size.
+    Used for all other chunks, for bodies without chunks, and for schemas with dictionaries, which the decoder must
+    keep from message to message. If checksums are wanted, the decoder reads through
+    :class:`~spark_client.lanes.checked.CheckedMessages`.
 
 Without checksums in the chunks
-    A proxy may make other chunks, and lose them. What came is then summed up all the same, so that the
-    totals at the end can be compared.
+    A proxy that makes new chunks loses the checksums. Received messages are summed up all the same, for the
+    comparison of the totals at the end.
 
 Copies
-    One, by the kernel, into the buffers that the batches refer to. Their values are aligned to 8 bytes,
-    and to 64 for a message alone. Batches of one chunk share its buffer: whoever keeps one of them
-    keeps the chunk, which is why they are accounted for together.
+    One, by the kernel, into the buffers that the batches refer to. Their values are aligned to 8 bytes, and to 64 if
+    the message was read alone. The batches of one chunk share its buffer: a consumer that keeps one of them keeps
+    the chunk, so they are accounted for together.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ _ALIGNMENT_BYTES = 8
 
 
 class RunReader:
-    """The decoder of one body. Making it waits for the schema.
+    """The decoder of one body. The constructor waits for the schema.
 
     Args:
-        checked: sum up what comes, and compare it where the server has said checksums.
+        checked: compute checksums, and compare them with those that the server has sent.
 
     Raises:
-        OSError: the body was cut, or the schema came damaged.
-        pa.ArrowException: it does not begin with a schema message.
+        OSError: the body was cut, or the schema message is damaged.
+        pa.ArrowException: the body does not begin with a schema message.
     """
 
     def __init__(self, body: Body, *, checked: bool = False) -> None:
@@ -71,7 +70,7 @@ class RunReader:
         file = body if self._checked is None else self._checked
         self._messages = pa.ipc.open_stream(pa.PythonFile(file, mode="r"))
         self.schema: pa.Schema = self._messages.schema
-        # In the server's own bytes, because byte order and features are in it that pyarrow's Schema lacks.
+        # The server's own bytes: pyarrow's Schema loses the byte order and the features.
         alone = body.between_chunks and len(first) % _ALIGNMENT_BYTES == 0
         self._schema_message = first if alone else b""
         if any(has_dictionary(field.type) for field in self.schema):
@@ -81,8 +80,8 @@ class RunReader:
         """Wait for the next message; its batch and those of its chunk. None at Arrow's end of stream.
 
         Raises:
-            OSError: the body was cut, or a message came damaged.
-            pa.ArrowException: what came is no record batch of this schema.
+            OSError: the body was cut, or a message is damaged.
+            pa.ArrowException: a message is no record batch of this schema.
         """
         if self._damage is not None:
             raise self._damage
@@ -101,7 +100,7 @@ class RunReader:
         return BatchRun([batch], checksums=() if self._checked is None else self._checked.taken())
 
     def _read_chunk(self, size_bytes: int) -> BatchRun:
-        """The whole messages of the chunk that begins, up to a damaged one; the rest of it is given back."""
+        """The whole messages of the next chunk, up to a damaged one; the rest of the chunk is given back."""
         start = len(self._schema_message)
         buffer = pa.allocate_buffer(start + size_bytes)
         view = memoryview(buffer).cast("B")
@@ -134,8 +133,9 @@ class RunReader:
         return BatchRun(batches, buffer.size, checksums)
 
     def _said(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
-        """Where the messages end that have the checksum that the server has said, and these; none if it has said
-        none. The first that has another one is kept in ``_damage``.
+        """The ends and checksums of the messages up to the first damaged one, which is kept in ``_damage``.
+
+        Both lists are empty if the server has sent no checksums.
         """
         ends: list[int] = []
         checksums: list[int] = []

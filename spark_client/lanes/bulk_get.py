@@ -1,22 +1,17 @@
-"""The bulk lane: an HTTP GET that answers an Arrow IPC stream, at about the speed of the socket.
+"""Reading on the bulk lane: an HTTP GET whose answer is an Arrow IPC stream, at about the speed of the socket.
 
-Guarantee: as every lane's. In particular a peer that closes early, cuts a frame in two, or sends a
-stream with an end marker but without the end of its HTTP body, is an error: the body is read here and
-not by ``http.client``, which gives a short read without a word.
+Guarantee: see ``lane``. A connection that closes early, a frame cut in two, and an Arrow end marker without the end
+of the HTTP body are errors (see ``http``).
 
 The end
-    A body is whole when the Arrow end marker was followed by the end of the HTTP body: the last chunk,
-    or the last byte of the announced length. The totals come in the trailers after the last chunk, or
-    in the response's headers when the server knew them before.
-
-Copies
-    One, by the kernel, see :mod:`spark_client.lanes.batch_runs`.
+    A body is whole when Arrow's end marker is followed by the end of the HTTP body: the last chunk, or the last byte
+    of the announced length. The totals are in the trailers after the last chunk, or in the response's headers if the
+    server knew them before.
 
 Connections
-    HTTP/1.1 carries one stream for each connection, and the number of connections to one address is
-    limited. With ``lane="auto"`` a stream that finds none free takes the gRPC lane, which has no such
-    limit; with ``lane="bulk"`` it waits ``slot_seconds`` and then opens one more, because a stream that
-    waits for another one's consumer could wait for ever.
+    The number of connections to one address is limited (see ``http``). A stream waits ``slot_seconds`` for a free
+    one. After that a stream with ``lane="auto"`` takes the gRPC lane, which has no such limit; one with
+    ``lane="bulk"`` opens a connection beyond the limit, because a wait for other streams' consumers has no bound.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
 def target_of(location: str, ticket: Ticket) -> str:
-    """Path and query of the GET for a ticket. A location with a path of its own keeps it."""
+    """Path and query of the GET for a ticket. A location that has a path keeps it."""
     parts = urlsplit(location)
     if parts.path in ("", "/"):
         return bulk_path(
@@ -65,10 +60,10 @@ def target_of(location: str, ticket: Ticket) -> str:
 
 
 class BulkReader:
-    """See :class:`~spark_client.lanes.Reading`.
+    """A :class:`~spark_client.lanes.lane.LaneReader`.
 
-    ``open`` raises :class:`~spark_client.lanes.http.NoBulkLane` when the address does not speak this
-    lane, or has no free connection (``beyond`` is False).
+    ``open`` raises ``NoBulkLane`` when the address does not speak this lane, and its subclass ``NoFreeConnection``
+    when no connection came free and ``beyond`` is False.
     """
 
     def __init__(
@@ -106,15 +101,15 @@ class BulkReader:
                 raise NoBulkLane(f"{self._where} answered {kind!r}, which is not an Arrow stream")
             self._check_place()
             self._runs = RunReader(body, checked=self.headers.get(CHECKSUMS_HEADER) == CHECKSUMS)
-            # A little longer than what the merge waits: it can say why, a socket cannot.
+            # A little longer than the merge's deadline: the merge's error says what the server waits for.
             self._connection.wait_at_most(self._timeouts.stall_seconds * 1.1)
             return self._runs.schema
 
     def _check_place(self) -> None:
-        """The server reads what it was asked for, if it says so: the request could have been damaged, too.
+        """Compare partition and first frame in the server's headers, if sent, with the request: it may be damaged, too.
 
         Raises:
-            ConnectionError: it reads something else.
+            ConnectionError: they differ.
         """
         asked = self._asked
         wanted = {PARTITION_HEADER: f"{asked.dataset}/{asked.partition or 0}", FROM_TRAILER: str(asked.from_)}
@@ -135,7 +130,7 @@ class BulkReader:
         except TimeoutError:
             raise
         except OSError:
-            # A server may close an idle connection at any time, also just now.
+            # A server may close an idle connection at any time: once more on a new one.
             if not connection.reused or self._cancelled:
                 raise
         self._connection = new = self._pool.new()
@@ -151,7 +146,7 @@ class BulkReader:
         try:
             yield
         except TimeoutError as error:
-            # Both deadlines are meant: that of connecting is the connection's failure.
+            # A timeout while connecting is the connection's failure; a later one means that the server is silent.
             if self._body is None and (self._connection is None or self._connection.sock is None):
                 raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
             raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
@@ -159,7 +154,7 @@ class BulkReader:
             raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
 
     def _refusal(self, status: int, body: Body) -> FlightShuffleError:
-        """The server's error: its JSON, or by status from whatever else stands there."""
+        """The error for a status other than 200: from the body's JSON, else from the status."""
         try:
             return from_json(body.read())
         except ValueError:
@@ -168,7 +163,7 @@ class BulkReader:
         kinds: dict[int, type[FlightShuffleError]] = {401: Unauthenticated, 403: Forbidden}
         if status in kinds:
             return kinds[status](sentence, server=self._where)
-        # Without our JSON it is not our server: a proxy, or an older one.
+        # A body without our JSON is a proxy's or an older server's.
         return NoBulkLane(sentence, server=self._where)
 
     @property
@@ -195,7 +190,7 @@ class BulkReader:
         return None
 
     def cancel(self) -> None:
-        # This order, and the other one in close, keep a late cancel from a connection of somebody else.
+        # Flag first, while ``close`` clears ``_connection`` first: no late cancel hits another stream's connection.
         self._cancelled = True
         connection = self._connection
         if connection is not None:

@@ -1,29 +1,29 @@
-"""Writing on the bulk lane: a connection of its own, upgraded from HTTP, at about the speed of the socket.
+"""Writing on the bulk lane: one HTTP connection for each put, upgraded, at about the speed of the socket.
 
-Guarantee: as every lane's. Only the server's word after the last message ends a put well; whatever else ends
-the connection is an error, the server's own where it has said one.
+Guarantee: see ``lane``. Only the server's acceptance after the last message ends a put without an error; any other
+end of the connection is an error, the server's own if it has sent one.
 
 Before the upgrade
-    Nothing of the put is sent before the server has agreed to it. So an address where nobody speaks this
-    lane costs only the question, and the put can take another one. What the server itself refuses there (a
-    token, its drain) is its error.
+    No part of the put is sent before the server has agreed to the upgrade. So an address that does not speak this
+    lane costs one request, and the put can take another address. A refusal of the server itself (token, drain) is
+    raised.
 
 Sending
-    Messages go out from where the batch's bytes lie, see :mod:`spark_client.lanes.messages`. What may be
-    held is gathered to ``HOLD_BYTES``; everything else has been handed to the kernel when ``write`` returns.
-    A server that has no room takes nothing: ``write`` waits, for ``stall_seconds`` at most, and says in
-    its error what the server says that it waits for.
+    Large buffers are sent without a copy, see ``messages``. Batches with ``hold`` are gathered up to ``HOLD_BYTES``;
+    all others have been given to the kernel when ``write`` returns. A server without room takes nothing: ``write``
+    then waits at most ``stall_seconds``, and its error names what the server waits for.
 
 Ending
-    ``abandon`` shuts the connection down and resets it. The first also reaches the server where a forked child
-    still has the socket; the second also where what was sent lies unread. A process that is killed leaves
-    that to the kernel.
+    ``abandon`` shuts the connection down and resets it. The shutdown reaches the server even if a forked child still
+    has the socket; the reset reaches it even if sent data is still unread. For a killed process the kernel closes
+    the connection.
 
 Fork
-    A put belongs to the process that opened it. Its children get an error, and leave the connection alone.
+    A put belongs to the process that opened it. In a forked child ``write`` and ``finish`` raise ``ForkedProcess``,
+    and the connection stays open for the parent.
 
 Connections
-    One for each open put; they are not counted among those of the streams that are read.
+    One for each open put, beyond the limits of ``http``.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ from .partition_stream import StreamStalled
 
 HOLD_BYTES = 64 << 10
 _NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
-"""What an older server answers, or one that a proxy did not pass the upgrade to, whatever their words."""
+"""The statuses of an older server, or of a proxy that does not pass the upgrade; their bodies are not read."""
 _RESET = struct.pack("ii", 1, 0)
 
 
 class BulkWriter:
-    """See :class:`~spark_client.lanes.Writing`. Making it connects, and sends the schema.
+    """A :class:`~spark_client.lanes.lane.LaneWriter`. The constructor connects, and sends descriptor and schema.
 
     Raises:
-        NoBulkLane: nobody at this address speaks the lane.
-        Unreachable, TimedOut: nobody answers there.
-        FlightShuffleError: what the server says.
+        NoBulkLane: the server at this address does not speak the lane.
+        Unreachable, TimedOut: no server answers there.
+        FlightShuffleError: the server's error.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class BulkWriter:
             return
         self._ended = True
         sock = self._connection.sock
-        # What a child does to the connection, beyond closing its own descriptor, it would do to the parent's.
+        # In a forked child only ``close``: a shutdown or a reset would end the parent's connection.
         if sock is not None and self._pid == os.getpid():
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -137,7 +137,7 @@ class BulkWriter:
     # Inside.
 
     def _upgrade(self, location: str) -> bool:
-        """Whether the server takes checksums, and they are wanted."""
+        """Upgrade the connection; whether both sides want checksums."""
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}
         if self._server.writing.check:
             headers[CHECKSUMS_HEADER] = CHECKSUMS
@@ -158,7 +158,7 @@ class BulkWriter:
         return answered.get(CHECKSUMS_HEADER) == CHECKSUMS
 
     def _refusal(self, status: int, headers: dict[str, str]) -> FlightShuffleError:
-        """The server's error, or that it is none of ours."""
+        """The server's error, or ``NoBulkLane`` if the answer is not our server's."""
         said = f"{self._where} answered status {status}"
         if status not in _NOT_THE_LANES:
             assert self._connection.file is not None
@@ -173,7 +173,7 @@ class BulkWriter:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What is raised inside ends the put, and leaves as an error of the tree."""
+        """An exception inside ends the put, and is raised as an error of ``protocol.errors``."""
         if self._pid != os.getpid():
             raise ForkedProcess(
                 f"the put to dataset {self._dataset!r} was opened by a process that this one was forked from: "
@@ -185,7 +185,7 @@ class BulkWriter:
             yield
         except BaseException as error:
             try:
-                # The server knows why it takes nothing only while the put is there.
+                # Before ``abandon``: the server can say why it takes nothing only while the put is open.
                 translated = self._translated(error)
             finally:
                 self.abandon()

@@ -1,11 +1,10 @@
 """The messages of an HTTP body, each read whole and checked before Arrow's decoder gets any of it.
 
-Guarantee: where the server has said a message's size and checksum (see the server's ``bulk_get``), its bytes reach
-the decoder only if they have both. Once the server has said them, a message without them is damage, too. A
-length that was damaged on its way neither takes memory nor waits for bytes that never come: it is compared with
-the size that was said.
+Guarantee: if the server has sent a message's size and checksum (see ``flight_server.lanes.http.bulk_get``), its bytes
+reach the decoder only if both agree. If the first message has a checksum, a later one without is damaged. A damaged
+length takes no memory and waits for no bytes, because it is first compared with the size that the server has sent.
 
-Where the server says none, messages pass as they come; they are summed up for the totals at the end.
+If the server sends no checksums, messages pass unchecked, and are summed up for the totals at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PREFIX = struct.Struct("<4si")
 
 
 class Damaged(ConnectionResetError):
-    """A message is not what the server has sent."""
+    """A message differs from the one that the server has sent."""
 
     def __init__(self, how: str) -> None:
         super().__init__(f"a message was damaged on its way from the server: {how}")
@@ -44,16 +43,16 @@ class CheckedMessages:
 
     @property
     def promised(self) -> bool:
-        """Whether the server says checksums."""
+        """Whether the server sends checksums; False before the first message."""
         return bool(self._promised)
 
     def taken(self) -> list[int]:
-        """The checksums of the record batches that have been read since this was asked last."""
+        """The checksums of the record batches read since the last call."""
         checksums, self._checksums = self._checksums, []
         return checksums
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """What Arrow's decoder calls: the next bytes, fewer only at the end of a part or of the body."""
+        """Arrow's decoder calls this: the next bytes, fewer only at the end of a part or of the body."""
         if not self._pieces:
             self._read_message()
         piece = self._pieces.popleft()
@@ -66,14 +65,14 @@ class CheckedMessages:
         return bytes(self.read_buffer(size).to_pybytes())
 
     def close(self) -> None:
-        """The connection is not the decoder's to close."""
+        """Arrow's decoder calls this; the body stays open."""
 
     def _read_message(self) -> None:
         """Read the next message into ``_pieces``; an empty piece at the end of the body.
 
         Raises:
-            Damaged: it is not what the server has sent.
-            ConnectionError: the body was cut, or is no Arrow stream.
+            Damaged: it differs from what the server has sent, or is no Arrow message.
+            ConnectionError: the body was cut.
         """
         body = self._body
         body.next_chunk_bytes()
@@ -118,7 +117,7 @@ class CheckedMessages:
 
 
 def check(said: tuple[int, int] | None, checksum: int) -> None:
-    """Compare a message's checksum with what the server has said of it.
+    """Compare a message's checksum with the server's, if the server has sent one.
 
     Raises:
         Damaged: they differ.

@@ -1,13 +1,13 @@
-"""The connection of a put after its upgrade: written to while it is listened to, without a thread.
+"""The connection of a put after its upgrade: sends messages and receives answers in one thread.
 
-Guarantee: what the server says wins over what the connection does. Its error is raised as soon as it has come,
-also while the server takes nothing, and also when the connection broke before it was read.
+Guarantee: the server's error is raised as soon as it has arrived, also while the server takes nothing, and instead of
+the connection's own error if the connection broke before the answer was read.
 
 Waiting
-    The socket does not block. Whoever has to wait, because the server takes nothing or has not answered yet,
-    waits for both directions at once, and no longer than ``stall_seconds`` without a byte in either of them.
-    A signal ends the wait as Python's handlers decide, so that Ctrl-C and a killed task need nothing more.
-    Before each send a look at what has come costs one system call and no wait.
+    The socket does not block. A call that waits, because the server takes nothing or has not answered, polls both
+    directions. ``send`` waits at most ``stall_seconds`` until the server takes a byte, ``finish`` as long for a byte
+    of an answer. Python's signal handlers run during the wait and may end it, so Ctrl-C and a killed task need
+    nothing more. Each call first reads what has arrived: one system call, no wait.
 
 Interrupting
     ``Connection.interrupt``, from any thread, ends the connection, and so every wait.
@@ -28,14 +28,14 @@ from .http import Connection
 from .messages import Part
 
 MAX_ANSWER_BYTES = 64 << 20
-"""Of all answers to one put: a commit's names the size of each of up to 100,000 partitions."""
+"""The sum of all answers to one put: the answer to a commit has the size of each of up to 100,000 partitions."""
 PARTS_AT_ONCE = 256
 _RECEIVE_BYTES = 16 << 10
 TLS_BLOCK_BYTES = 64 << 10
 
 
 class AnswerReader:
-    """What the server has said, taken apart. ``results`` are its PutResults."""
+    """Parses the server's answers. ``results`` are its PutResults."""
 
     def __init__(self) -> None:
         self.results: list[bytes] = []
@@ -45,10 +45,10 @@ class AnswerReader:
         self._came_bytes = 0
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take what has come.
+        """Parse received bytes.
 
         Raises:
-            ConnectionError: it is none of the answers that there are, or there are too many of them.
+            ConnectionError: they are no answer, or all answers together exceed ``MAX_ANSWER_BYTES``.
         """
         self._came_bytes += len(data)
         if self._came_bytes > MAX_ANSWER_BYTES:
@@ -66,7 +66,7 @@ class AnswerReader:
 
     @property
     def ended(self) -> bool:
-        """Whether the server has said its last word."""
+        """Whether the server has accepted or refused the put."""
         return self.accepted or self.error is not None
 
     def _take(self, kind: bytes, data: bytes) -> None:
@@ -82,11 +82,11 @@ class AnswerReader:
 
 
 class Duplex:
-    """See the module. Of one thread; only ``Connection.interrupt`` may come from another.
+    """See the module. For one thread; only ``Connection.interrupt`` may be called from another.
 
     Args:
-        connection: has been upgraded; whoever gave it closes it.
-        stall_seconds: how long a wait may last without a byte.
+        connection: after its upgrade; the caller closes it.
+        stall_seconds: see the module.
     """
 
     def __init__(self, connection: Connection, stall_seconds: float) -> None:
@@ -103,7 +103,7 @@ class Duplex:
 
         Raises:
             FlightShuffleError: the server's error.
-            TimeoutError: it took nothing for ``stall_seconds``.
+            TimeoutError: the server took nothing for ``stall_seconds``.
             OSError: the connection broke.
         """
         left = deque(_blocks(parts) if self._secure else (memoryview(part) for part in parts))
@@ -125,7 +125,7 @@ class Duplex:
                 until_seconds = time.monotonic() + self._stall_seconds
 
     def finish(self) -> list[bytes]:
-        """Wait until the server has accepted what was sent; its PutResults.
+        """Wait until the server has accepted the put; its PutResults.
 
         Raises:
             FlightShuffleError, TimeoutError, OSError: as :meth:`send`.
@@ -143,7 +143,7 @@ class Duplex:
         return self._sock.sendmsg(itertools.islice(parts, PARTS_AT_ONCE))
 
     def _wait(self, events: int, until_seconds: float) -> bool:
-        """Wait for one of the events, and take in what has come; whether anything has."""
+        """Wait for one of the events, and read what has arrived; whether any bytes were read."""
         self._poll.register(self._sock, events)
         found = self._poll.poll(max(0.0, until_seconds - time.monotonic()) * 1000)
         if not found:
@@ -151,7 +151,7 @@ class Duplex:
         return self._listen() if found[0][1] & ~select.POLLOUT else False
 
     def _listen(self) -> bool:
-        """Take in what has come, without waiting; whether anything has.
+        """Read what has arrived, without waiting; whether any bytes were read.
 
         Raises:
             FlightShuffleError: the server's error.
@@ -173,7 +173,7 @@ class Duplex:
 
 
 def _drop(parts: deque[memoryview], size_bytes: int) -> None:
-    """What has been sent, from the front."""
+    """Remove the first ``size_bytes`` from the parts."""
     while size_bytes:
         part = parts.popleft()
         if len(part) > size_bytes:
@@ -182,7 +182,7 @@ def _drop(parts: deque[memoryview], size_bytes: int) -> None:
 
 
 def _blocks(parts: Iterable[Part]) -> Iterator[memoryview]:
-    """The same bytes, small parts joined: TLS copies them anyway, and sends each part in a record of its own."""
+    """The same bytes, small parts joined: TLS copies them anyway, and sends each part as a separate record."""
     small: list[Part] = []
     size_bytes = 0
     for part in parts:

@@ -1,14 +1,12 @@
 """The gRPC lane: DoGet, which every Flight server has.
 
-pyarrow ends a read silently at a truncated frame when the server then says OK, so an end counts only
-with the totals in the trailers, which the caller compares.
+pyarrow ends a read silently at a truncated frame if the call's status is OK. So an end counts only with the totals in
+the trailers, which the caller compares.
 
 The first message
-    ``do_get`` blocks until the schema message has come; nothing but a deadline ends it, and that
-    deadline is the whole call's. So the deadline is ``stream_seconds``, long, and before the call a
-    short one (:meth:`~spark_client.connection.Server.schema`, with its own deadline) shows that the
-    server answers and knows the schema, unless it has shown that a moment ago. A peer that vanishes
-    after that is found by keepalive.
+    ``do_get`` blocks until the schema message has arrived; only the deadline of the whole call ends it, and that is
+    ``stream_seconds``. So :func:`wait_until_known` comes first: a call with a short deadline that shows that the
+    server answers and knows the schema. Keepalive finds a peer that vanishes after it.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _SLICE_SECONDS = 0.5
 
 
 class _Proofs:
-    """When a server last showed that it answers for a dataset."""
+    """When (monotonic) a server last gave a dataset's schema, by dataset."""
 
     def __init__(self) -> None:
         self.at_seconds: dict[str, float] = {}
@@ -39,7 +37,7 @@ class _Proofs:
 
 
 class GrpcReader:
-    """See :class:`~spark_client.lanes.Reading`. ``open`` can be cancelled only while it asks for the schema."""
+    """A :class:`~spark_client.lanes.lane.LaneReader`. ``open`` can be cancelled only while it asks for the schema."""
 
     def __init__(self, server: Server, ticket: Ticket) -> None:
         immortal_in_children(self)
@@ -57,7 +55,7 @@ class GrpcReader:
         with self._server.calling() as (client, self._call):
             options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds)
             self._reader = client.do_get(flight.Ticket(self._ticket.encode()), options)
-            # Whoever cancels sets the flag first and looks for the reader then; here it is the other way.
+            # ``cancel`` sets the flag, then reads ``_reader``; here the reverse, so that no cancel is lost.
             if self._cancelled:
                 self._reader.cancel()
             return self._reader.schema
@@ -85,7 +83,7 @@ class GrpcReader:
                     ) from None
                 return None
             except InvalidRequest as error:
-                # With the trailer it is the server's word; without it, pyarrow could not decode.
+                # With the trailer it is the server's error; without it, pyarrow could not decode the frame.
                 if ERROR_TRAILER in self._call.headers:
                     raise
                 raise BrokenStream(
@@ -106,14 +104,14 @@ class GrpcReader:
 
 
 def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool] = lambda: False) -> None:
-    """Return when the server has shown that it answers and knows the dataset's schema, or when cancelled.
+    """Return when the server has given the dataset's schema, now or in the last ``_FRESH_SECONDS``, or when cancelled.
 
-    The server waits too, until somebody has said the schema; it is asked in slices so that a cancel is
-    seen within one.
+    The server answers once it knows the schema. It is asked in slices of ``_SLICE_SECONDS``, so that a cancel is seen
+    within one.
 
     Raises:
         TimedOut: not within ``first_message_seconds``.
-        FlightShuffleError: what else the server says, for example that there is no such dataset.
+        FlightShuffleError: the server's error, for example that there is no such dataset.
     """
     proofs = server.attached("proofs", _Proofs)
     now_seconds = time.monotonic()

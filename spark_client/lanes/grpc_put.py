@@ -1,12 +1,12 @@
 """Writing on the gRPC lane: DoPut, which every Flight server has.
 
-pyarrow's writer reports a refusal as a lost connection at some later write and knows the reason only when it
-is closed; so each failure closes the stream first and asks again.
+pyarrow's writer reports a refusal as a lost connection at some later write; only its ``close`` raises the reason. So
+each failure closes the writer, and the error of ``close`` is raised if there is one.
 
 Checksums
-    pyarrow encodes and sends in one step and shows no bytes. They are those of
-    :class:`~spark_client.lanes.messages.MessageWriter`, which is what sums them up here, without a copy, from a
-    second encoding; the commit names the sum of all messages.
+    pyarrow encodes and sends in one step and does not show the bytes. A
+    :class:`~spark_client.lanes.messages.MessageWriter` encodes each batch a second time, to the same bytes and
+    without a copy, and sums them up; the commit carries the checksum of all messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .messages import MessageWriter
 
 
 class GrpcWriter:
-    """See :class:`~spark_client.lanes.Writing`. pyarrow sends each batch at once, and cannot be cancelled."""
+    """A :class:`~spark_client.lanes.lane.LaneWriter`. pyarrow sends each batch at once, and cannot be cancelled."""
 
     def __init__(self, server: Server, command: PutCommand, schema: pa.Schema) -> None:
         descriptor = flight.FlightDescriptor.for_command(command.encode())
@@ -61,7 +61,7 @@ class GrpcWriter:
         return answers
 
     def cancel(self) -> None:
-        """The writer ends by its deadline, ``stream_seconds``, and not before."""
+        """Does nothing: a waiting call ends at its deadline, ``stream_seconds``."""
 
     def abandon(self) -> None:
         if not self._closed:
@@ -70,7 +70,7 @@ class GrpcWriter:
                 with self._call.errors():
                     self._writer.close()
             except FlightShuffleError:
-                pass  # why it is abandoned is known already
+                pass  # the caller has the first error already
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -1,12 +1,12 @@
-"""HTTP/1.1 as the bulk lane needs it: connections that are used again, and bodies that end loudly.
+"""HTTP/1.1 for the bulk lane: connections that are used again, and bodies whose end is checked.
 
-Guarantee: a body that was cut, at any byte, is a ``ConnectionResetError`` and never a short read, which
-is what ``http.client`` gives.
+Guarantee: a body that was cut, at any byte, is a ``ConnectionResetError``, never a short read (which is what
+``http.client`` gives).
 
-A :class:`HttpPool` keeps connections to one address for the next stream: at most ``max_idle`` without
-use. A stream that was not read to its end closes its connection. HTTP/1.1 carries one stream for each
-connection, so the number in use is limited to ``max_busy``; who finds none free may wait, go without
-the limit, or leave, but never waits without a bound.
+A :class:`HttpPool` keeps up to ``max_idle`` unused connections to one address for later streams. A stream that was
+not read to its end closes its connection. HTTP/1.1 carries one stream at a time on a connection, so at most
+``max_busy`` are in use; a caller that finds none free waits for a limited time, then gets one beyond the limit or
+none (see :meth:`HttpPool.acquire`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MAX_LINE_BYTES = 8 << 10
 
 
 class NoBulkLane(Unavailable):
-    """Nothing at this address speaks the bulk lane: use the other one."""
+    """No server at this address speaks the bulk lane: use the gRPC lane."""
 
     code = "no_bulk_lane"
 
 
 class NoFreeConnection(NoBulkLane):
-    """As many streams use this address already as may."""
+    """All ``max_busy`` connections to this address are in use."""
 
     code = "no_free_connection"
 
@@ -67,16 +67,19 @@ class HttpPool:
         self._left_alone_until = 0.0
 
     def leave_alone(self, seconds: float) -> None:
-        """Nothing here speaks the lane: streams that have another one take that for so long."""
+        """The address failed: streams with ``lane="auto"`` skip it for this long."""
         self._left_alone_until = time.monotonic() + seconds
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether that time has not passed yet."""
+        """Whether streams with ``lane="auto"`` skip this address now."""
         return time.monotonic() < self._left_alone_until
 
     def acquire(self, *, wait_seconds: float, beyond: bool) -> Connection | None:
-        """A connection, with a slot or, when none came free and ``beyond``, without one."""
+        """A connection with one of the ``max_busy`` slots.
+
+        If none came free within ``wait_seconds``: a connection without a slot if ``beyond``, else None.
+        """
         has_slot = self._slots.acquire(timeout=wait_seconds)
         if not has_slot and not beyond:
             return None
@@ -88,11 +91,11 @@ class HttpPool:
         return connection
 
     def new(self) -> Connection:
-        """A connection that nobody has used; it opens with its first request."""
+        """An unused connection without a slot; it opens with its first request."""
         return Connection(self._where, self._tls, self._timeouts)
 
     def release(self, connection: Connection, *, reusable: bool) -> None:
-        """Give a connection back; ``reusable`` when its last answer was read to the end."""
+        """Give a connection and its slot back; ``reusable`` when its last answer was read to the end."""
         if connection.has_slot:
             connection.has_slot = False
             self._slots.release()
@@ -118,7 +121,7 @@ class HttpPool:
 
 
 class Connection:
-    """One HTTP/1.1 connection; what follows the response's head is read from ``file``."""
+    """One HTTP/1.1 connection; the caller reads the body from ``file``."""
 
     def __init__(self, where: tuple[str, int], tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
         self.has_slot = False
@@ -133,7 +136,7 @@ class Connection:
     def request(
         self, target: str, headers: dict[str, str], method: str = "GET"
     ) -> tuple[int, dict[str, str]]:
-        """Send a request without a body; status and headers, in small letters, of the answer."""
+        """Send a request without a body; the answer's status, and its headers with names in lower case."""
         if self.sock is None:
             self.sock = self._open()
             self.file = cast("io.BufferedReader", self.sock.makefile("rb", buffering=_READ_BUFFER_BYTES))
@@ -153,9 +156,9 @@ class Connection:
         return int(parts[1]), _headers(self.file)
 
     def taken_over(self) -> tuple[socket.socket, bytes]:
-        """After an upgrade: the socket, which no longer blocks, and what has come behind the answer's head.
+        """After an upgrade: the socket, now non-blocking, and the bytes received after the answer's head.
 
-        Nothing may be read from ``file`` any more.
+        ``file`` must not be read after this.
         """
         assert self.sock is not None
         assert self.file is not None
@@ -169,7 +172,7 @@ class Connection:
         sock = socket.create_connection(self._where, self._timeouts.connect_seconds)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A peer that is gone without a word is found within a minute, not at the stall deadline.
+            # A peer that vanished without closing is found within a minute, not at the stall deadline.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
                 if hasattr(socket, name):
@@ -182,12 +185,12 @@ class Connection:
         return sock
 
     def wait_at_most(self, seconds: float) -> None:
-        """The deadline of each read from now on."""
+        """Set the deadline of each later read."""
         assert self.sock is not None
         self.sock.settimeout(seconds)
 
     def interrupt(self) -> None:
-        """Let a read that waits, and every later one, end at once; from any thread."""
+        """Make a waiting read, and every later one, end at once; from any thread."""
         self._interrupted = True
         sock = self.sock
         if sock is not None:
@@ -217,7 +220,7 @@ def _headers(file: io.BufferedReader) -> dict[str, str]:
 
 
 def _announced(extension: str) -> deque[tuple[int, int]]:
-    """What the server says of each message of a chunk, see ``flight_server.lanes.http.bulk_get``."""
+    """Size and checksum of each message of a chunk, from its extension (see ``flight_server.lanes.http.bulk_get``)."""
     name, _, value = extension.partition("=")
     if name.strip() != CHECKSUMS:
         return deque()
@@ -229,7 +232,7 @@ def _announced(extension: str) -> deque[tuple[int, int]]:
 
 
 class Body:
-    """The HTTP body as the file that Arrow's decoder reads. Knows whether it has ended."""
+    """The HTTP body, as a file for Arrow's decoder. ``ended`` says whether all of it was received."""
 
     closed = False
 
@@ -243,12 +246,12 @@ class Body:
         self._back = memoryview(b"")
         self._first = True
         self.announced: deque[tuple[int, int]] = deque()
-        """Of the messages in the chunk that began last and are still to be read: size and CRC-32C, if said."""
+        """Size and CRC-32C of the unread messages of the current chunk; empty if the server sends none."""
         self.ended = not self._chunked and self._left == 0
         self.trailers: dict[str, str] = {}
 
     def _next_chunk(self) -> None:
-        """After it ``_left`` is positive, or the body has ended."""
+        """Read the next chunk's head. After it ``_left`` is positive, or the body has ended."""
         if not self._chunked:
             self.ended = True
             return
@@ -269,22 +272,22 @@ class Body:
 
     @property
     def between_chunks(self) -> bool:
-        """Everything that came was read, and the next byte is that of a new chunk."""
+        """Whether the next unread byte begins a new chunk."""
         return self._chunked and not self.ended and not self._left and not self._back
 
     def next_chunk_bytes(self) -> int:
-        """Wait for the next chunk, where one begins; its size. 0 elsewhere, and when the body ends here."""
+        """Wait for the head of the next chunk; its size. 0 inside a chunk, without chunks, and at the body's end."""
         if not self.between_chunks:
             return 0
         self._next_chunk()
         return self._left
 
     def give_back(self, rest: memoryview) -> None:
-        """The last bytes that were read are to be read again. Only at the end of a chunk."""
+        """Make the last bytes read readable again. Only at the end of a chunk."""
         self._back = rest
 
     def fill(self, view: memoryview) -> int:
-        """Bytes read: all that were asked for, fewer only at the end of the body."""
+        """Fill the view; the number of bytes, fewer than its size only at the end of the body."""
         done = min(len(self._back), len(view))
         view[:done], self._back = self._back[:done], self._back[done:]
         while done < len(view):
@@ -301,7 +304,7 @@ class Body:
         return done
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """What Arrow's decoder calls: a buffer of ``size`` bytes, shorter only at the end of the body."""
+        """Arrow's decoder calls this: a buffer of ``size`` bytes, shorter only at the end of the body."""
         buffer = pa.allocate_buffer(size)
         count = self.fill(memoryview(buffer).cast("B")) if size else 0
         return buffer if count == size else buffer.slice(0, count)
@@ -313,14 +316,18 @@ class Body:
         return bytes(data[: self.fill(memoryview(data))])
 
     def close(self) -> None:
-        """The connection is not the decoder's to close."""
+        """Arrow's decoder calls this; the connection stays open for the next stream."""
 
     def finish(self) -> None:
-        """After the Arrow end marker: the HTTP body must end here."""
+        """Check, after Arrow's end marker, that the HTTP body ends here.
+
+        Raises:
+            ConnectionResetError: it does not, or it ended without the marker.
+        """
         if self._back:
             raise ConnectionResetError("the body goes on after Arrow's end marker")
         if self.ended:
-            # Arrow takes the end of the body for its end marker; we do not.
+            # Arrow's decoder accepts the end of the body as an end marker.
             raise ConnectionResetError("the body ended without Arrow's end marker")
         if self._left == 0:
             self._next_chunk()

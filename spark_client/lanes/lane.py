@@ -1,15 +1,14 @@
-"""The ways in which frames travel, from the server and to it. A lane makes one attempt; whole or an error.
+"""The contract of the two lanes. A lane reader and a lane writer make one attempt each: whole or an error.
 
-Guarantee: :meth:`LaneReader.read_run` answers None only after the server has said that the partition was sent
-to its end, and has said how much that was; :meth:`LaneWriter.finish` returns only after the server has said that
-it has taken all that was written. Every other end is an error.
+Guarantee: :meth:`LaneReader.read_run` returns None only after the server has sent the partition's end and its
+totals; :meth:`LaneWriter.finish` returns only after the server has accepted the whole put. Every other end is an
+error.
 
-Reading: ``grpc`` is DoGet, ``bulk`` an HTTP GET. Both give the same frames and the same totals;
-:mod:`spark_client.lanes.partition_stream` chooses, counts, and tries again.
+Reading: ``grpc`` is DoGet, ``bulk`` an HTTP GET. Both give the same frames and the same totals; ``partition_stream``
+chooses the lane, compares the totals, and tries again.
 
-Writing: ``grpc`` is DoPut, ``bulk`` an HTTP connection that is upgraded. Both send the same messages;
-:mod:`spark_client.lanes.writing` chooses. Nothing is tried again: an attempt that broke off is never
-visible, and whoever makes attempts makes another one.
+Writing: ``grpc`` is DoPut, ``bulk`` an upgraded HTTP connection. Both send the same messages; ``writing`` chooses
+the lane. A put is not tried again: a broken attempt is never visible, and the task that made it makes another.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ Batch = Any
 
 
 class Closed(FlightShuffleError):
-    """The consumer, or somebody for it, closed the stream before its end."""
+    """The stream was closed or cancelled before its end."""
 
     code = "closed"
 
 
 class BrokenStream(Unavailable):
-    """A stream ended before its end; what was read is right, the rest is missing."""
+    """A connection ended before the stream's end; the batches read so far are right, the rest is missing."""
 
     code = "broken_stream"
 
@@ -54,7 +53,7 @@ class BatchRun:
     """Consecutive batches of one stream that were received together; at least one.
 
     ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own.
-    ``checksums`` are those of their messages, if the lane has seen them.
+    ``checksums`` has one checksum for each batch's message, and is empty if the lane does not see the messages.
     """
 
     batches: list[Batch]
@@ -64,16 +63,16 @@ class BatchRun:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the whole partition holds, from its first frame, in the server's words."""
+    """The totals that the server sends, of the whole partition from its first frame."""
 
     rows: int
     frames: int
     crc32c: int | None = None
-    """Of the frames' checksums (see ``flight_server.protocol.checksums``), if the server says it."""
+    """The running checksum of all frames (see ``protocol.checksums``); None if the server sends none."""
 
     @classmethod
     def parse(cls, headers: Mapping[str, str]) -> Totals | None:
-        """None when the totals are not there, or are not numbers."""
+        """The totals in these headers; None when rows or frames are missing or are not numbers."""
         rows, frames = headers.get(ROWS_TRAILER, ""), headers.get(FRAMES_TRAILER, "")
         if not (rows.isdecimal() and frames.isdecimal()):
             return None
@@ -84,71 +83,68 @@ class Totals:
 
 
 class LaneReader(Protocol):
-    """One attempt at reading a partition from some frame on. Made without waiting, then opened once."""
+    """One attempt to read a partition from a given frame on. The constructor does not wait; ``open`` is called once."""
 
     def open(self) -> pa.Schema:
         """Wait for the schema.
 
         Raises:
             TimedOut: not within ``first_message_seconds``.
-            FlightShuffleError: the server's error, or that there is no way to it.
+            FlightShuffleError: the server's error, or the server cannot be reached.
         """
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers and trailers that have come so far, in small letters."""
+        """Headers and trailers received so far, names in lower case."""
 
     @property
     def totals(self) -> Totals | None:
-        """After ``read_run`` answered None: what the server says the partition holds."""
+        """The server's totals, after ``read_run`` has returned None; None before."""
 
     def read_run(self) -> BatchRun | None:
-        """Wait for the next frame; its batch and those that came with it. None at the confirmed end.
+        """Wait for the next frame; its batch and those received with it. None at the confirmed end.
 
         Raises:
             FlightShuffleError: the server's error, or :class:`BrokenStream`.
         """
 
     def cancel(self) -> None:
-        """End an ``open`` or ``read_run`` that waits, where the lane can, from any thread; twice is fine.
+        """End a waiting ``open`` or ``read_run``, where the lane can. Callable from any thread; twice is fine.
 
         Takes no lock and does not wait.
         """
 
     def close(self) -> None:
-        """Let go of what the attempt holds. Not while another thread reads; twice is fine."""
+        """Release the connection. Not while another thread reads; twice is fine."""
 
 
 def generation_of(reading: LaneReader) -> str | None:
-    """The generation that the server reads from, if it said so."""
+    """The generation that the server reads from; None if it sends none."""
     return reading.headers.get(GENERATION_HEADER)
 
 
 class LaneWriter(Protocol):
-    """One put, from when it was opened. Any error ends it, and nothing of it is kept then.
+    """One open put. Any error ends it, and the server then keeps nothing of it.
 
-    Of one thread at a time; only ``cancel`` may come from another.
+    One thread at a time may use it; only ``cancel`` may be called from another.
     """
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
-        """Send a batch with its app_metadata; with ``hold`` it may go with a later one, or with the end.
+        """Send a batch with its app_metadata; with ``hold`` it may be sent with a later batch or the commit.
 
         Raises:
-            FlightShuffleError: the server's error, or that the connection broke.
+            FlightShuffleError: the server's error, or the connection broke.
         """
 
     def finish(self, totals: Commit) -> list[bytes]:
-        """Send the last message, the commit; the answers, once the server has accepted the put.
+        """Send the commit, the last message; the server's answers, once it has accepted the put.
 
         Raises:
             FlightShuffleError: as :meth:`write`.
         """
 
     def cancel(self) -> None:
-        """End a ``write`` or ``finish`` that waits, where the lane can, from any thread; twice is fine.
-
-        Takes no lock and does not wait.
-        """
+        """End a waiting ``write`` or ``finish``, where the lane can. As :meth:`LaneReader.cancel`."""
 
     def abandon(self) -> None:
-        """End it without its last message, if it has not ended. Twice is fine."""
+        """End the put without its last message, if it has not ended. Twice is fine."""

@@ -1,25 +1,24 @@
-"""Record batches as the messages of a put on the bulk lane, from where the batches' bytes lie.
+"""Encodes record batches as the messages of a put on the bulk lane, large buffers without a copy.
 
 Guarantee: the messages are those that pyarrow's DoPut sends for the same batches, byte for byte, dictionaries
-and their replacements included; only the schema's header may be padded to eight bytes. So it does not show
-in what the server stores which lane a batch came by. Each has its length before it, and with ``checked`` its
-checksum, as :mod:`flight_server.protocol.put_framing` has them.
+and their replacements included; only the schema's header may be padded to eight bytes. So the stored frames do not
+depend on the lane. Each message has its length before it, and with ``checked`` its checksum (see
+:mod:`flight_server.protocol.put_framing`).
 
 How
-    One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes
-    through a buffer of ``RUN_BYTES``: what is smaller is copied into runs of that size (a thousand columns
-    of a few rows are a few runs, and no thousand calls), and what is not goes around it, as the buffer that
-    the batch itself consists of. What comes out is cut where the messages begin, by the lengths in their
-    headers, and FlightData's few bytes are put between.
+    One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes through a
+    buffer of ``RUN_BYTES``: smaller buffers are copied into runs of that size (a thousand columns of a few rows make
+    a few runs, not a thousand calls), and larger ones pass as the batch's own buffers. The output is cut where the
+    messages begin, by the lengths in their headers, and FlightData's fields are put between.
 
 Copies
-    None of buffers of at least ``RUN_BYTES`` that are taken at once, one if they are kept; two, a run at a
-    time, of smaller ones. Buffers that a batch does not have as they must be sent, such as a slice's
-    offsets, Arrow's writer makes anew.
+    A buffer of at least ``RUN_BYTES`` is copied never if it is taken at once, and once if it is kept. A smaller one
+    is copied twice, a run at a time. Arrow's writer makes new buffers where a batch's cannot be sent as they are,
+    such as the offsets of a slice.
 
 Who holds the data
-    From :meth:`MessageWriter.add` on, what waits refers to the batch's memory, which may be part of something
-    much larger, or be written to again. :meth:`MessageWriter.keep` makes it a copy.
+    After :meth:`MessageWriter.add` the waiting messages refer to the batch's memory, which may be part of a much
+    larger allocation, or be overwritten by its owner. :meth:`MessageWriter.keep` copies it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Part = bytes | memoryview
 
 
 class MessageWriter:
-    """Of one put. An error of ``add`` leaves it unusable.
+    """The messages of one put. After an error of ``add`` it is unusable.
 
     Args:
         schema: of every batch.
@@ -62,43 +61,43 @@ class MessageWriter:
 
     @property
     def running_crc32c(self) -> int | None:
-        """Of all messages that were taken, the first included; None if they are not ``checked``."""
+        """The running checksum of all taken messages, the first included; None if they are not ``checked``."""
         return self._running_crc32c if self._checked else None
 
     def opening(self, descriptor: bytes, *, checked: bool = False) -> list[Part]:
-        """The first message: the descriptor and the schema. If ``checked``, all have checksums from here on."""
+        """The first message: descriptor and schema. With ``checked`` this and all later messages have checksums."""
         self._checked = checked
         start = wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header)
         return [self._framed(start, self._header, descriptor=descriptor)]
 
     def last(self, metadata: bytes) -> list[Part]:
-        """A message without a batch, and the end of the put."""
+        """A message with metadata only, and the end of the put."""
         message = self._framed(wire.field(_METADATA, metadata), metadata=metadata)
         return [message, end_of_put(self.running_crc32c)]
 
     def add(self, batch: Any, metadata: bytes = b"") -> None:
-        """Encode a batch, and the dictionaries that it needs before it.
+        """Encode a batch, after the dictionaries that it needs.
 
         Raises:
-            pa.ArrowException: it has another schema, or cannot be encoded.
+            pa.ArrowException: the batch has another schema, or cannot be encoded.
         """
         self._metadata.append(metadata)
         self._writer.write_batch(batch)
 
     def keep(self) -> None:
-        """Let what waits refer to no batch any more."""
+        """Copy the waiting messages, so that they refer to no batch."""
         self._sink.keep()
 
     @property
     def waiting_bytes(self) -> int:
-        """About how much has been added and not taken."""
+        """About how many bytes have been added and not taken."""
         return int(self._file.tell()) - self._taken_bytes
 
     def take(self) -> list[Part]:
-        """What has been added, ready to be sent.
+        """The waiting messages, ready to be sent.
 
         Raises:
-            InvalidRequest: a message is larger than Arrow Flight can carry.
+            InvalidRequest: a message is larger than ``MAX_MESSAGE_BYTES``, which is all that Arrow Flight can carry.
         """
         self._file.flush()
         self._taken_bytes = int(self._file.tell())
@@ -114,9 +113,9 @@ class MessageWriter:
         kind, body_bytes = wire.message_kind(header), wire.body_bytes(header)
         body = written.pieces(body_bytes)
         if kind is wire.MessageKind.SCHEMA:
-            return  # it has been sent with the descriptor
+            return  # ``opening`` has sent it with the descriptor
         fields, metadata = wire.field(_HEADER, header), b""
-        # Dictionaries go without metadata.
+        # Dictionary messages have no metadata.
         if kind is wire.MessageKind.RECORD_BATCH and (metadata := self._metadata.popleft()):
             fields += wire.field(_METADATA, metadata)
         yield self._framed(fields + wire.field_head(_BODY, body_bytes), header, body, metadata=metadata)
@@ -131,7 +130,7 @@ class MessageWriter:
         metadata: bytes = b"",
         descriptor: bytes = b"",
     ) -> bytes:
-        """What stands before the first bytes of the message, and these."""
+        """The message's length, its checksum if ``checked``, and its fields before the body."""
         size_bytes = len(start) + sum(map(len, body))
         if size_bytes > MAX_MESSAGE_BYTES:
             raise InvalidRequest(
@@ -147,13 +146,13 @@ class MessageWriter:
 
 
 class _Sink:
-    """The file that Arrow's writer writes to: keeps what it is given, buffers as they are."""
+    """The file that Arrow's writer writes to: keeps references to the buffers that it is given."""
 
     closed = False
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
-        # Arrow calls it for each run and each large buffer.
+        # Arrow calls it for each run and each large buffer, so it is the list's own method.
         self.write = self._parts.append
 
     def take(self) -> list[memoryview]:
@@ -165,14 +164,14 @@ class _Sink:
         self._parts[:] = [part if isinstance(part, bytes) else part.to_pybytes() for part in self._parts]
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """No buffer to flush."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing is open."""
 
 
 class _Written:
-    """Bytes in pieces, taken from the front."""
+    """A sequence of bytes in pieces, consumed from the front."""
 
     def __init__(self, parts: list[memoryview]) -> None:
         self._parts = deque(parts)
@@ -181,7 +180,7 @@ class _Written:
         return bool(self._parts)
 
     def pieces(self, size_bytes: int) -> list[memoryview]:
-        """The next ``size_bytes`` as they lie."""
+        """The next ``size_bytes``, without a copy."""
         out = []
         while size_bytes:
             part = self._parts[0]

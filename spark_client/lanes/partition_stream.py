@@ -1,38 +1,37 @@
-"""One partition, read whole or an error, over whatever connections it takes.
+"""One partition, read whole or an error, over as many connections as it takes.
 
-Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from
-``start`` on, each once and in order; None comes only when their number and rows equal the totals that
-the server has sent. They are all of one generation.
+Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from ``start`` on, each
+once, in order, and of one generation. None comes only when their number equals the server's totals; so do their rows
+if the read began at frame 0.
 
 Checksums
-    On the bulk lane each frame's checksum is compared before its batch is returned (see ``lanes.runs``); a frame
-    that came damaged is a broken stream, and is asked for again. At the end the checksum of all frames is
-    compared with the server's, unless a part of them came by gRPC, where pyarrow gives no message's bytes.
-    ``Reading(check=False)`` turns this off.
+    On the bulk lane each frame's checksum is compared before its batch is returned (see ``batch_runs``); a damaged
+    frame breaks the stream, and is requested again. At the end the checksum of all frames is compared with the
+    server's, if the read began at frame 0 and no frame came by gRPC, where pyarrow does not show a message's bytes.
+    ``Reading(check=False)`` turns both off.
 
 Resuming
-    A connection that breaks, and an error that the server calls temporary, is tried again at the next
-    frame (``from``), at the next of the known addresses, after a random pause; a frame that arrives
-    sets the count of tries back. :class:`~spark_client.connection.Timeouts` has the numbers.
+    After a broken connection or a temporary error of the server (``Unavailable``) the stream tries again from the
+    next frame, at the next address, after a random pause. A received frame resets the count of tries.
+    :class:`~spark_client.connection.Timeouts` has the numbers.
 
 Never across a generation
-    The first answer pins the generation when the ticket did not name one. When it is gone after frames
-    were read, the error says that the data was replaced; nothing is read from the new one. When the
-    generation is unknown because the server did not say it, a broken stream is not resumed.
+    The first answer pins the generation if the ticket names none. If that generation is gone after frames were read,
+    the error says that the data was replaced; nothing is read from the new one. If the server has not named the
+    generation, a broken stream is not resumed.
 
 Addresses
-    Those of the endpoint, in its order; ``arrow-flight-reuse-connection://?`` and an empty list mean
-    the server that was asked. ``lane="auto"`` takes the bulk lane's first. An address where nobody
-    speaks the bulk lane is left alone for ``DOWN_SECONDS``, and that costs no try.
+    See ``addresses``. With ``lane="auto"``, an address that is unreachable or does not speak the bulk lane is skipped
+    for ``DOWN_SECONDS``. A skip costs no try, unless all addresses were skipped.
 
 Waiting
-    ``open`` and ``read_run`` block. A socket that stays silent is not watched here: :meth:`overdue` says
-    that it is, :meth:`stalled` says why, and whoever waits for the stream asks for both.
+    ``open`` and ``read_run`` block. The merge watches their deadlines: it asks :meth:`overdue` from its consumer's
+    thread, and raises :meth:`stalled`.
 
 Cancelling
-    ``cancel`` may be called from any thread and from a finalizer; it takes no lock. The thread inside
-    ``open`` or ``read_run`` then gets :class:`~spark_client.merge.Closed`, at once while it waits for a
-    frame, and when its short deadline ends while it connects.
+    ``cancel`` takes no lock, and may be called from any thread and from a finalizer. The thread in ``open`` or
+    ``read_run`` then gets :class:`~spark_client.lanes.Closed`: at once while it waits for a frame, and at its short
+    deadline while it connects.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ _SLICE_SECONDS = 0.05
 
 
 class StreamStalled(Unavailable):
-    """A stream stayed silent longer than its deadline; the message says what the server waits for."""
+    """A stream made no progress before its deadline; the message says what the server waits for."""
 
     code = "stream_stalled"
 
@@ -79,9 +78,9 @@ class PartitionStream:
     """See the module. One thread reads it; any thread may cancel it.
 
     Args:
-        server: where the ticket comes from; its credentials are used for every location.
+        server: the server that gave the ticket; its credentials are used for every location.
         ticket: dataset, partition, generation, and the first frame wanted.
-        locations: the endpoint's, as texts.
+        locations: URIs of the endpoint.
         lane: which lanes may be used.
     """
 
@@ -111,13 +110,13 @@ class PartitionStream:
 
     @property
     def name(self) -> str:
-        """For messages: which partition of which dataset."""
+        """Partition and dataset, for messages."""
         which = "the dataset" if self.partition is None else f"partition {self.partition} of dataset"
         return f"{which} {self.dataset!r}"
 
     @property
     def address(self) -> Address:
-        """Where it is being read, or is going to be."""
+        """The address in use, or the next one to try."""
         return self._addresses[self._turn % len(self._addresses)]
 
     def open(self) -> pa.Schema:
@@ -132,20 +131,21 @@ class PartitionStream:
         return self._schema
 
     def read(self) -> pa.RecordBatch | None:
-        """As :meth:`read_run`, one batch at a time; not to be mixed with it."""
+        """As :meth:`read_run`, one batch at a time; a caller uses one of the two."""
         if not self._ready and (run := self.read_run()) is not None:
             self._ready.extend(run.batches)
         return self._ready.popleft() if self._ready else None
 
     def read_run(self) -> BatchRun | None:
-        """Wait for the next frame; its batch and those that came with it. None: the partition was whole.
+        """Wait for the next frame; its batch and those received with it. None at the end of the whole partition.
 
         Raises:
             StaleTicket: the data was replaced.
             BrokenStream: every try failed.
-            StreamStalled: no schema in time.
-            Closed: it was cancelled.
-            FlightShuffleError: what the server says, for example that the producer failed.
+            StreamStalled: no schema in time, or the stream was overdue when its connection timed out.
+            PartitionFailed: what was read does not agree with the server's totals.
+            Closed: the stream was cancelled.
+            FlightShuffleError: the server's error, for example that the producer failed.
         """
         self.open()
         while True:
@@ -179,12 +179,12 @@ class PartitionStream:
             return run
 
     def overdue(self, now_seconds: float) -> bool:
-        """Whether the thread inside has waited for the server longer than it may. Any thread."""
+        """Whether the reading thread has waited for the server past its deadline. Any thread may ask."""
         wait = self._wait
         return wait is not None and now_seconds - wait[0] > wait[1]
 
     def stalled(self) -> StreamStalled:
-        """The error for a stream that is overdue; asks the server why, for ``why_seconds`` at most."""
+        """The error for an overdue stream. Asks the server why, for at most ``why_seconds``."""
         wait = self._wait
         seconds = 0.0 if wait is None else time.monotonic() - wait[0]
         return StreamStalled(
@@ -197,14 +197,14 @@ class PartitionStream:
         )
 
     def cancel(self) -> None:
-        """End it. Any thread, also twice; see the module."""
+        """End the stream, see the module. Twice is fine."""
         self._cancelled = True
         reading = self._reading
         if reading is not None:
             reading.cancel()
 
     def close(self) -> None:
-        """Let go of the connection. Only in the thread that reads, or after it; twice is fine."""
+        """Release the connection. Only in the reading thread, or after it has ended; twice is fine."""
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
@@ -239,7 +239,7 @@ class PartitionStream:
             )
 
     def _connect(self, failure: Unavailable | None) -> None:
-        """Return with an open reading at the next frame; ``failure`` is what ended the last one."""
+        """Open a lane reader at the next frame; ``failure`` is the error that ended the last one."""
         skipped = 0
         while True:
             self.close()
@@ -271,7 +271,7 @@ class PartitionStream:
         ticket = Ticket(self.dataset, self.partition, self.generation, self._asked_from, reader)
         self._reading = reading = self._reading_at(address, ticket)
         try:
-            # Whoever cancels sets the flag first and looks for the reading then; here it is the other way.
+            # ``cancel`` sets the flag, then reads ``_reading``; here the reverse, so that no cancel is lost.
             if self._cancelled:
                 raise self._closed()
             schema = self._open(reading, address)
@@ -296,8 +296,8 @@ class PartitionStream:
         except (NoBulkLane, Unreachable) as error:
             if address.lane == "grpc" or self.lane == "bulk":
                 raise
-            # There is another lane to take, so this costs no try.
-            if not (self._cancelled or isinstance(error, NoFreeConnection)):
+            # The gRPC lane is left, so this costs no try.
+            if not isinstance(error, NoFreeConnection):
                 self._pool(address).leave_alone(DOWN_SECONDS)
             raise NoBulkLane(error.message) from error
         finally:
@@ -315,7 +315,7 @@ class PartitionStream:
     def _server(self, address: Address) -> Server:
         if address.location == self.server.location:
             return self.server
-        # Attached: a server that nothing refers to would close its connections.
+        # Attached, because an unreferenced server would close its connections.
         return self.server.attached(("server", address.location), lambda: self.server.at(address.location))
 
     def _pool(self, address: Address) -> HttpPool:
@@ -326,11 +326,11 @@ class PartitionStream:
     def _pause_after(self, failure: Unavailable) -> None:
         timeouts = self.server.timeouts
         self._failures += 1
-        # Without a generation a new try could read other data.
+        # Without a generation a resumed read could get other data.
         if self._failures > timeouts.tries or (self.generation is None and self.next_frame > self.start):
             raise self._give_up(failure)
         most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2 ** (self._failures - 1))
-        # Random, so that the readers of a server that comes back do not come back as one.
+        # Random, so that the readers of a restarted server do not all connect at once.
         until = time.monotonic() + random.uniform(0, most)  # noqa: S311  # a pause, not a secret
         while (left := until - time.monotonic()) > 0 and not self._cancelled:
             time.sleep(min(left, _SLICE_SECONDS))

@@ -1,24 +1,21 @@
-"""One put: batches out, the server's answer in, and its own words when it refuses.
+"""One put: sends batches, and returns the server's answer to the commit.
 
-Guarantee: :meth:`PutStream.commit` returns only after the server has accepted everything; every error carries
-the server's sentence if it sent one. A stream that is left without ``commit`` (an exception, a killed
-process) is not committed, and what a ``shuffle`` producer sent on it is never visible. A stream that has
-raised an error has ended.
+Guarantee: :meth:`PutStream.commit` returns only after the server has accepted everything; every error carries the
+server's sentence if it sent one. A stream that ends without ``commit`` (an exception, a killed process) is not
+committed, and the rows that a ``shuffle`` producer sent on it are never visible. An error ends the stream.
 
-Lanes: see :mod:`spark_client.lanes.writing`. What is stored does not depend on them.
+The lane (see :mod:`spark_client.lanes.writing`) does not change what is stored.
 
 When batches travel
-    A batch for a shuffle is seen by nobody before the seal, so that small ones may wait in ``write`` for
-    those after them (at most 64 KiB, until the commit at the latest). Any other batch is on its way when
-    ``write`` returns.
+    No reader sees a shuffle's batch before the seal, so on the bulk lane small ones may wait for later ones (up to
+    64 KiB, until the commit at the latest). Any other batch has been sent when ``write`` returns.
 
 Iterables
-    An iterable may fill the memory of a batch anew when it is asked for the next one: nothing refers to the
-    batch any more.
+    An iterable may overwrite a batch's memory when it is asked for the next batch: the stream keeps no reference.
 
 Cancelling
-    :meth:`PutStream.cancel` may be called from any thread. On the bulk lane a ``write`` or ``commit`` that
-    waits for the server then ends at once.
+    :meth:`PutStream.cancel` may be called from any thread. On the bulk lane it ends a waiting ``write`` or
+    ``commit`` at once.
 """
 
 from __future__ import annotations
@@ -45,24 +42,22 @@ from spark_client.connection import Server
 from .writing import open_writing
 
 FRAME_BYTES = 2 << 20
-"""Batches that are too large for one frame are cut into frames of about this size."""
+"""A batch above ``MAX_FRAME_BYTES`` is cut into frames of about this size."""
 MAX_FRAME_BYTES = (4 << 20) - (64 << 10)
-"""The readers of other languages take messages of 4 MiB by default; the rest is for metadata and envelope."""
+"""Flight clients in other languages take messages of 4 MiB by default; the rest is for metadata and envelope."""
 
 
 class PutStream:
-    """A stream to one dataset, of a command with producer and attempt.
-
-    Also a context manager that ends it without a commit when left early.
+    """An open put to one dataset. As a context manager it abandons the put on leaving without a commit.
 
     Args:
-        server: who takes it, and which lanes may be used.
-        command: what is put, and by whom.
+        server: the receiver; its ``writing`` says which lanes may be used.
+        command: dataset, producer and attempt.
         schema: of every batch.
-        places: where the server takes puts on the bulk lane; None to let it be asked.
+        places: as for :func:`~spark_client.lanes.writing.open_writing`.
 
     Raises:
-        FlightShuffleError: what the server refused, or why it cannot be reached.
+        FlightShuffleError: the server's refusal, or the server cannot be reached.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class PutStream:
         """Send a batch; to ``partition`` when the dataset is a shuffle.
 
         Raises:
-            FlightShuffleError: what the server refused, or why it cannot be reached.
+            FlightShuffleError: the server's refusal, or the connection broke.
         """
         metadata = b"" if partition is None else partition_metadata(partition)
         for frame in frames(batch):
@@ -85,10 +80,10 @@ class PutStream:
             self.frames += 1
 
     def commit(self) -> dict[str, Any]:
-        """End the stream with its totals; the server's answer.
+        """Commit the stream with its totals; the server's answer.
 
         Raises:
-            FlightShuffleError: nothing was committed, and why.
+            FlightShuffleError: the server did not confirm the commit; the message says why.
         """
         answers = self._writing.finish(Commit(self.rows, self.frames))
         answer = parse_json(answers[-1], "the answer to a commit") if answers else {}
@@ -100,7 +95,7 @@ class PutStream:
         return answer
 
     def cancel(self) -> None:
-        """End a call of another thread that waits, where the lane can; the stream has then ended."""
+        """End the stream, and another thread's waiting call where the lane can."""
         self._writing.cancel()
 
     def abandon(self) -> None:
@@ -117,10 +112,10 @@ class PutStream:
 
 
 def frames(batch: Any) -> Iterator[Any]:
-    """The batch, or slices of it of about ``FRAME_BYTES`` when it takes more than ``MAX_FRAME_BYTES``.
+    """The batch, or slices of it of about ``FRAME_BYTES`` if it exceeds ``MAX_FRAME_BYTES``.
 
-    A larger row is one frame, and so is a batch that slices do not make smaller: those of views and unions are
-    sent with the buffers of all rows.
+    A larger row is one frame. So is a batch that slicing does not make smaller: slices of views and unions are sent
+    with the buffers of all rows.
     """
     size_bytes = _sent_bytes(batch)
     if size_bytes <= MAX_FRAME_BYTES or not _shrinks(batch, size_bytes):
@@ -141,11 +136,11 @@ def _sent_bytes(batch: Any) -> int:
 
 
 def as_reader(data: Any) -> pa.RecordBatchReader:
-    """A reader over what can be put: a Table, a RecordBatch, a reader, anything with ``__arrow_c_stream__``
-    (Polars, DuckDB, pandas), or an iterable of RecordBatches.
+    """A reader over a Table, a RecordBatch, a RecordBatchReader, an object with ``__arrow_c_stream__`` (Polars, DuckDB,
+    pandas), or an iterable of RecordBatches.
 
     Raises:
-        InvalidRequest: none of these, or an empty iterable, which has no schema.
+        InvalidRequest: ``data`` is none of these, or an empty iterable, which has no schema.
     """
     if isinstance(data, pa.RecordBatchReader):
         return data
@@ -173,13 +168,13 @@ def as_reader(data: Any) -> pa.RecordBatchReader:
 
 
 async def put_async(server: Server, command: PutCommand, data: Any) -> int:
-    """Put ``data``, which may also be an async iterable of RecordBatches; the number of rows.
+    """Put ``data``, as :func:`as_reader` takes it or an async iterable of RecordBatches; the number of rows.
 
-    Calls that wait run in threads, one at a time. Cancelling ends the one under way where the lane can, waits
+    Blocking calls run in threads, one at a time. Cancelling this cancels the running call where the lane can, waits
     for it, and ends the stream without its commit.
 
     Raises:
-        InvalidRequest: an async iterable that gave no RecordBatch; otherwise as :class:`PutStream`.
+        InvalidRequest: an async iterable gave no RecordBatch; otherwise as :func:`as_reader` and :class:`PutStream`.
     """
     if isinstance(data, AsyncIterable):
         batches = aiter(data)
@@ -205,7 +200,7 @@ async def put_async(server: Server, command: PutCommand, data: Any) -> int:
 
 
 async def _opened(server: Server, command: PutCommand, schema: pa.Schema) -> PutStream:
-    """An open stream; none is left open when this is cancelled while the server is asked."""
+    """An open stream. If this is cancelled while it opens, the stream is abandoned."""
     made: list[PutStream] = []
     try:
         await _finished(lambda: made.append(PutStream(server, command, schema)))
@@ -224,14 +219,14 @@ async def _in_threads(reader: Any) -> AsyncIterator[Any]:
 async def _finished(
     call: Callable[..., Any], *arguments: Any, cancel: Callable[[], None] = lambda: None
 ) -> Any:
-    """The call's result; when this is cancelled meanwhile, the call is too, and has returned before this does."""
+    """The result of ``call``, run in a thread. When this is cancelled, it calls ``cancel`` and waits for ``call``."""
     running = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         cancel()
         while not running.done():
-            # Cancelled again: the call still runs, and what it holds cannot be ended before it has returned.
+            # Also when cancelled again: the call's connection cannot be released while the call runs.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
         raise

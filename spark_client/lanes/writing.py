@@ -1,16 +1,17 @@
 """Which lane a put takes.
 
-Guarantee: a put is on one lane from its first byte to its last. The choice is made before anything of it is
-sent; a put that breaks off later is not tried on the other lane, because only whoever made the attempt
-knows whether there may be another one.
+Guarantee: a put is on one lane from its first byte to its last. The lane is chosen before any of the put is sent. A
+put that breaks later is not tried on the other lane, because only its caller knows whether another attempt is
+allowed.
 
-``auto`` takes the bulk lane where the server names a place for it, and gRPC where it names none, where nobody
-answers at that place, or where whoever answers does not speak the lane: an older server, a proxy that does
-not pass the upgrade. Such a place is left alone for ``DOWN_SECONDS``, and so is a server that named none.
+``auto`` takes the bulk lane at the first place that accepts the put. It takes gRPC if the server names no place, or
+if no place is reachable and speaks the lane (an older server or a proxy that does not pass the upgrade does not).
+``auto`` skips a place that failed for ``DOWN_SECONDS``, and asks a server that named no place again after that time.
 
 Places
-    They are the same for all datasets of a server. Who creates a dataset is told them, and can hand them to its
-    tasks, which then ask nobody and need no gRPC at all. Everybody else asks once in a process.
+    The locations where a server takes puts on the bulk lane, the same for all its datasets. A driver asks for them
+    (:func:`places_of`) and gives them to its tasks, which then need no gRPC call. Any other process asks once, and
+    again after a place failed.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def open_writing(
     """Begin a put.
 
     Args:
-        server: whose ``writing`` says which lanes may be used.
-        command: what is put, and by whom.
-        schema: of all its batches.
-        places: where the server takes puts on the bulk lane, if the caller knows; it is asked otherwise.
+        server: its ``writing`` says which lanes may be used.
+        command: dataset, producer and attempt.
+        schema: of all batches.
+        places: the server's places, if the caller knows them; None to ask the server.
 
     Raises:
-        InvalidRequest: the bulk lane alone may be used, and the server has none.
-        FlightShuffleError: the server's error, or that it cannot be reached.
+        InvalidRequest: only the bulk lane may be used, and the server names no place for it.
+        FlightShuffleError: the server's error, or the server cannot be reached.
         ValueError: an unknown lane.
     """
     lane = server.writing.lane
@@ -75,14 +76,14 @@ def open_writing(
 
 
 def places_of(server: Server) -> tuple[str, ...]:
-    """Where the server takes puts on the bulk lane, as it said when it was asked last.
+    """The server's places for puts on the bulk lane, from its last answer; empty if it has none.
 
     Raises:
-        FlightShuffleError: it could not be asked.
+        FlightShuffleError: the server could not be asked.
     """
     known = _known(server)
     if not known.places and time.monotonic() >= known.until_seconds:
-        # A server from before the lane has no such action.
+        # A server that is older than the lane has no such action.
         with contextlib.suppress(NotFound, Unsupported):
             known.places = tuple(server.action("locations").get("put_locations", ()))
         known.until_seconds = time.monotonic() + DOWN_SECONDS
@@ -90,18 +91,18 @@ def places_of(server: Server) -> tuple[str, ...]:
 
 
 class _Known:
-    """What a server said: places, or that it has none until it is asked again."""
+    """A server's last answer. If it named no place, it is not asked before ``until_seconds`` (monotonic)."""
 
     def __init__(self) -> None:
         self.places: tuple[str, ...] = ()
         self.until_seconds = 0.0
 
     def forget(self) -> None:
-        """Nobody answers there: it may have moved."""
+        """Ask again at the next put: a place failed, and the server may have moved."""
         self.places, self.until_seconds = (), 0.0
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Part of what :meth:`Server.attached` asks for; nothing is open."""
 
 
 def _known(server: Server) -> _Known:
@@ -109,6 +110,6 @@ def _known(server: Server) -> _Known:
 
 
 def _pool(server: Server, place: str) -> HttpPool:
-    # Not the one of the streams that are read: who speaks one lane need not speak the other.
+    # Not the readers' pool: an address that answers GETs need not accept the upgrade, and the reverse.
     parts = urlsplit(place)
     return server.attached(("puts", parts.scheme, parts.netloc), lambda: HttpPool(place, server))
