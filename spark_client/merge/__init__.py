@@ -1,4 +1,4 @@
-"""Many streams become one: a thread for each, one accounted queue, its spill."""
+"""Merges many streams into one: a thread for each, one accounted queue, a scratch file. For ``client`` and ``jobs``."""
 
 from .merged import AsyncMergedStream, merge, merge_async
 

@@ -1,43 +1,39 @@
-"""The state machine of a merge: what many streams bring, in the order in which it is handed out.
+"""The state machine of a merge: the items of many streams, in the order in which the consumer takes them.
 
-Guarantee: every item that was pushed is taken exactly once and in order, or the taker gets the first
-error. The merge's pool never holds more than its limit plus one item, and no stream ever waits for
-the consumer: what does not fit in RAM goes to disk, by an answer and not by a wait.
+Guarantee: every pushed item is taken exactly once and in order, or the taker gets the first error. No stream waits for
+the consumer: an item that does not fit in RAM is sent to disk by :meth:`MergeQueue.admit`'s answer, not by a wait.
 
-This file is synchronous. It starts no thread, waits for nothing and does no I/O: a method changes all
-state and says what is to be done (*keep*, *park*, *wake the consumer*, *wait*). It is not thread-safe:
-its owner calls it under one lock, and a wake-up is decided under the same lock as the state that it
-announces. So a wake-up cannot be lost, which a test shows by running the consumer *only* when it was
-woken, under thousands of schedules.
+This file is synchronous. It starts no thread, waits for nothing and does no I/O: a method changes all state and
+returns the action to take (*keep*, *park*, *wake the consumer*, *wait*). It is not thread-safe: its owner calls it
+under one lock, and a wake-up is decided under the same lock as the state that it announces. So no wake-up is lost,
+which a test shows by running the consumer *only* when it was woken, under thousands of schedules.
 
 Order
-    ``arrival``: one line for all streams, first come, first served.
-    ``stream``: all of stream 0, then all of stream 1, and so on. Each stream keeps its own line.
+    ``arrival``: one line for all streams, first in, first out.
+    ``stream``: all of stream 0, then all of stream 1, and so on. Each stream has its own line.
 
 Memory
     :meth:`MergeQueue.admit` decides where an item goes, before it is pushed:
 
     1. it fits the pool: RAM;
-    2. the consumer is waiting for exactly this item, and the pool is not over its limit already: RAM;
+    2. the consumer waits for this item, and the pool is not over its limit already: RAM;
     3. it is larger than the whole limit and the pool is empty: RAM;
     4. otherwise: disk.
 
-    So the pool holds at most ``limit + largest item`` for each merge that uses it. Not counted is the
-    one item that each open stream's thread has in its hand between receiving and pushing it: at worst
-    ``open streams * largest item``, when the disk is what everything waits for.
+    So the pool holds at most ``limit + largest item`` for each merge that uses it, and the streams' shared
+    dictionaries (:class:`Meter`). Not counted is the item that each open stream's thread holds between receiving and
+    pushing it: at worst ``open streams * largest item``, while all threads wait for the disk.
 
-    An item is a :class:`Run`: the batches that a stream received in one piece, which often share one
-    allocation. It is admitted, parked and taken as a whole, because half of it would keep all of its
-    memory; its reservation ends when the last of its batches was taken.
+    An item is the run of batches that a stream received together, which often share one allocation. It is admitted,
+    parked and taken as a whole, because half of it would keep all of its memory alive.
 
 Ending
-    A queue ends once and for good: *finished* (all streams ended and everything was taken), *failed*
-    (the first error; what was queued is let go at once, because it can no longer become a whole) or
-    *closed* by its consumer. What a stream pushes after that is dropped. ``(length, ended)`` is one
-    state and is answered in one call, :meth:`MergeQueue.take`.
+    A queue ends once: *finished* (all streams ended and every item was taken), *failed* (the first error) or *closed*
+    by its consumer. After the last two, queued items are released at once, because the merge can no longer be whole,
+    and later pushes are dropped. ``(length, ended)`` is one state, read in one call, :meth:`MergeQueue.take`.
 
 Two consumers
-    Each item is taken once, whoever takes it. A wake-up is for every taker that was told to wait.
+    Each item is taken once, by any consumer. A wake-up is for every consumer that was told to wait.
 """
 
 from __future__ import annotations
@@ -79,7 +75,7 @@ class Held(Generic[T]):
 
 @dataclass(frozen=True)
 class QueueStatistics:
-    """One consistent reading; ``held`` is in RAM, ``parked`` on disk. Runs are counted, not batches."""
+    """One consistent reading; ``held`` items are in RAM, ``parked`` ones on disk. An item is a run, not a batch."""
 
     streams: int
     streams_opened: int
@@ -93,11 +89,11 @@ class QueueStatistics:
 
 
 class MergeQueue(Generic[T]):
-    """See the module. ``T`` is whatever the owner pushes: a :class:`Held` or what names a parked item.
+    """See the module. ``T`` is the type of pushed items: a :class:`Held`, or a name of a parked item.
 
     Args:
-        streams: how many there are; they are called by index.
-        pool: what RAM is counted in. May be shared with others.
+        streams: their number; methods take a stream's index.
+        pool: counts the RAM. Other merges may share it.
         order: see the module.
     """
 
@@ -123,15 +119,12 @@ class MergeQueue(Generic[T]):
     # The streams' side.
 
     def opened(self, stream: int) -> bool:
-        """The stream has shown its schema. True: wake whoever waits."""
+        """The stream has its schema. Always True: wake the threads that wait for the schema."""
         self._opened.add(stream)
         return True
 
     def admit(self, stream: int, size_bytes: int) -> Reservation | None:
-        """The reservation with which the item is to be pushed as :class:`Held`; None: park it.
-
-        Only for the item that the stream pushes next.
-        """
+        """The reservation for the stream's next item, to be pushed as :class:`Held`; None: park the item."""
         if self._error is not None:
             return self._pool.empty()
         reservation = self._pool.try_reserve(size_bytes)
@@ -139,7 +132,7 @@ class MergeQueue(Generic[T]):
             return reservation
         limit_bytes = self._pool.limit_bytes
         if limit_bytes is None:
-            # Somebody waits in the queue of an unlimited pool's parent: that is no reason for us to.
+            # A request that waits in an unlimited pool's parent need not hold this item back.
             return self._pool.reserve(size_bytes)
         if self._consumer_waits and self._is_wanted(stream) and self._pool.used_bytes <= limit_bytes:
             return self._pool.reserve(size_bytes)
@@ -171,26 +164,26 @@ class MergeQueue(Generic[T]):
         return True
 
     def close(self) -> bool:
-        """End because nobody wants the rest. True: cancel the streams and wake the consumer."""
+        """End because the consumer wants no more. True: cancel the streams and wake the consumer."""
         return self.fail(Closed("the stream was closed before its end; what was not taken is gone"))
 
     @property
     def ended(self) -> bool:
-        """True when nothing that a stream could still bring would be kept."""
+        """Whether the queue has ended: a later push is dropped."""
         return self._error is not None or self._finished
 
     @property
     def broken(self) -> bool:
-        """It ended before its end: by an error, or because it was closed."""
+        """Whether the queue failed or was closed."""
         return self._error is not None
 
     # The consumer's side.
 
     def take(self) -> T | Nothing:
-        """The next item, ``END``, or ``WAIT``; after ``WAIT`` the next change that matters wakes.
+        """The next item, ``END``, or ``WAIT``. After ``WAIT``, the call that brings an item, an end or an error wakes.
 
         Raises:
-            BaseException: the first error, each time it is called; each time a fresh instance.
+            BaseException: the first error, at each call; errors of our tree as a fresh instance.
         """
         self.check()
         self._consumer_waits = False
@@ -245,7 +238,7 @@ class MergeQueue(Generic[T]):
         return True
 
     def _clear(self) -> None:
-        # The items' reservations and their places on disk go with them.
+        # This also releases the items' reservations and their places on disk.
         for line in self._lines:
             line.clear()
         self._held = 0
@@ -253,7 +246,7 @@ class MergeQueue(Generic[T]):
 
 
 def fresh(error: BaseException) -> BaseException:
-    """An instance to raise: Python chains tracebacks on it, so one that was raised is not raised again."""
+    """A new instance of one of our errors, because Python adds a traceback at each raise; any other error itself."""
     if isinstance(error, FlightShuffleError):
         twin = error.fresh()
         twin.__cause__ = error
@@ -262,7 +255,7 @@ def fresh(error: BaseException) -> BaseException:
 
 
 def _reserve_alone(pool: MemoryPool, size_bytes: int) -> Reservation | None:
-    """A reservation larger than the pool's limit, if the pool is empty and nobody waits."""
+    """A reservation larger than the pool's limit, if the pool is empty and no request waits."""
     granted: list[Reservation] = []
     # The pool's own queue decides, because only there is "empty" and "granted" one step.
     pool.request(size_bytes, granted.append).cancel()
@@ -272,9 +265,8 @@ def _reserve_alone(pool: MemoryPool, size_bytes: int) -> Reservation | None:
 class Meter:
     """Counts one stream's batches in decoded bytes, each shared dictionary once.
 
-    A dictionary is shared by the batches that refer to it and by the stream's decoder, so it has a
-    reservation of its own that lives as long as any of them. It is counted even when it does not fit:
-    the decoder holds it already, and parking the batch would not change that.
+    The batches that refer to a dictionary and the stream's decoder share it, so it has its own reservation, which
+    lives as long as any of them. It is counted even when it does not fit: the decoder holds it already.
     """
 
     def __init__(self, pool: MemoryPool, schema: pa.Schema) -> None:
@@ -284,7 +276,7 @@ class Meter:
         self._shared: Reservation | None = None
 
     def weigh(self, run: BatchRun) -> tuple[int, tuple[Reservation, ...]]:
-        """Bytes of the run alone, never less than what it keeps alive, and the dictionaries' reservations."""
+        """Bytes of the run without dictionaries, at least its shared allocation; and the dictionaries' reservations."""
         if not self._columns:
             own_bytes = sum([batch.get_total_buffer_size() for batch in run.batches])
             return max(own_bytes, run.shared_bytes), ()
@@ -293,7 +285,7 @@ class Meter:
         return max(sum(own_bytes for own_bytes, _ in measured), run.shared_bytes), tuple(shared.values())
 
     def measure(self, batch: pa.RecordBatch) -> tuple[int, Reservation | None]:
-        """Bytes of the batch alone, and the reservation of the dictionaries that it shares, if any.
+        """Bytes of the batch without its shared dictionaries, and their reservation, if any.
 
         Dictionaries inside nested columns are counted with each batch: too much, never too little.
         """

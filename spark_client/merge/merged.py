@@ -1,40 +1,37 @@
-"""merge: many streams become one, without a way to hang and within a memory budget.
+"""merge: many streams become one, without a deadlock and within a memory budget.
 
-Guarantee: the consumer gets every batch of every stream exactly once, or the first error. Every stream
-is drained by a thread of its own as fast as it comes, whatever the consumer does and whatever the other
-streams do; no queue is bounded, so no stream ever waits for another one's consumer. The deadlock of
-bounded queues over a shared HTTP/2 connection window therefore cannot happen. Memory is bounded all the
-same: what does not fit the budget is parked in a local file (:mod:`spark_client.merge.scratch`).
+Guarantee: the consumer gets every batch of every stream exactly once, or the first error. A thread for each stream
+drains it as fast as its batches arrive, independent of the consumer and of the other streams. No queue is bounded, so
+no stream waits for another's consumer, and the deadlock of bounded queues over a shared HTTP/2 connection window
+cannot happen. Memory is bounded: batches that do not fit the budget are parked in a local file (``scratch``).
 
 Who holds the data
-    A batch is in the hand of its stream's thread, then in the queue (counted in decoded bytes in the
-    pool) or in the scratch file, then with the consumer. Its reservation ends when the consumer takes
-    it. What a stream received in one piece is one *run*, with one reservation until the last of its
-    batches is taken (:class:`~spark_client.merge.Run`). Worst case: ``budget + largest run`` counted in
-    the pool, and not counted one run in each open stream's hand, what its transport buffers
-    (:mod:`spark_client.connection.transport`), and what the consumer has in its hand: a run that was read back
-    from disk, and the batch it works on.
-    The batches of a run may share one allocation of up to 4 MiB: a consumer that keeps one keeps all.
+    The stream's thread holds a batch until it is in the queue, where the pool counts its decoded bytes, or in the
+    scratch file; then the consumer takes it. The batches that a stream received together are one *run*
+    (:class:`~spark_client.lanes.BatchRun`) with one reservation, which ends when the last of them is taken.
+    Worst case in the pool: see ``merge_queue``. Not counted: one run in the thread of each open stream, the
+    transport's buffers (:mod:`spark_client.connection.transport`), one run that the consumer has read back from disk,
+    and the batch that it works on. The batches of a run may share one allocation of up to 4 MiB: a consumer that
+    keeps one of them keeps all.
 
 Ending
-    The end, an error, ``close``, leaving a ``with`` block, an exception out of ``next`` (Ctrl-C too)
-    and garbage collection all end it: streams are cancelled, threads end, connections go back or are
-    closed, the scratch file goes, reservations return to zero. All but garbage collection wait
-    ``close_seconds`` for the threads. A thread that is connecting ends with its deadline; it is a
-    daemon and holds nothing but that connection. At the interpreter's exit everything is closed.
+    The end, an error, ``close``, leaving a ``with`` block, an exception out of ``next`` (also Ctrl-C) and garbage
+    collection end the merge: streams are cancelled, threads end, connections are given back or closed, the scratch
+    file is closed, reservations return to zero. All but garbage collection (also that of a reader from
+    ``to_reader``) wait up to ``close_seconds`` for the threads. A thread that is connecting ends at its deadline; it
+    is a daemon and holds only that connection. At the interpreter's exit every merge is closed.
 
 Deadlines
-    Waits are cut into slices of half a second; between them the streams' deadlines are looked at. A
-    stream that is overdue fails the merge, with an error that says what the server waits for. Nothing
-    is overdue while its own batches wait for the consumer.
+    A waiting consumer asks every half second whether a stream is overdue. An overdue stream fails the merge, with an
+    error that names what the server waits for. While the consumer does not wait, the deadlines are not checked.
 
 Sync and async
-    :class:`MergedStream` is an iterator and works in any thread, also in one where an event loop runs
-    (which it blocks). :class:`AsyncMergedStream` never blocks its loop; disk and the question why run
-    in a thread. Both are thin: what happens is decided in :mod:`spark_client.merge.merge_queue`.
+    :class:`MergedStream` is an iterator for any thread; in a thread with an event loop it blocks the loop.
+    :class:`AsyncMergedStream` never blocks its loop: disk reads and the call to the server run in a thread. Both are
+    thin shells over ``merge_queue``, which makes the decisions.
 
 Fork
-    Threads do not survive a fork: in a child, ``next`` of the parent's stream is an error.
+    Threads do not survive a fork: in a child, ``next`` of the parent's stream raises ``ForkedProcess``.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ OPEN_STREAMS = 64
 
 
 class _Merged:
-    """What both shells share."""
+    """The common part of both shells."""
 
     def __init__(self, run: StreamThreads) -> None:
         self._run = run
@@ -66,11 +63,11 @@ class _Merged:
         finalizer.atexit = False
 
     def close(self) -> None:
-        """End it: see the module. Twice, and after the end, is fine."""
+        """End the merge, see the module. Twice, and after the end, is fine."""
         self._run.close()
 
     def statistics(self) -> MergeStatistics:
-        """What it holds, spilled and has handed out."""
+        """Counts of streams and items, and bytes held and spilled."""
         return self._run.statistics()
 
 
@@ -79,7 +76,7 @@ class MergedStream(_Merged):
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of every batch; blocks until the first stream has said it, with its deadline."""
+        """The schema of every batch. Blocks until the first stream has it, with that stream's deadline."""
         try:
             return self._run.wait_for_schema()
         except BaseException:
@@ -95,12 +92,12 @@ class MergedStream(_Merged):
                 try:
                     return self._run.ready.popleft()[0]
                 except IndexError:
-                    # Not asked before: a second consumer may come between.
+                    # Not ``if ready`` before: a second consumer may take the last batch in between.
                     self._refill()
         except StopIteration:
             raise
         except BaseException:
-            # Also Ctrl-C: an item may be lost between the queue and here, so nothing more may follow.
+            # Also Ctrl-C: an item may be lost between the queue and here, so no later batch may be returned.
             self.close()
             raise
 
@@ -112,14 +109,14 @@ class MergedStream(_Merged):
         self._run.hand_out(self._run.load(item), item)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The same batches for whoever takes Arrow's own reader; it owns this stream from now on."""
+        """The same batches as an Arrow reader, which owns this stream from now on."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Generator[Batch, None, None]:
         try:
             yield from self
         finally:
-            # Not close: the generator may be collected in any thread, and must not wait there.
+            # Not ``close``: the generator may be collected in any thread, and must not wait there.
             self._run.abandon()
 
     def __enter__(self) -> Self:
@@ -130,7 +127,7 @@ class MergedStream(_Merged):
 
 
 class AsyncMergedStream(_Merged):
-    """The same for ``async for``. One task iterates; cancelling ``__anext__`` loses nothing."""
+    """As :class:`MergedStream`, for ``async for`` in one task. Cancelling ``__anext__`` loses no batch."""
 
     def __init__(self, run: StreamThreads) -> None:
         super().__init__(run)
@@ -171,7 +168,7 @@ class AsyncMergedStream(_Merged):
                 self._run.hand_out(item.item.batches, item)
                 return
             self._loading = asyncio.get_running_loop().run_in_executor(None, self._run.load, item)
-        # Shielded: a cancelled reader that comes back gets what was under way.
+        # Shielded: after a cancel, the next ``__anext__`` gets the batches of the load that was running.
         batches = await asyncio.shield(self._loading)
         self._loading = None
         self._run.hand_out(batches)
@@ -191,14 +188,14 @@ class AsyncMergedStream(_Merged):
         return taken[0]
 
     async def _wait(self, ready: Callable[[], Any]) -> bool:
-        """Under the lock ask ``ready``; if it is not, wait for one wake-up or one slice."""
+        """Ask ``ready`` under the lock, and return True if it holds. Else wait for one wake-up or one slice; False."""
         run = self._run
         run.here()
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
         def waker() -> None:
-            # A loop that was closed has nobody left to wake.
+            # A RuntimeError says that the loop was closed: no task waits in it.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(woken.set)
 
@@ -219,7 +216,7 @@ class AsyncMergedStream(_Merged):
         return False
 
     async def aclose(self) -> None:
-        """End it without blocking the loop. Twice is fine; cancelling it leaves only the waiting undone."""
+        """End the merge without blocking the loop. Twice is fine. Cancelling it ends only the wait for the threads."""
         self._run.abandon()
         loading, self._loading = self._loading, None
         if loading is not None:
@@ -246,11 +243,11 @@ def merge(
 
     Args:
         streams: at least one, all of one schema, none of them opened by others.
-        pool: the budget in decoded bytes; None for one of 256 MiB of its own.
-        scratch_dir: where batches go that do not fit; None for the system's temporary directory.
-        order: ``arrival`` as they come, ``stream`` all of the first, then all of the second, …
+        pool: the budget in decoded bytes; None for a new pool of 256 MiB.
+        scratch_dir: the directory of the scratch file; None for the system's temporary directory.
+        order: ``arrival``, or ``stream``: all of the first stream, then all of the second, …
         timeouts: ``slot_seconds`` and ``close_seconds`` are used here; the streams have their own.
-        open_streams: how many may be open at once without waiting, see *Opening*.
+        open_streams: how many streams open at once without a wait, see *Opening* in ``stream_threads``.
 
     Raises:
         ValueError: no streams.
@@ -276,7 +273,7 @@ def merge_async(
     timeouts: Timeouts | None = None,
     open_streams: int = OPEN_STREAMS,
 ) -> AsyncMergedStream:
-    """As :func:`merge`, for ``async for``. Needs no running loop yet."""
+    """As :func:`merge`, for ``async for``. May be called without a running loop."""
     return AsyncMergedStream(
         StreamThreads(
             streams,

@@ -1,32 +1,31 @@
-"""Batches parked in a local file until their consumer comes for them.
+"""A local file for the batches that do not fit a merge's memory budget.
 
-Guarantee: ``read(park(batches))`` equals ``batches``, dictionaries included, and nothing is left on the
-disk after the process has ended, however it ended: every segment is a file without a name.
+Guarantee: ``read(park(batches))`` equals ``batches``, dictionaries included. Every segment is a file without a name,
+so the disk is free again after the process has ended in any way.
 
 Format
-    A scratch is a sequence of *segments*: anonymous files of about ``segment_bytes``. A segment is a
-    sequence of *extents*, written one after the other and never changed. An extent is one complete
-    Arrow IPC stream (schema, dictionaries, record batches, end marker), so that it can be read
-    without the others. An extent is valid when the :class:`Parked` that names it exists: it is made
-    after the last byte was written.
+    A scratch is a sequence of *segments*: anonymous files of about ``segment_bytes``. A segment is a sequence of
+    *extents*, written one after the other and never changed. An extent is one complete Arrow IPC stream (schema,
+    dictionaries, record batches, end marker), readable without the others. An extent is valid when its
+    :class:`Parked` exists, which is made after the last byte was written.
 
 Who holds the data
-    A ``Parked`` refers to its segment; a segment closes its file when nothing refers to it any more.
-    So disk space goes back, segment by segment, as the consumer advances, and all of it when the
-    queue is dropped. There is no call to remember; :meth:`Scratch.close` only refuses new batches.
+    A ``Parked`` refers to its segment, and a segment's last reference closes its file. So disk space is freed segment
+    by segment as the consumer advances, and all of it with the queue. No release call is needed;
+    :meth:`Scratch.close` only refuses new batches.
 
-Disk trouble
-    A write that fails (full disk, directory gone) takes back what it had written and raises
-    :class:`~flight_server.protocol.OutOfBudget`; earlier extents stay readable, and a later ``park``
-    may succeed. Extents carry no checksum: they live as long as this process and no longer.
+Failure
+    A write that fails (full disk, missing directory) truncates what it had written and raises
+    :class:`~flight_server.protocol.OutOfBudget`; earlier extents stay readable, and a later ``park`` may succeed.
+    Extents have no checksum, because they do not outlive this process.
 
 Concurrency
-    ``park`` may be called from many threads; one writes at a time. ``read`` takes no lock: it reads
-    at a position, from bytes that no longer change.
+    ``park`` may be called from many threads; one writes at a time. ``read`` takes no lock: it reads at a position,
+    from bytes that do not change.
 
-What it costs
-    Batches with dictionaries take them along each time they are parked. Writing gathers the batches'
-    own buffers (no copy), reading allocates one buffer for the extent.
+Costs
+    Dictionaries are written again with each ``park``. Writing gathers the batches' own buffers (no copy), reading
+    allocates one buffer for the extent.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ class _Segment:
         self.size_bytes = 0
 
     def __del__(self) -> None:
-        # The constructor may have failed before there was a file.
+        # The constructor may have failed before it opened the file.
         if hasattr(self, "_file"):
             self._file.close()
 
 
 class _Gather:
-    """A file for Arrow's writer that keeps references to what it is given, to be written at once."""
+    """A file for Arrow's writer that keeps references to its buffers, to be written together."""
 
     closed = False
 
@@ -79,15 +78,15 @@ class _Gather:
         return len(piece)
 
     def flush(self) -> None:
-        """Nothing is buffered that could be flushed."""
+        """No buffer to flush."""
 
     def close(self) -> None:
-        """The pieces stay: they are written after Arrow's writer is done."""
+        """Keeps the pieces: they are written after Arrow's writer has closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Where the batches of one call are. The bytes stay on the disk as long as this object."""
+    """The place of the batches of one ``park``. The bytes stay on the disk as long as this object."""
 
     segment: _Segment
     offset: int
@@ -99,10 +98,9 @@ class Scratch:
     """The scratch of one merge.
 
     Args:
-        directory: None for the system's directory for temporary files (``TMPDIR``). It is touched
-            only when the first batch is parked.
-        segment_bytes: a segment that has reached this size is followed by a new one. At most this
-            much disk space is held without need, plus one batch.
+        directory: None for the system's temporary directory (``TMPDIR``). First used when a batch is parked.
+        segment_bytes: after this size a new segment begins. At most this much disk space, plus one batch, is held
+            for extents that are no longer referenced.
     """
 
     def __init__(self, directory: str | None = None, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -114,11 +112,11 @@ class Scratch:
         self.written_bytes = 0
 
     def park(self, batches: Sequence[pa.RecordBatch]) -> Parked:
-        """Write batches of one schema, at least one; on the disk, or in the page cache, when this returns.
+        """Write batches of one schema, at least one. They are on the disk or in the page cache when this returns.
 
         Raises:
             OutOfBudget: the file cannot be written.
-            ValueError: the scratch was closed.
+            ValueError: the scratch is closed.
         """
         gather = _Gather()
         with pa.ipc.new_stream(pa.PythonFile(gather, mode="w"), batches[0].schema) as writer:
@@ -134,7 +132,7 @@ class Scratch:
                 offset = segment.size_bytes
                 _write(segment.fd, gather.pieces, offset)
             except OSError as error:
-                # Without this the space of half a batch would stay taken until the segment goes.
+                # Else half a batch would take disk space until the segment is closed.
                 if self._current is not None:
                     os.ftruncate(self._current.fd, self._current.size_bytes)
                 raise OutOfBudget(
@@ -150,7 +148,7 @@ class Scratch:
         """The batches. May be called again while ``parked`` lives.
 
         Raises:
-            CorruptFrame: the file does not give back what was written.
+            CorruptFrame: the file's bytes are not those that were written.
         """
         buffer = pa.allocate_buffer(parked.size_bytes)
         view = memoryview(buffer)
@@ -175,14 +173,14 @@ class Scratch:
         return batches
 
     def close(self) -> None:
-        """Refuse new batches. What is parked stays readable; twice is fine."""
+        """Refuse new batches. Parked batches stay readable; twice is fine."""
         with self._lock:
             self._closed = True
             self._current = None
 
 
 def _write(fd: int, pieces: list[memoryview], offset: int) -> None:
-    """Write all pieces at ``offset``: a kernel may take less than it is given, without an error."""
+    """Write all pieces at ``offset``, in as many calls as it takes: ``pwritev`` may write less without an error."""
     for start in range(0, len(pieces), _GATHER):
         group = pieces[start : start + _GATHER]
         while group:

@@ -1,22 +1,20 @@
 """The threads of one merge: each drains one stream into the merge's queue, or onto the disk.
 
-Guarantee: a thread waits for its own stream, for its own write to disk, and for a lock that nobody holds
-while waiting; never for the consumer and never for another stream. When the merge ends, in whatever
-way, every thread ends.
+Guarantee: a thread waits for its own stream, for the disk (the threads of a merge write one at a time), and for the
+queue's lock, which no thread holds while it waits; never for the consumer or for another stream's data. When the
+merge ends in any way, every thread ends.
 
-The lock is around :class:`~spark_client.merge.MergeQueue`, which decides everything; this file does
-what was decided. :mod:`spark_client.merge.merged` says what all of it guarantees.
+The lock is around :class:`~spark_client.merge.merge_queue.MergeQueue`, which makes the decisions; this file carries
+them out. :mod:`spark_client.merge.merged` has the guarantees of the whole.
 
 Opening
-    At most ``open_streams`` threads run at first. Each further stream starts when one has ended, and
-    after ``slot_seconds`` anyway: the open ones may be idle because a producer waits for exactly a
-    stream that is not open yet. So stream ``n`` is open after at most
-    ``(n - open_streams) * slot_seconds``, whatever the others do.
+    At most ``open_streams`` threads start at first. Each further stream starts when one has ended, and after
+    ``slot_seconds`` in any case: the open ones may be idle because their producer waits for a reader of a stream
+    that is not open yet. So the ``n``-th stream's thread starts after at most ``(n - open_streams) * slot_seconds``.
 
 Finalizers
-    ``abandon`` is called by finalizers, which run anywhere, also inside this file's own critical
-    sections. So it takes no lock: it sets a flag and cancels the streams, and what is queued goes
-    when the last thread has let go of this object.
+    Finalizers call ``abandon``, in any thread, also inside this file's critical sections. So it takes no lock: it sets
+    a flag and cancels the streams; queued items are released with the last reference to this object.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ Item = Held[BatchRun] | Parked
 
 
 class Stream(Protocol):
-    """What can be merged; :class:`PartitionStream` is one."""
+    """A stream that can be merged, such as :class:`~spark_client.lanes.PartitionStream`."""
 
     @property
     def name(self) -> str:
@@ -58,24 +56,24 @@ class Stream(Protocol):
         """Block until the schema is known."""
 
     def read_run(self) -> BatchRun | None:
-        """Block until the next batch; it and what came with it, or None at the end of a whole stream."""
+        """Block until the next batch; it and those received with it, or None at the end of a whole stream."""
 
     def overdue(self, now_seconds: float) -> bool:
-        """Whether ``open`` or ``read`` waits longer than it may. Called from other threads."""
+        """Whether ``open`` or ``read_run`` has waited past its deadline. Called from other threads."""
 
     def stalled(self) -> BaseException:
-        """The error for an overdue stream. May take a moment."""
+        """The error for an overdue stream. May block for a short time."""
 
     def cancel(self) -> None:
-        """End ``open`` or ``read`` with an error, from any thread and from finalizers; without a lock."""
+        """End ``open`` or ``read_run`` with an error, from any thread and from finalizers; without a lock."""
 
     def close(self) -> None:
-        """Let go of everything; called last, in the thread that read."""
+        """Release everything; the last call, in the reading thread."""
 
 
 @dataclass(frozen=True)
 class MergeStatistics:
-    """One reading of a merge. ``pool`` figures are those of the pool, which others may use too."""
+    """One reading of a merge. The ``pool`` figures include other users of the pool."""
 
     queue: QueueStatistics
     pool_used_bytes: int
@@ -102,11 +100,11 @@ class StreamThreads:
         self.pool = pool if pool is not None else MemoryPool(DEFAULT_BUDGET_BYTES, "merge")
         self.scratch = Scratch(scratch_dir)
         self.timeouts = timeouts or Timeouts()
-        # Re-entrant: a finalizer of anything may run in the middle, in the same thread.
+        # Re-entrant: a finalizer may run in the same thread inside a critical section.
         self.changed = threading.Condition(threading.RLock())
         self.queue: MergeQueue[Item] = MergeQueue(len(streams), self.pool, order)
         self.schema: pa.Schema | None = None
-        # Taken from the queue and not handed out yet, with what accounts for it until the run's last batch.
+        # Batches taken from the queue and not handed out yet, each with its run's reservations.
         self.ready: deque[tuple[Batch, object]] = deque()
         self.wakers: list[Callable[[], None]] = []
         self._streams = list(streams)
@@ -121,7 +119,7 @@ class StreamThreads:
             if open_streams < len(streams):
                 self._spawn(self._launch, "merge: opens streams", open_streams)
         except BaseException:
-            # "can't start new thread": those that run must not be left behind.
+            # "can't start new thread": the threads that run must end.
             self.close()
             raise
 
@@ -164,7 +162,7 @@ class StreamThreads:
             while (run := stream.read_run()) is not None:
                 if not self._store(index, run, meter):
                     return
-                # Else this thread would keep it while it waits for the next one.
+                # Else this thread would keep the run while it waits for the next.
                 del run
             with self.changed:
                 if self.queue.end(index):
@@ -186,7 +184,7 @@ class StreamThreads:
             raise PartitionFailed(f"{stream.name} has another schema than the streams before it")
 
     def _store(self, index: int, run: BatchRun, meter: Meter) -> bool:
-        """Queue the run, in RAM or on disk. False: nobody wants it."""
+        """Queue the run, in RAM or on disk. False: the merge has ended."""
         own_bytes, shared = meter.weigh(run)
         with self.changed:
             if self._over():
@@ -196,7 +194,7 @@ class StreamThreads:
                 if self.queue.push(index, Held(run, reservation, shared)):
                     self._wake()
                 return True
-        # Outside the lock: the disk must delay only this stream.
+        # Outside the lock: the disk must delay neither the consumer nor the threads whose runs fit in RAM.
         parked = self.scratch.park(run.batches)
         with self.changed:
             if self.queue.push(index, parked):
@@ -214,7 +212,7 @@ class StreamThreads:
     # The consumer.
 
     def here(self) -> None:
-        """Raise in a forked child: the lock may be held for ever there."""
+        """Raise ``ForkedProcess`` in a forked child: the lock may be held there for ever."""
         if self._pid != os.getpid():
             raise ForkedProcess("a merged stream cannot be read in a forked child; make it after the fork")
 
@@ -242,20 +240,20 @@ class StreamThreads:
             self.fail_overdue()
 
     def load(self, item: Item) -> list[Batch]:
-        """The item's batches; its reservation or its place on disk goes with the item."""
+        """The item's batches, read from disk if they are parked."""
         return item.item.batches if isinstance(item, Held) else self.scratch.read(item)
 
     def hand_out(self, batches: list[Batch], item: Item | None = None) -> None:
-        """Put what was taken and loaded where the consumer gets it one by one, without the lock."""
-        # Not the item itself: it would keep the batches that were handed out.
+        """Append loaded batches to ``ready``, from where the consumer takes them without the lock."""
+        # Not the item itself: it would keep batches alive after they were handed out.
         accounts = (item.reservation, item.shared) if isinstance(item, Held) else None
         self.ready.extend([(batch, accounts) for batch in batches])
         if self.queue.broken:
-            # Closed in the meantime, or a stream failed. Not at the end, which another consumer may see first.
+            # Closed in the meantime, or a stream failed. Not ``ended``: another consumer may see the end first.
             self.ready.clear()
 
     def overdue(self) -> Stream | None:
-        """A stream that waits longer than it may."""
+        """A stream that has waited past its deadline, if any."""
         now_seconds = time.monotonic()
         return next((stream for stream in self._streams if stream.overdue(now_seconds)), None)
 
@@ -268,7 +266,7 @@ class StreamThreads:
     # Ending.
 
     def fail(self, error: BaseException) -> None:
-        """The first error ends everything; later ones are its echo."""
+        """End the merge with this error; does nothing after the first error or the end."""
         with self.changed:
             first = self.queue.fail(error)
             if first:
@@ -282,14 +280,14 @@ class StreamThreads:
             stream.cancel()
 
     def abandon(self) -> None:
-        """Nobody will take anything any more. Takes no lock: finalizers call it, anywhere."""
+        """End the merge without a lock and without a wait, for finalizers; see the module."""
         if self._pid == os.getpid():
             self._abandoned = True
             self.ready.clear()
             self.cancel()
 
     def close(self) -> None:
-        """End everything and wait for the threads, ``close_seconds`` at most. Twice is fine."""
+        """End the merge and wait for the threads, at most ``close_seconds``. Twice is fine."""
         if self._pid != os.getpid():
             return
         with self.changed:
@@ -319,10 +317,10 @@ def _end_at_exit(run: StreamThreads) -> None:
     global _exit_is_watched  # noqa: PLW0603  # once for each process
     _live.add(run)
     if not _exit_is_watched:
-        # A thread inside a C++ call when the interpreter goes away would abort the process.
+        # A thread inside a C++ call at the interpreter's end would abort the process.
         _exit_is_watched = True
         atexit.register(_close_all)
-        # A child asks for its pid only when it takes a run: asking for each batch is a system call for each.
+        # ``take`` checks the pid for each run, not for each batch (a system call), so a child starts with no batches.
         os.register_at_fork(after_in_child=_forget_all)
 
 
