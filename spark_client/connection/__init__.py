@@ -1,4 +1,4 @@
-"""Servers: connections, calls, leases, and the embedded one."""
+"""A server as the client sees it: connections, calls, errors, leases, and the embedded server. For all rooms above."""
 
 from .advice import about, check_location, check_mode
 from .calls import immortal_in_children

@@ -1,8 +1,8 @@
-"""What users of the Python client are told in Python's words: wrong arguments, and errors of the server.
+"""Errors in terms of the Python client: wrong arguments, and the server's errors about a dataset.
 
-Guarantee: an error that leaves through here names what the caller wrote and the call that helps. The server
-speaks to clients of every language, so that its sentences name Flight's calls and JSON; the class and the
-``detail`` of its errors stay, and the error itself is the ``__cause__``.
+Guarantee: an error from here names the caller's argument and the Python call that helps. The server's own sentences
+name Flight's calls and JSON, because its clients are of every language. The class and the ``detail`` of its error stay,
+and the error itself is the ``__cause__``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def check_location(location: Any) -> str:
     """The address of a server, without a slash at its end.
 
     Raises:
-        InvalidRequest: it is none; the message has the form that was probably meant.
+        InvalidRequest: ``location`` is no address; the message has the form that was probably meant.
     """
     if isinstance(location, str):
         if _LOCATION.fullmatch(location):
@@ -40,10 +40,10 @@ def check_location(location: Any) -> str:
 
 
 def check_mode(mode: Any) -> str:
-    """How a put treats a name that exists.
+    """The mode of a put: how it treats a name that exists.
 
     Raises:
-        InvalidRequest: another word.
+        InvalidRequest: ``mode`` is not one of ``MODES``.
     """
     if mode not in MODES:
         raise InvalidRequest(
@@ -54,7 +54,7 @@ def check_mode(mode: Any) -> str:
 
 @contextmanager
 def about(dataset: str, location: str) -> Iterator[None]:
-    """What the server says of a whole dataset, in words of the Python client."""
+    """Raise the server's AlreadyExists and NotFound of a whole dataset in terms of the Python client."""
     try:
         yield
     except AlreadyExists as error:

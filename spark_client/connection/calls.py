@@ -1,22 +1,21 @@
-"""One Flight call: what came back beside its data, and its error in words of the tree.
+"""One Flight call: its headers and trailers, and the translation of its error.
 
-Guarantee: what pyarrow raises inside ``call.errors()`` leaves as one error of
-:mod:`flight_server.protocol.errors`, with the server's own sentence and detail when it sent them.
+Guarantee: pyarrow's exceptions inside ``call.errors()`` are raised as one error of
+:mod:`flight_server.protocol.errors`, with the server's own sentence and detail if it sent them.
 
 How a call finds its trailers
-    The server sends its error as JSON in a trailer of the failed call, and its totals in trailers of a
-    read. A middleware collects the headers and trailers of each call into the call's own
-    :class:`Call`. gRPC makes the middleware in the thread that starts the call, which is what ties the
-    two together when calls run at the same time; what comes later, in whatever thread, goes to the
-    same object.
+    The server sends its error as JSON in a trailer of the failed call, and its totals in trailers of a read. A
+    middleware collects the headers and trailers of each call into the call's own :class:`Call`. gRPC makes the
+    middleware in the thread that starts the call, so a thread-local ties the two together when calls run at the same
+    time; later headers go to the same object from any thread.
+
+Which error
+    The trailer decides, without it the ``extra_info``, and at last pyarrow's class and message. Our server explains
+    each of its errors, so one without an explanation is a broken connection or a proxy's.
 
 Fork
-    gRPC hangs in a forked child when it is used there, and also when one of its objects is destroyed
-    there. So what holds such objects is registered with :func:`immortal_in_children`: a child gets a
-    reference to it that is never given back.
-
-Without the trailer the ``extra_info``, and at last pyarrow's class and message decide. What our server
-did not explain it did not send: that is a broken connection, or something between us.
+    gRPC hangs in a forked child that uses it, or that destroys one of its objects. So objects that hold gRPC objects
+    are registered with :func:`immortal_in_children`, and are never destroyed in a child.
 """
 
 from __future__ import annotations
@@ -59,21 +58,21 @@ class TimedOut(Unavailable):
 
 
 class ForkedProcess(FlightShuffleError):
-    """A process that was forked from one that had used gRPC, where gRPC would hang."""
+    """A forked child used gRPC, or a stream or put of its parent, which does not work."""
 
     code = "forked_process"
 
 
 @dataclass
 class Call:
-    """What came back beside the data of one call: headers and trailers, the last value of each."""
+    """The headers and trailers of one call, the last value of each."""
 
     location: str
     headers: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """What pyarrow raises inside leaves as an error of the tree."""
+        """Raise pyarrow's exceptions inside as our errors."""
         try:
             yield
         except (flight.FlightError, pa.ArrowException, OSError) as error:
@@ -123,7 +122,7 @@ _SUFFIX = re.compile(r"(\. Detail: \w+)?(\.? (gRPC client debug context|Client c
 
 
 def translate(error: BaseException, call: Call) -> FlightShuffleError:
-    """The error of the tree that pyarrow's exception stands for."""
+    """Our error for pyarrow's exception, see the module."""
     texts: list[str | bytes] = [call.headers.get(ERROR_TRAILER, ""), getattr(error, "extra_info", b"") or b""]
     for text in texts:
         if text:
@@ -144,7 +143,7 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
         return NotFound(at, server=call.location)
     if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowTypeError):
         return InvalidRequest(at, server=call.location)
-    # What our server did not explain, it did not send: a refused, reset or cut connection, a proxy.
+    # A refused, reset or cut connection, or a proxy.
     if isinstance(error, flight.FlightError | OSError):
         return Unreachable(f"the connection failed: {at}", server=call.location)
     return FlightShuffleError(at, server=call.location)
@@ -155,7 +154,7 @@ _forks_are_watched = False
 
 
 def immortal_in_children(thing: Any) -> None:
-    """Let ``thing`` never be destroyed in a child that this process forks while ``thing`` lives."""
+    """Keep ``thing`` alive for ever in each child that this process forks while ``thing`` lives."""
     global _forks_are_watched  # noqa: PLW0603  # once for each process
     _grpc_objects.add(thing)
     if not _forks_are_watched:
@@ -165,5 +164,5 @@ def immortal_in_children(thing: Any) -> None:
 
 def _make_immortal() -> None:
     for thing in list(_grpc_objects):
-        # A list of them would be emptied when the interpreter ends, which is too early.
+        # Not a list of references: the interpreter would empty it at its end and destroy the objects.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

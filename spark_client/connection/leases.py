@@ -1,12 +1,10 @@
-"""Keeps the driver's datasets alive for as long as the driver lives, and no longer.
+"""Renews the leases of a driver's datasets while the driver lives.
 
-Guarantee: while a :class:`LeaseKeeper` is open, every dataset it was given is renewed three times in each
-lease, whatever happens to single calls. When the driver is gone, nobody renews, and the server drops the
-datasets when their lease ends: a crashed driver leaves nothing behind for longer than that.
+Guarantee: while a :class:`LeaseKeeper` is open, it tries to renew each of its datasets every third of a lease; a call
+that fails stops none of the others. After the driver has died, the server drops the datasets when their lease ends.
 
-One daemon thread, started by the first dataset, ended by :meth:`LeaseKeeper.close`. A renewal that fails for
-a reason that may pass is tried again at the next turn; a dataset that the server no longer has is forgotten
-with a warning, because only its next reader can say whether that matters.
+The first dataset starts a daemon thread, and :meth:`LeaseKeeper.close` ends it. A failed renewal is tried again at the
+next turn. A dataset that the server no longer has is removed with a warning; its next reader gets the error.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ class LeaseKeeper:
     """Renews leases in the background.
 
     Args:
-        renew: one call to the server, with dataset and generation.
-        lease_seconds: what the datasets were created with.
+        renew: makes one call to the server, with dataset and generation.
+        lease_seconds: the lease that the datasets were created with.
     """
 
     def __init__(self, renew: Callable[[str, str], object], lease_seconds: float) -> None:
@@ -68,7 +66,7 @@ class LeaseKeeper:
                 _log.info("the lease of %s was not renewed, trying again: %s", dataset, error.message)
 
     def close(self) -> None:
-        """End the thread. What is under way ends within its own deadline. Twice is fine."""
+        """End the thread, and wait for it at most 5 s: a running call ends at its own deadline. Twice is fine."""
         self._closed.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)

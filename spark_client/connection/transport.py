@@ -1,38 +1,36 @@
-"""One server address: its connections, its calls, its errors. Everything that knows pyarrow.flight's client.
+"""One server address: its gRPC connections and calls. The only file that makes pyarrow.flight clients.
 
-Guarantee: a call answers, or raises one error of :mod:`flight_server.protocol.errors` that carries the server's
-own sentence; no bare gRPC error leaves this file. Nothing waits longer than its deadline in
-:class:`Timeouts`. Nothing is opened before the first call.
+Guarantee: a call answers, or raises one error of :mod:`flight_server.protocol.errors` with the server's own sentence if
+it sent one (see ``calls``). No call waits longer than its deadline in :class:`Timeouts`. The first call opens the first
+connection.
 
 Connections
-    A :class:`Server` opens at most ``max_connections`` TCP connections and hands them out in turn;
-    HTTP/2 carries any number of streams over each, so thousands of streams need no more ports.
-    Servers are shared: one process has one for each address, token and certificate (:meth:`Server.at`),
-    also when it came by pickle, as it does in Spark tasks.
+    A :class:`Server` opens at most ``max_connections`` TCP connections and uses them in turn. HTTP/2 carries any
+    number of streams over each, so thousands of streams need no more ports. :func:`shared_server`, which unpickling
+    and :meth:`Server.at` call, gives one :class:`Server` for equal arguments in a process, so Spark tasks share it.
 
 Windows and limits, with ``n`` connections and ``s`` open streams
     ======================================  ==============  =====================================
     option                                  value           why
     ======================================  ==============  =====================================
-    ``grpc.http2.lookahead_bytes``          4 MiB           what one stream may have under way: one
-                                                            frame of the usual size, so that the next
+    ``grpc.http2.lookahead_bytes``          4 MiB           bytes of one stream under way: one frame
+                                                            of the usual size, so that the next
                                                             one travels while this one is decoded
-    ``grpc.http2.bdp_probe``                0               windows stay what they are set to
+    ``grpc.http2.bdp_probe``                0               gRPC does not change the windows
     ``grpc.max_receive_message_length``     2 GiB - 1       Arrow's own limit; the server's is lower
     ``grpc.use_local_subchannel_pool``      1               else gRPC makes all n connections one
-    ``grpc.keepalive_time_ms``              20 s            a peer that is gone without a word is
+    ``grpc.keepalive_time_ms``              20 s            a peer that vanished without closing is
     ``grpc.keepalive_timeout_ms``           10 s            found within 30 s
     ``grpc.min_reconnect_backoff_ms``       connect_seconds how long one attempt to connect may take
     ======================================  ==============  =====================================
 
     Under way at worst: ``s * (4 MiB + 2 messages)`` in gRPC's buffers on both sides together (measured:
-    6.0 MiB for one unread stream of 1 MiB messages, 2.0 MiB with a window of 1 MiB). No stream's window
-    is ever left full for the sake of another: see :mod:`spark_client.merge.merged`.
+    6.0 MiB for one unread stream of 1 MiB messages, 2.0 MiB with a window of 1 MiB). The merge drains every stream
+    (:mod:`spark_client.merge.merged`), so no window stays full because of another stream.
 
 Fork
-    gRPC does not survive a fork: a client in the child hangs. So a child of a process that has made
-    calls gets a :class:`ForkedProcess` error at once, which says what to do. Pickles and HTTP
-    connections do survive.
+    gRPC does not survive a fork: a client in the child hangs. So in a child of a process that has made calls, a call
+    raises :class:`ForkedProcess` at once. Pickled servers and HTTP connections work there.
 """
 
 from __future__ import annotations
@@ -85,12 +83,12 @@ class Reading:
     """How partitions are read.
 
     Args:
-        lane: ``bulk`` is HTTP, ``grpc`` is DoGet; ``auto`` takes the bulk lane where the server names one and
-            goes over to gRPC when it cannot be reached.
+        lane: ``bulk`` is HTTP, ``grpc`` is DoGet; ``auto`` takes the bulk lane if the server names one, and gRPC
+            when the bulk lane cannot be reached.
         budget_bytes: decoded bytes that one merge may hold in RAM; the rest waits in a scratch file.
-        scratch_dir: where that file is; None for the system's temporary directory.
-        check: compare each message's checksum with the server's, on the bulk lane, before its batch is used; costs
-            about 0.1 CPU seconds per GB. The gRPC lane cannot: pyarrow's client gives no message's bytes.
+        scratch_dir: the directory of that file; None for the system's temporary directory.
+        check: on the bulk lane, compare each message's checksum with the server's before its batch is used; costs
+            about 0.1 CPU seconds per GB. Not possible on the gRPC lane: pyarrow does not show a message's bytes.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
@@ -104,10 +102,9 @@ class Writing:
     """How datasets are written.
 
     Args:
-        lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` takes the bulk lane where the
-            server names one and goes over to gRPC when it cannot be reached.
-        check: let the server compare the checksum of each message (bulk lane) or of all (gRPC, where it takes
-            encoding each batch twice) before it keeps any; costs about 0.1 CPU seconds per GB here.
+        lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` as for :class:`Reading`.
+        check: send checksums, which the server compares before it keeps anything: one of each message (bulk lane) or
+            one of all (gRPC, where each batch is then encoded twice). Costs about 0.1 CPU seconds per GB here.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
@@ -116,12 +113,11 @@ class Writing:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long each wait may last; nothing waits for ever unless it is told so here.
+    """How long each wait may last.
 
-    A stream that fails is tried again ``tries`` times in a row without a new frame, with a random
-    pause of up to ``backoff_seconds * 2^k``, at most ``backoff_limit_seconds``, before each. So a
-    dead server is an error after at most ``(tries + 1) * connect_seconds + tries *
-    backoff_limit_seconds``, and sooner when it refuses the connection.
+    A stream that fails is tried again up to ``tries`` times in a row without a new frame, each after a random pause
+    of up to ``backoff_seconds * 2^k``, at most ``backoff_limit_seconds``. So a dead server is an error after at most
+    ``(tries + 1) * connect_seconds + tries * backoff_limit_seconds``, and sooner if it refuses the connection.
     """
 
     connect_seconds: float = 10.0
@@ -131,22 +127,22 @@ class Timeouts:
     first_message_seconds: float = 60.0
     """From opening a stream to its schema."""
     stall_seconds: float = 300.0
-    """Between two messages of a stream, while the consumer waits; and while the server takes nothing of a put."""
+    """Between two messages of a stream, while the consumer waits; and while the server takes no byte of a put."""
     stream_seconds: float = 6 * 3600.0
-    """One gRPC call that streams; at its end the stream goes on in a new call."""
+    """One gRPC call that streams; a read resumes after it in a new call."""
     why_seconds: float = 2.0
-    """Asking the server what a stalled stream waits for."""
+    """The question to the server what a stalled stream waits for."""
     slot_seconds: float = 0.05
-    """How long a stream waits for its turn to open while others are open."""
+    """A stream's wait for its turn to open, and for a free HTTP connection, while others are open."""
     close_seconds: float = 1.0
-    """How long closing waits for the threads of the streams."""
+    """The wait of ``close`` for the threads of a merge."""
     tries: int = 6
     backoff_seconds: float = 0.1
     backoff_limit_seconds: float = 5.0
 
 
 _grpc_pid: int | None = None
-"""The process that made gRPC calls first: its children must not."""
+"""The process that made the first gRPC call: its forked children must not make any."""
 
 
 class _Connections:
@@ -162,14 +158,15 @@ class _Connections:
 
 
 class Server:
-    """One server address and how to talk to it. Thread-safe; pickles to its arguments.
+    """One server address and the options of its calls. Thread-safe; pickles to its arguments.
 
     Args:
         location: ``grpc://host:port`` or ``grpc+tls://host:port``.
         token: sent as ``authorization: Bearer …`` with every call.
         tls_root_certs: PEM; None for the system's.
+        timeouts: the deadlines of its calls and streams.
         reading: lane and memory of the streams that are read from it.
-        writing: lane of what is put there.
+        writing: lane of the puts to it.
         max_connections: TCP connections to this address, opened as they are needed.
         window_bytes: see the module.
     """
@@ -197,7 +194,7 @@ class Server:
         self._connections = _Connections()
 
     def __repr__(self) -> str:
-        # Never the token: this is in logs and in error messages.
+        # Without the token: this is in logs and in error messages.
         return f"<Server {self.location}>"
 
     def _options(self) -> tuple[Any, ...]:
@@ -215,7 +212,7 @@ class Server:
         return (shared_server, (self.location, *self._options()))
 
     def at(self, location: str) -> Server:
-        """The server at another address that takes the same credentials: this process's one for it."""
+        """The process's shared server for another address, with the same credentials and options."""
         return self if location == self.location else shared_server(location, *self._options())
 
     # Connections.
@@ -223,7 +220,7 @@ class Server:
     def _here(self) -> _Connections:
         # A plain comparison, not a lock: the lock may have been held when the process was forked.
         if self._connections.pid != os.getpid():
-            # The parent's are not closed: see calls.
+            # The parent's connections are not closed: see ``calls``.
             self._connections = _Connections()
         return self._connections
 
@@ -253,7 +250,7 @@ class Server:
             return flight.FlightClient(self.location, middleware=[CollectFactory(self.token)], **options)
 
     def grpc_options(self) -> list[tuple[str, int]]:
-        """What every channel to this server is made with; the reasons stand in the module."""
+        """The options of every channel to this server; the module has the reasons."""
         connect_ms = int(self.timeouts.connect_seconds * 1000)
         return [
             ("grpc.use_local_subchannel_pool", 1),
@@ -269,7 +266,7 @@ class Server:
         ]
 
     def attached(self, key: Any, make: Callable[[], T]) -> T:
-        """An object that belongs to this server in this process, made once, closed with it."""
+        """The object of this key in this process, made at the first call and closed with the server."""
         connections = self._here()
         with connections.lock:
             if key not in connections.attached:
@@ -277,7 +274,7 @@ class Server:
             return cast("T", connections.attached[key])
 
     def close(self) -> None:
-        """Close what is open. A later call opens anew; twice is fine."""
+        """Close connections and attached objects. A later call opens new ones; twice is fine."""
         connections, self._connections = self._here(), _Connections()
         with connections.lock:
             for client in connections.clients:
@@ -289,10 +286,10 @@ class Server:
 
     @contextmanager
     def calling(self) -> Iterator[tuple[flight.FlightClient, Call]]:
-        """A connection, and the :class:`Call` that collects what the one call made inside brings back.
+        """A connection, and the :class:`Call` that collects the headers and trailers of the one call made inside.
 
-        What pyarrow raises inside leaves as an error of the tree. A stream that was opened inside is
-        read under ``call.errors()``.
+        pyarrow's exceptions inside are raised as our errors. A stream that was opened inside is read under
+        ``call.errors()``.
         """
         call = Call(self.location)
         client = self._client()
@@ -306,7 +303,7 @@ class Server:
     def action(
         self, name: str, body: dict[str, Any] | bytes = b"", timeout_seconds: float | None = None
     ) -> dict[str, Any]:
-        """The JSON object that the action answers; empty when it answers nothing."""
+        """The JSON object in the action's last result; empty when it has no result."""
         data = body if isinstance(body, bytes) else dump_json(body)
         with self.calling() as (client, _):
             results = list(client.do_action(flight.Action(name, data), self.options(timeout_seconds)))
@@ -320,7 +317,7 @@ class Server:
             )
 
     def schema(self, dataset: str, timeout_seconds: float | None = None) -> pa.Schema:
-        """The dataset's schema; an :class:`Unavailable` error while nobody has said it."""
+        """The dataset's schema; an :class:`Unavailable` error while the server does not know it."""
         with self.calling() as (client, _):
             descriptor = flight.FlightDescriptor.for_path(dataset)
             return client.get_schema(descriptor, self.options(timeout_seconds)).schema
@@ -333,7 +330,7 @@ class Server:
     def open_put(
         self, descriptor: flight.FlightDescriptor, schema: pa.Schema, timeout_seconds: float | None = None
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, Call]:
-        """A stream to write to, the reader of its answers, and the call whose ``errors()`` to use them in."""
+        """A writer, the reader of the server's answers, and the call; both are used under its ``errors()``."""
         options = self.options(timeout_seconds or self.timeouts.stream_seconds)
         with self.calling() as (client, call):
             writer, reader = client.do_put(descriptor, schema, options)
@@ -346,7 +343,7 @@ class Server:
         return self.action("renew", DatasetRequest(dataset, generation).encode())
 
     def why(self, dataset: str) -> str:
-        """What the server says that the dataset's streams wait for, in words; never an error."""
+        """The server's answer what the dataset's streams wait for, in words; its errors are part of the answer."""
         try:
             answer = self.action("why", {"dataset": dataset}, self.timeouts.why_seconds)
         except FlightShuffleError as error:
@@ -375,7 +372,7 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
     max_connections: int = 4,
     window_bytes: int = WINDOW_BYTES,
 ) -> Server:
-    """The :class:`Server` that this process has for these arguments, made when there is none."""
+    """The process's :class:`Server` for these arguments, made if there is none."""
     timeouts, reading, writing = timeouts or Timeouts(), reading or Reading(), writing or Writing()
     key = (location, token, tls_root_certs, timeouts, reading, writing, max_connections, window_bytes)
     server = _servers.get(key)
@@ -390,6 +387,6 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
             max_connections=max_connections,
             window_bytes=window_bytes,
         )
-        # Two threads may come at once; both then use the one that got in.
+        # Two threads may make one at the same time; both use the first that was stored.
         server = _servers.setdefault(key, server)
     return server
