@@ -1,4 +1,7 @@
-"""A pipeline's or broadcast's part in Spark: what its tasks run, and what its driver keeps."""
+"""The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets.
+
+For ``pipeline``, ``broadcast`` and ``client``.
+"""
 
 from .readable import Readable
 from .results import reader

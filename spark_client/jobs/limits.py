@@ -1,4 +1,4 @@
-"""How large the batches are that a function is given: as Spark's settings say, also after an exchange."""
+"""The size of the batches that a function gets: within Spark's settings, also after an exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BatchLimits:
     size_bytes: int = 0
 
     def cut(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, the larger ones in slices."""
+        """The batches; those above the limits in slices."""
         for batch in batches:
             rows = self.rows_of(batch)
             if batch.num_rows <= rows:
@@ -25,7 +25,7 @@ class BatchLimits:
                 yield batch.slice(start, rows)
 
     def rows_of(self, data: Any) -> int:
-        """How many rows a slice of this batch or table may have; at least one."""
+        """The number of rows of a slice of this batch or table that fits the limits; at least one."""
         rows = max(1, int(data.num_rows))
         if self.rows > 0:
             rows = min(rows, self.rows)

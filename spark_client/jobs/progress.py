@@ -1,7 +1,7 @@
-"""What has arrived of a dataset while tasks write it, shown on the driver.
+"""Shows on the driver how much of a dataset has arrived while tasks write it.
 
-Shows the server's own statistics; nothing else is known of a job on Spark Classic and Spark Connect alike. A
-server that does not answer leaves what is shown as it was.
+The numbers are the server's statistics, the only source on both Spark Classic and Spark Connect. If the server does
+not answer, the last numbers stay.
 
 Where
     ==============================================  =======================================================
@@ -30,7 +30,7 @@ _INTERVAL_SECONDS = 0.25
 
 
 class _Display(Protocol):
-    """Where progress is shown. ``live`` says whether it can be shown again and again."""
+    """An output for progress. ``live`` says whether ``show`` replaces the last text."""
 
     live: bool
 
@@ -41,7 +41,7 @@ class _Display(Protocol):
 
 @contextlib.contextmanager
 def watch(server: Server, dataset: str, label: str, spark: Any = None) -> Iterator[None]:
-    """Progress called ``label`` for as long as the block runs; ``spark`` is the session whose job it is."""
+    """Show progress under ``label`` while the block runs; ``spark`` is the job's session."""
     display = _display(spark)
     if display is None:
         yield
@@ -74,7 +74,7 @@ def watch(server: Server, dataset: str, label: str, spark: Any = None) -> Iterat
 
 
 def _display(spark: Any) -> _Display | None:
-    # Only a kernel has loaded it: importing it would start nothing that could show anything.
+    # Not imported: in a kernel it is loaded already.
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is not None:
         return _Notebook()
@@ -85,7 +85,7 @@ def _display(spark: Any) -> _Display | None:
 
 
 class _Bar:
-    """rich's, without an end that it could be measured by: how much will come is not known."""
+    """A bar of rich's without a total, because the dataset's final size is not known."""
 
     live = True
 
@@ -100,17 +100,17 @@ class _Bar:
     def show(self, text: str) -> None:
         self._progress.update(self._task, description=text)
 
-    def close(self, text: str) -> None:  # noqa: ARG002  # it leaves nothing
+    def close(self, text: str) -> None:  # noqa: ARG002  # the bar disappears
         self._progress.stop()
 
 
 class _Line:
-    """One line, when all is known."""
+    """One line at the end."""
 
     live = False
 
     def show(self, text: str) -> None:
-        """Nothing before the end."""
+        """Show nothing before the end."""
 
     def close(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
@@ -118,7 +118,7 @@ class _Line:
 
 
 class _Notebook:
-    """One output of the cell that is run, replaced each time."""
+    """One output of the running cell, replaced each time."""
 
     live = True
 
@@ -141,7 +141,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _arrived(server: Server, dataset: str) -> tuple[int, int] | None:
-    """Bytes and rows of all attempts so far, those that will not be accepted included."""
+    """Bytes and rows of all attempts so far, also of those that Spark will not accept. None without an answer."""
     try:
         body = DatasetRequest(dataset).encode()
         attempts = server.action("statistics", body, timeout_seconds=2.0)["datasets"][dataset]["attempts"]

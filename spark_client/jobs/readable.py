@@ -1,10 +1,10 @@
-"""Where a dataset's partitions can be read, as a value that travels into tasks.
+"""The locations where a dataset's partitions can be read, as a value that is pickled into tasks.
 
-Guarantee: what :meth:`Readable.read` gives is the whole partition of this one generation, or an error; how, is
-said in :mod:`spark_client.merge.merged`.
+Guarantee: :meth:`Readable.read` gives the whole partition of this one generation, or an error (see
+:mod:`spark_client.merge.merged`).
 
-The driver asks the server once for a dataset's endpoints. All partitions of a dataset are in the same places,
-so that a task needs no call of its own to find its partition.
+The driver asks the server once for a dataset's endpoints. All partitions of a dataset have the same locations, so a
+task needs no call to find its partition.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Readable:
 
     @classmethod
     def find(cls, server: Server, dataset: str, generation: str) -> Readable:
-        """Ask the server where ``dataset`` can be read.
+        """Ask the server for the locations of ``dataset``.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the server has no such dataset.
         """
         endpoint = server.flight_info(dataset).endpoints[0]
         path = bulk_path(dataset, 0, generation)
@@ -53,7 +53,7 @@ class Readable:
         )
 
     def read(self, partition: int) -> Generator[Any, None, None]:
-        """The batches of one partition, as they come."""
+        """The batches of one partition, in order, as they arrive."""
         reading = self.server.reading
         pool = MemoryPool(reading.budget_bytes, "merge")
         with merge(

@@ -1,17 +1,16 @@
-"""What a driver's results read, and when it is dropped.
+"""The datasets that a driver's results read, and when they are dropped.
 
 Guarantee: a result, and every frame, view and cache made from it, can be computed until the result is released:
 by :meth:`Results.release`, at the end of a :meth:`Results.scope`, or by the close of the client.
 
 Why not when the DataFrame is garbage-collected
-    A frame that was derived from it, a temporary view and a cache all still read the dataset, and none of them
-    refers to the Python object it came from: on Spark Classic a derived frame's plan is the JVM's alone, on
-    Spark Connect a view's is the server's. Dropping on collection would fail ``toDF().filter(...)``, whose first
-    frame is collected at once.
+    Derived frames, temporary views and caches still read the dataset, and none of them refers to the Python object of
+    the result: on Spark Classic a derived frame's plan is in the JVM, on Spark Connect a view's is in the server.
+    Dropping on collection would fail ``toDF().filter(...)``, whose first frame is collected at once.
 
 Which results a frame reads
-    The function that reads a result has the name of its dataset, and Spark shows the names of functions in
-    every plan. So ``release`` takes what was derived, too: it asks Spark to explain the frame.
+    The function that reads a result has the name of its dataset, and Spark shows functions' names in every plan. So
+    ``release`` asks Spark to explain the frame, and takes derived frames, too.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _explaining = threading.Lock()
 
 
 def reader(task: ReadTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function that reads a result in Spark's tasks, under the name of its dataset."""
+    """The function that reads a result in Spark's tasks, named after its dataset."""
     function = Portable(partial(_read, task))
     function.__name__ = task.source.dataset  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
@@ -64,8 +63,8 @@ class Results:
     """The datasets that results of one driver read.
 
     Args:
-        drop: drops one of them, or raises why it cannot.
-        discard: drops one of them, or leaves it to its lease.
+        drop: drops a dataset, or raises an error.
+        discard: drops a dataset, or leaves it to its lease.
     """
 
     def __init__(self, drop: Callable[[str], None], discard: Callable[[str], None]) -> None:
@@ -83,11 +82,11 @@ class Results:
             scope[1].append(dataset)
 
     def release(self, result: DataFrame) -> None:
-        """Drop everything that ``result`` reads: all results that it was made from.
+        """Drop every dataset that ``result`` reads: those of all results that it was made from.
 
         Raises:
-            InvalidRequest: it reads no result of this driver, or all were released before.
-            FlightShuffleError: the server could not be asked; what it holds goes when its lease ends.
+            InvalidRequest: ``result`` is no DataFrame, reads no result of this driver, or all were released before.
+            FlightShuffleError: the server could not be reached; the datasets end with their leases.
         """
         if not hasattr(result, "explain"):
             raise InvalidRequest(f"release takes a DataFrame of Spark, not {type(result).__name__}")
@@ -108,7 +107,7 @@ class Results:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Release at its end the results that the block made, in its own thread or task."""
+        """Release, at the end of the block, the results that the block made in its thread or asyncio task."""
         made: list[str] = []
         token = _scope.set((self, made))
         try:
@@ -135,7 +134,7 @@ def _named_in(text: str, datasets: set[str]) -> set[str]:
 
 
 def explained(df: DataFrame) -> str:
-    """What ``df.explain("extended")`` prints. No job is run."""
+    """The output of ``df.explain("extended")``. Runs no job."""
     with _explaining:
         heard = _Heard(sys.stdout, threading.get_ident())
         with contextlib.redirect_stdout(heard):
@@ -144,7 +143,7 @@ def explained(df: DataFrame) -> str:
 
 
 class _Heard(io.StringIO):
-    """Keeps what one thread prints, and passes on what others do."""
+    """Keeps the output of one thread, and passes on that of others."""
 
     def __init__(self, others: Any, thread: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""The driver's side of shuffle datasets: create, let tasks write, seal with what Spark accepted, let go.
+"""The driver's shuffle datasets: creates them, runs the job that writes them, seals the accepted attempts, drops them.
 
-Guarantee: a dataset that :meth:`Shuffles.write` returns is sealed with exactly the attempts whose reports
-reached the driver, one for each task of the job. If the job, the seal or the driver fails, nothing stays: the
-dataset is dropped at once, or by the server when its lease ends.
+Guarantee: a dataset that :meth:`Shuffles.write` returns is sealed with exactly the attempts whose reports reached the
+driver, one for each task of the job. If the job, the seal or the driver fails, the dataset is dropped at once, or by
+the server when its lease ends.
 
-Datasets are leased, and renewed for as long as they are owned here (see :mod:`spark_client.connection.leases`).
+The leases are renewed until the drop (see :mod:`spark_client.connection.leases`).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Shuffles:
     """The shuffle datasets of one driver.
 
     Args:
-        server: where they are.
+        server: the server that holds them.
         lease_seconds: how long they outlive a driver that died.
         copies: how hosts keep copies of broadcasts.
-        host: what must live as long as the datasets do, such as an embedded server; kept until the close.
+        host: an object that must live as long as the datasets, such as an embedded server; referenced from here.
     """
 
     def __init__(
         self, server: Server, lease_seconds: float, copies: Copies | None = None, host: object = None
     ) -> None:
         self.server = server
-        # The thread that renews leases refers to this object: results are used without their client, too.
+        # The lease-renewal thread refers to this object: so the host also lives while results outlive their client.
         self._host = host
         self.lease_seconds = lease_seconds
         self.copies = copies or Copies()
@@ -71,10 +71,10 @@ class Shuffles:
         self._lock = threading.Lock()
 
     def create(self, dataset: str, schema: pa.Schema, partitions: int) -> str:
-        """A new shuffle dataset, leased and renewed from now on; its generation.
+        """Create a shuffle dataset whose lease is renewed from now on; its generation.
 
         Raises:
-            InvalidRequest: the client was closed.
+            InvalidRequest: the client is closed.
         """
         if self._closed:
             raise InvalidRequest("the ShuffleClient of this pipeline is closed; make a new one")
@@ -90,9 +90,9 @@ class Shuffles:
         return generation
 
     def seal(self, dataset: str, generation: str, attempts: dict[int, str]) -> dict[str, Any]:
-        """Make exactly these attempts readable, all at once; ``rows`` and ``bytes`` of the whole.
+        """Make exactly these attempts readable, atomically; ``rows`` and ``bytes`` of the whole dataset.
 
-        Twice with the same ones is fine.
+        Twice with the same attempts is fine.
         """
         return self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
 
@@ -106,19 +106,19 @@ class Shuffles:
         *,
         label: str,
     ) -> tuple[Readable, dict[str, Any]]:
-        """Run the job that writes ``rows`` to a new dataset, and seal it; where to read it, and its totals.
+        """Run the job that writes ``rows`` to a new dataset, and seal it; its :class:`Readable` and its totals.
 
-        ``task`` makes what each Spark task runs, from the generation; ``label`` is for the progress bar.
+        ``task`` makes the job's :class:`WriteTask` from the generation; ``label`` is for the progress bar.
 
         Raises:
-            InvalidRequest: Spark's tasks would be run by an interpreter that cannot run them.
-            FlightShuffleError: the server could not be asked, or refused.
+            InvalidRequest: Spark would start its tasks with an interpreter that cannot run them.
+            FlightShuffleError: the server refused, or could not be reached.
             pyspark.errors.PySparkException: the job failed.
         """
         check_interpreter(rows.sparkSession)
         generation = self.create(dataset, schema, partitions)
         try:
-            # So that no task has to ask.
+            # So that no task asks the server.
             job = replace(task(generation), places=places_of(self.server))
             with watch(self.server, dataset, label, rows.sparkSession):
                 reports = rows.mapInArrow(Portable(job.run), REPORT_DDL).collect()
@@ -129,7 +129,7 @@ class Shuffles:
             raise
 
     def drop(self, dataset: str) -> None:
-        """Let a dataset of this driver go. Twice is fine."""
+        """Drop a dataset of this driver. Twice is fine."""
         generation = self._keeper.datasets().get(dataset)
         if generation is not None:
             self._keeper.remove(dataset)
@@ -137,31 +137,31 @@ class Shuffles:
                 self.server.action("drop", DatasetRequest(dataset, generation).encode())
 
     def discard(self, dataset: str) -> None:
-        """As :meth:`drop`, but raises nothing: where the server cannot be asked, the dataset's lease ends it."""
+        """As :meth:`drop`, but a server that cannot be reached raises nothing: the dataset then ends with its lease."""
         try:
             self.drop(dataset)
         except FlightShuffleError as error:
             _log.info("%s stays until its lease ends: %s", dataset, error.message)
 
     def application(self) -> str:
-        """What names this driver on its host: said there to live from the first call to the close."""
+        """The driver's name in its host's files. The first call marks it there as alive until the close."""
         with self._lock:
             if self._application is None:
                 self._application = uuid.uuid4().hex
                 try:
                     self._end_application = HostFiles(self.copies).own(self._application)
                 except (OSError, Unavailable) as error:
-                    # Its files here, if there will be any, then go when no process has opened them for a while.
+                    # Its files on this host are then removed after they have been idle, see ``Copies.idle_seconds``.
                     _log.warning("this host cannot be told that the driver lives: %s", error)
             return self._application
 
     def at_close(self, call: Callable[[], object]) -> None:
-        """``call`` when this is closed, before the datasets go; it must not raise."""
+        """Call ``call`` when this is closed, before the datasets are dropped; it must not raise."""
         with self._lock:
             self._at_close.append(call)
 
     def close(self) -> None:
-        """Drop everything and stop renewing. Twice is fine."""
+        """Drop all datasets and stop renewing. Twice is fine."""
         with self._lock:
             self._closed = True
             calls, self._at_close = self._at_close, []

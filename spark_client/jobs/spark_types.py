@@ -1,8 +1,7 @@
-"""Spark's schemas as Arrow's, by Spark's own rules; for the driver.
+"""Converts Spark's schemas to Arrow's by Spark's own rules, in the driver.
 
-A ``StructType`` or its DDL string goes through Spark's ``to_arrow_schema`` with the session's time zone and
-string width, so that a function sees the same Arrow types whether the stage before it was Spark or an
-exchange. Works on Spark Classic and Spark Connect.
+:func:`arrow_schema` calls Spark's ``to_arrow_schema`` with the session's time zone and string width, so a function gets
+the same Arrow types after Spark and after an exchange. Works on Spark Classic and Spark Connect.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from .limits import BatchLimits
 
 
 def check_frame(df: DataFrame, where: str) -> None:
-    """Nothing, if tasks of a job of ours can take ``df``'s rows.
+    """Check that ``mapInArrow`` can take ``df``'s rows.
 
     Raises:
-        InvalidRequest: it is no DataFrame of Spark, it is a stream, or has a column that Spark's ``mapInArrow``
-            cannot take.
+        InvalidRequest: ``df`` is no DataFrame of Spark, is a stream, or has a dot or backtick in a column's name.
     """
     if not hasattr(df, "mapInArrow"):
         raise InvalidRequest(
@@ -48,13 +46,13 @@ def check_frame(df: DataFrame, where: str) -> None:
 
 
 def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -> StructType:
-    """The ``StructType`` of a schema given as one or as DDL text, parsed by Spark itself.
+    """The ``StructType`` of a schema, which may be DDL text; Spark parses it.
 
     Raises:
         InvalidRequest: no columns, or a name that appears twice.
-        pyspark.errors.ParseException: the DDL is not one.
+        pyspark.errors.ParseException: the text is not DDL.
     """
-    # An empty DataFrame is the one way to parse DDL that Spark Classic and Spark Connect share.
+    # The only way to parse DDL that Spark Classic and Spark Connect share.
     struct = spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
     names = list(struct.names)
     if not names:
@@ -66,10 +64,10 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
 
 
 def check_key(struct: StructType, key: str, where: str) -> None:
-    """Nothing, if Spark's equality of the key's values is that of their bytes.
+    """Check that Spark compares the key's values by their bytes.
 
     Raises:
-        InvalidRequest: a collation or a variant, at any depth: Arrow shows neither.
+        InvalidRequest: the key's type has a collation or a variant, at any depth: Arrow's types show neither.
     """
     kind = struct[key].dataType
     for part in _parts(kind):
@@ -89,15 +87,15 @@ def check_key(struct: StructType, key: str, where: str) -> None:
 
 
 def batch_limits(spark: SparkSession) -> BatchLimits:
-    """The session's limits of the batches that Python functions are given."""
+    """The session's limits for the batches that Python functions get."""
     rows = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
-    # Spark 4.0 has no such setting; later ones check the default, too.
+    # Spark 4.0 has no such setting; later versions validate the default value, too.
     size = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch", f"{(1 << 31) - 2}b")
     return BatchLimits(int(rows or 0), _java_bytes(size or ""))
 
 
 def _java_bytes(text: str) -> int:
-    """A size as Spark's settings write it: a number and a unit, which is a power of 1024."""
+    """The bytes of a size in Spark's settings: a number and a unit, which is a power of 1024. 0 for other text."""
     found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
     return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0
 
@@ -130,14 +128,14 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
         "prefers_large_types": spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")
         == "true",
     }
-    # Spark 4.1 has no `timezone` yet: its timestamps are then labelled UTC, which is the same instant.
+    # Spark 4.1 has no `timezone`: its timestamps are labelled UTC, which is the same instant.
     options = {name: value for name, value in options.items() if name in accepted}
     fields = []
     for field in struct:
         try:
             fields.extend(to_arrow_schema(StructType([field]), **options))
         except (PySparkTypeError, UnsupportedOperationException, ValueError) as error:
-            # A ValueError is pyarrow's, for elements without a type that must not be null: array() of Spark SQL.
+            # The ValueError is pyarrow's: elements of type null that are declared not null, as in Spark SQL's array().
             name = field.dataType.simpleString()
             helps = name.replace("void", "string") if "void" in name else "string"
             raise InvalidRequest(

@@ -1,28 +1,28 @@
 """The Python stages between two exchanges, run one after the other in one pass of one Python worker.
 
-Guarantee: what comes out of :func:`run` has the last stage's declared schema exactly, see
-:mod:`spark_client.arrow.types`. Batches flow one at a time from stage to stage: nothing but a group stage
-holds more than the batch it works on, and nothing goes through the JVM in between.
+Guarantee: the batches from :func:`run` have exactly the last stage's declared schema (see
+:mod:`spark_client.arrow.types`). Batches pass one at a time from stage to stage, without the JVM: only a group stage
+holds more than the batch it works on.
 
-Memory that a function uses again
-    A function may change what it gave as soon as it goes on, as with Spark, which has encoded it by then. So a
-    batch is copied before a later stage or a writer gets it, and a group's result before the next group's call,
-    as far as the function may have its memory (see :mod:`spark_client.arrow.own_memory`). What leaves the last stage
-    is copied only if :class:`Pass` says that it is kept.
+Memory that a function writes again
+    A function may overwrite a batch that it has given as soon as it goes on; Spark has encoded it by then. So a batch
+    is copied before a later stage or a writer gets it, and a group's result before the next group's call, except
+    columns that the function cannot write to (see :mod:`spark_client.arrow.own_memory`). A batch that leaves the last
+    stage is copied only if ``Pass.kept`` is set.
 
 Signatures
-    Those of Spark. A map stage calls ``fn(Iterator[RecordBatch]) -> Iterator[RecordBatch]`` once. A group
-    stage calls ``fn`` once for each group, with a ``pyarrow.Table`` or, if its annotations say so, with an
-    iterator of batches; a function of two arguments gets the keys, a tuple of Arrow scalars, before it.
+    Those of Spark. A map stage calls ``fn(Iterator[RecordBatch]) -> Iterator[RecordBatch]`` once. A group stage calls
+    ``fn`` once for each group, with a ``pyarrow.Table`` or, if its annotations say so, with an iterator of batches; a
+    function of two arguments gets the keys, a tuple of Arrow scalars, as the first.
 
 Groups
-    A group stage first gathers its whole partition: the worker must have room for it, and for what
-    :mod:`spark_client.placement.grouping` takes beside it. Results of small groups are put together into batches of
-    ``BATCH_ROWS`` rows or ``BATCH_BYTES``, because one message for each group would cost more than the group.
+    A group stage first gathers its whole partition. The worker must have room for it, and for the memory that
+    :mod:`spark_client.placement.grouping` names. Results of small groups are joined into batches of ``BATCH_ROWS``
+    rows or ``BATCH_BYTES``, because one message for each group would cost more than the group.
 
 Errors
-    An exception of a function passes through as it is, with a note that names the stage; one that came with
-    the stages' input says so instead, because Spark shows the function's lines in either case.
+    An exception of a function is raised unchanged, with a note that names the stage. An exception of the stages'
+    input has a note that says so, because Spark's traceback shows the function's lines in either case.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Pass:
-    """How stages are run in one task.
+    """The options of one task's run.
 
     Args:
-        kept: whether the caller keeps a batch, or part of it, when it asks for the next one.
-        partition: which partition of the exchange the batches are; None where there is none.
-        limits: of the batches that functions are given.
+        kept: whether the caller still holds a batch, or part of it, when it asks for the next one.
+        partition: the exchange's partition that the batches are of; None without an exchange.
+        limits: of the batches that functions get.
     """
 
     kept: bool = False
@@ -71,7 +71,7 @@ class MapStage:
     declared: Declared
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
-        """The function's batches, checked and cast; empty ones are left out."""
+        """The function's batches, checked and cast, without empty ones."""
         name = self.declared.stage
         lent = Lent()
         given = lent.each(how.limits.cut(batches))
@@ -86,8 +86,8 @@ class MapStage:
 class GroupStage:
     """``applyInArrow``: one call of ``fn`` for each group of ``keys`` in the partition.
 
-    ``schema`` is the input's; ``with_keys`` and ``iterates`` say which signature ``fn`` has; ``placed`` is how
-    the exchange has placed the keys, None where that is not known.
+    ``schema`` is the input's; ``with_keys`` and ``iterates`` say which signature ``fn`` has; ``placed`` checks that
+    the exchange would place the keys in this partition, None for no check.
     """
 
     fn: Callable[..., Any]
@@ -99,10 +99,11 @@ class GroupStage:
     placed: PlacedKeys | None = None
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
-        """The function's results, checked, cast and put together.
+        """The function's results, checked, cast and joined.
 
         Raises:
-            InvalidRequest: a group that the exchange would have placed elsewhere, or a result that does not fit.
+            InvalidRequest: the exchange would place a group's key in another partition, or a result does not have
+                the declared schema.
         """
         results: list[pa.RecordBatch] = []
         rows = size_bytes = 0
@@ -141,7 +142,7 @@ Stage = MapStage | GroupStage
 
 
 def run(stages: Sequence[Stage], batches: Iterator[Any], how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
-    """The batches that leave the last stage; those that came in when there is none."""
+    """The batches of the last stage; the input's if there are no stages."""
     if stages:
         batches = _given(batches)
     for number, stage in enumerate(stages, 1):
@@ -169,7 +170,7 @@ _NOTE = "raised "
 
 
 def _note(error: Exception, text: str) -> None:
-    # An error of the input or of an earlier stage comes through the later ones, which pull from it.
+    # An error of the input or of an earlier stage passes through the later stages, which must not note it again.
     if not any(other.startswith(_NOTE) for other in getattr(error, "__notes__", ())):
         error.add_note(text)
 

@@ -1,18 +1,17 @@
-"""What runs in Spark's tasks: read a partition, run the Python stages, write to the next exchange.
+"""The code of Spark's tasks: read a partition, run the Python stages, write to the next exchange.
 
-Guarantee: a task either commits everything that its stages gave, as one attempt, or nothing of it. It reports
-the attempt in the one row that it yields; only attempts whose rows reached the driver are sealed, so that
-what a failed, retried, speculative or killed task wrote is never visible.
+Guarantee: a write task commits all rows of its stages as one attempt, or none. It yields one row, which reports the
+attempt. Only attempts whose rows reached the driver are sealed, so the rows of a failed, retried, speculative or
+killed task are never visible.
 
-Attempts are named by ``taskAttemptId``, which is unique in the application. ``attemptNumber`` is not: it
-repeats when a stage is run again (SPARK-24552).
+Attempts are named by ``taskAttemptId``, which is unique in the application. ``attemptNumber`` repeats when a stage is
+run again (SPARK-24552).
 
-Memory of a write task: the batch in hand, the writer's budget (see :mod:`spark_client.arrow.coalescer`), and what
-the stages themselves hold. Of a read task: the streams' pool (see :mod:`spark_client.merge.merged`) and the
-stages.
+Memory of a write task: one batch, the coalescer's budget (see :mod:`spark_client.arrow.coalescer`), and the stages. Of
+a read task: the streams' pool (see :mod:`spark_client.merge.merged`) and the stages.
 
-Back-pressure: when the server holds the stream back for too long, the task fails with the server's sentence,
-and Spark runs it again.
+Back-pressure: when the server takes nothing for too long, the task fails with an error that says why, and Spark runs
+it again.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _REPORT = pa.schema(
 
 
 class Placement(Protocol):
-    """Takes each batch of one task apart into the rows and their partitions."""
+    """Splits each batch of a task into the rows to send and their partitions."""
 
     def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
         """The batch to send, and the partition of each of its rows.
@@ -74,7 +73,7 @@ class ByColumn:
 
 @dataclass(frozen=True)
 class ByKeys:
-    """Spark's hash of the keys, computed here."""
+    """Partitions by Spark's hash of the keys, computed in the task."""
 
     keys: tuple[str, ...]
     partitions: int
@@ -85,7 +84,7 @@ class ByKeys:
 
 @dataclass(frozen=True)
 class InTurn:
-    """Round robin, from a place of the producer's own."""
+    """Round robin, from a start that depends on the producer."""
 
     partitions: int
 
@@ -96,10 +95,10 @@ class InTurn:
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Reads the partitions whose numbers come in, and runs the stages over each.
+    """Reads the partitions whose numbers are its input, and runs the stages over each.
 
-    One task gets one number: the plan has as many Spark partitions as the dataset has. ``kept`` and ``limits``:
-    see :class:`~spark_client.jobs.Pass`.
+    A task gets one number: the plan has as many Spark partitions as the dataset has. ``kept`` and ``limits``: see
+    :class:`~spark_client.jobs.Pass`.
     """
 
     source: Readable
@@ -117,9 +116,9 @@ class ReadTask:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Writes what comes in, or what ``source`` reads, after the stages; yields one report.
+    """Runs the stages over its input, or over what ``source`` reads, and writes the result; yields one report.
 
-    ``places`` is where the server takes puts on the bulk lane; a task that does not know asks.
+    ``places`` are the server's for puts on the bulk lane; with None the task asks the server.
     """
 
     server: Server
@@ -135,7 +134,7 @@ class WriteTask:
     places: tuple[str, ...] | None = None
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """One row: producer, attempt and totals of what was committed."""
+        """Write, then yield one row: producer, attempt and the commit's totals."""
         context = TaskContext.get()
         assert context is not None
         producer, attempt = context.partitionId(), str(context.taskAttemptId())
@@ -149,7 +148,7 @@ class WriteTask:
         yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
-        """Send everything as one attempt and commit it; the server's answer, with ``frames`` added."""
+        """Send all batches as one attempt and commit it; the server's answer, with ``frames`` added."""
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
         coalescer = Coalescer(self.declared.schema, self.partitions, budget_bytes=self.budget_bytes)
         with PutStream(self.server, command, self.declared.schema, self.places) as stream:
