@@ -1,4 +1,4 @@
-"""Pipelines: Python stages with exchanges between them."""
+"""Pipelines: Python stages with exchanges between them, made by ``ShuffleClient.pipeline``."""
 
 from .plan import Pipeline
 

@@ -1,34 +1,33 @@
 """Pipelines: Python stages with exchanges between them, as a plan that is checked before anything runs.
 
-Guarantee: the DataFrame of :meth:`Pipeline.toDF` has exactly the rows that Spark would give for the same
-steps, ``exchange(n, *keys)`` placing rows as ``repartition(n, *keys)`` does, partition by partition. A step
-that cannot work is an error where it is written, not in a task.
+Guarantee: the DataFrame of :meth:`Pipeline.toDF` has exactly the rows that Spark would give for the same steps, where
+``exchange(n, *keys)`` places rows as ``repartition(n, *keys)`` does, partition by partition. A step that cannot work
+raises when it is added, not in a task.
 
 What runs where
     Consecutive Python stages are one pass of one Python worker. Before the first exchange that pass is a
-    ``mapInArrow`` over the DataFrame; after an exchange it reads the service. Keys that exist in Spark's plan
-    (an exchange is the first step) are hashed by Spark; keys that a Python stage makes, by the same function
-    over Arrow (see :mod:`spark_client.placement.hashing`).
+    ``mapInArrow`` over the DataFrame; after an exchange it reads the service. If an exchange is the first step, Spark
+    hashes its keys; after a Python stage the task hashes them, by the same function over Arrow (see
+    :mod:`spark_client.placement.hashing`).
 
 What runs when
-    ``toDF`` is eager up to the last exchange: it runs one Spark job for each exchange and returns when the
-    last one is sealed. The stages after the last exchange run when the DataFrame is used, and again each time
-    it is used, from what the service holds. That stays until ``release`` or ``close`` of the client, or the end of
-    a ``scope`` (see :mod:`spark_client.jobs.results`, also for why garbage collection does not end it); data
-    between two exchanges goes as soon as the second one is sealed.
+    ``toDF`` runs one Spark job for each exchange and returns when the last one is sealed. The stages after the last
+    exchange run each time that the DataFrame is used, over the last exchange's dataset. ``release`` or ``close`` of
+    the client, or the end of a ``scope``, drops that dataset (see :mod:`spark_client.jobs.results`); an earlier one is
+    dropped as soon as the next exchange is sealed.
 
 Groups
-    ``applyInArrow`` groups by the keys of the exchange before it. A ``mapInArrow`` between the two must pass
-    those columns on unchanged: a row whose key it changes stays in the partition of the old one. The group of a
-    key that belongs to another partition is an error, which names the stage and the key.
+    ``applyInArrow`` groups by the keys of the exchange before it. A ``mapInArrow`` between the two must not change
+    those columns: a row whose key it changes stays in its partition. A group whose key belongs to another partition
+    is an error, which names the stage and the key.
 
 Sizes of batches
-    Functions are given batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBatch`` and
-    ``maxBytesPerBatch``, as they are set when ``toDF`` is called.
+    Functions get batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBatch`` and ``maxBytesPerBatch``, as
+    they are set when ``toDF`` is called.
 
-Failing
-    When a job fails, the datasets of the pipeline are dropped and Spark's exception is raised: it ends with
-    the error of the task, which is the server's own sentence where the server refused.
+Failure
+    When a job fails, the datasets of the pipeline are dropped and Spark's exception is raised. It ends with the
+    task's error, which has the server's own sentence if the server refused.
 
 Works on Spark Classic and Spark Connect.
 """
@@ -83,7 +82,7 @@ MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Exchange:
-    """Where the rows of the step before go: to ``partitions`` by ``keys``, or in turn without keys."""
+    """Sends rows to ``partitions`` partitions by the hash of ``keys``, or in turn without keys."""
 
     partitions: int
     keys: tuple[str, ...]
@@ -95,7 +94,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Leg:
-    """The stages of one pass, the shape that leaves them, and the exchange that follows; None at the end."""
+    """The stages of one pass, the schema of their result, and the exchange after them; None after the last."""
 
     stages: tuple[Stage, ...]
     struct: StructType
@@ -117,7 +116,7 @@ class Pipeline:
         """A pipeline without steps.
 
         Raises:
-            InvalidRequest: see :func:`check_frame`, or a type that Arrow does not have.
+            InvalidRequest: as :func:`check_frame`, or a type that Spark has no Arrow type for.
         """
         check_frame(df, "the DataFrame")
         struct = declared_struct(df.sparkSession, df.schema, "the DataFrame")
@@ -135,7 +134,7 @@ class Pipeline:
         """``fn`` over the batches of each partition, as in Spark's ``mapInArrow``.
 
         Raises:
-            InvalidRequest: ``fn`` cannot be called, or the schema cannot be had.
+            InvalidRequest: ``fn`` is not callable, or the schema is invalid or has no Arrow type.
         """
         struct, declared = self._declare("mapInArrow", fn, schema, by_name=False)
         return self._with(MapStage(fn, declared), struct)
@@ -143,12 +142,12 @@ class Pipeline:
     def applyInArrow(self, fn: Callable[..., Any], schema: StructType | str) -> Pipeline:  # noqa: N802
         """``fn`` for each group of the last exchange's keys, as in Spark's ``groupBy(keys).applyInArrow``.
 
-        ``fn(table)`` or ``fn(keys, table)`` returns a table; annotated with iterators of RecordBatch, it
-        takes and gives those.
+        ``fn(table)`` or ``fn(keys, table)`` returns a table; annotated with iterators of RecordBatch, it takes and
+        returns those.
 
         Raises:
-            InvalidRequest: no exchange with keys before it, a key that is gone or cannot be grouped by, or as
-                for :meth:`mapInArrow`.
+            InvalidRequest: no exchange with keys before it, a key whose column is gone or cannot be grouped by, a
+                function of other than one or two arguments, or as for :meth:`mapInArrow`.
         """
         struct, declared = self._declare("applyInArrow", fn, schema, by_name=True)
         stage = declared.stage
@@ -174,19 +173,18 @@ class Pipeline:
     def exchange(
         self, partitions: SupportsIndex, *keys: str, budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES
     ) -> Pipeline:
-        """Rows to ``partitions`` partitions by the hash of ``keys``, or in turn when there are none.
+        """Send rows to ``partitions`` partitions by the hash of ``keys``, or round robin without keys.
 
         Args:
             partitions: 1 to 100,000; any integer type.
-            keys: names of columns, found as Spark finds them (``spark.sql.caseSensitive``); without any, rows go
-                round robin.
-            budget_bytes: what one writing task may gather before it sends; it takes up to twice as much at
-                its peak. Frames are about ``budget_bytes / partitions`` large, at most 2 MiB: many
-                partitions want more.
+            keys: names of columns, found as Spark finds them (``spark.sql.caseSensitive``).
+            budget_bytes: bytes that one writing task may gather before it sends, at least 1 MiB; its peak is about
+                twice as much (see :mod:`spark_client.arrow.coalescer`). Frames are about
+                ``budget_bytes / partitions`` large, up to 2 or 3 MiB: many partitions need a larger budget.
 
         Raises:
-            InvalidRequest: a number of partitions or a budget out of range, a key that is not a column, or
-                one whose type has no hash, a collation, or a variant in it.
+            InvalidRequest: a number of partitions or a budget out of range, a key that is not a column, or a key
+                whose type has no hash, a collation, or a variant.
         """
         if isinstance(partitions, str):
             named = ", ".join(map(repr, (partitions, *keys)))
@@ -210,7 +208,7 @@ class Pipeline:
                 [pa.array([], type_) for type_ in schema.types], schema=schema
             )
             try:
-                # Placing no rows tells whether the types can be placed, by the code that will place them.
+                # Raises for types that the tasks could not place.
                 partition_ids(nothing, found, count)
             except (TypeError, ValueError) as error:
                 raise InvalidRequest(f"{where}: {error}") from error
@@ -223,10 +221,10 @@ class Pipeline:
         )
 
     def toDF(self) -> DataFrame:  # noqa: N802 - Spark's name
-        """Run everything up to the last exchange; the rest is a DataFrame that reads from the service.
+        """Run all steps up to the last exchange; a DataFrame that reads from the service and runs the others.
 
         Raises:
-            FlightShuffleError: the server could not be asked, or refused.
+            FlightShuffleError: the server refused, or could not be reached.
             pyspark.errors.PySparkException: a job failed; see the module.
         """
         if not self.done:
@@ -254,14 +252,14 @@ class Pipeline:
         self.shuffles.results.add(source.dataset)
         return df
 
-    # What follows is for the methods above.
+    # Inside.
 
     @property
     def _spark(self) -> SparkSession:
         return self.df.sparkSession
 
     def _write(self, dataset: str, leg: Leg, source: Readable | None, partitions: int) -> Readable:
-        """Run the job that writes ``segment`` to its exchange, and seal it; where to read that."""
+        """Run the job that writes ``leg`` to its exchange, and seal it; the dataset to read."""
         assert leg.exchange is not None
         exchange = leg.exchange
         if source is not None:
@@ -314,10 +312,10 @@ class Pipeline:
         return replace(self, current=current)
 
     def _keys(self, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
-        """The names of the columns that the keys mean.
+        """The names of the keys' columns.
 
         Raises:
-            InvalidRequest: not text, or no such column; all that are missing are named.
+            InvalidRequest: a key is not text, names several columns, or none; the message names all that are missing.
         """
         schema: pa.Schema = self.current.declared.schema
         exact = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
@@ -347,7 +345,7 @@ class Pipeline:
 
 
 def _integer(value: Any) -> int:
-    """The number, of whatever integer type; 0, which is out of range everywhere, for what is no integer."""
+    """The value as an int; 0, which every caller refuses, for a bool or another type that is no integer."""
     try:
         return 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -372,7 +370,7 @@ def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
 
 
 def _signature(fn: Callable[..., Any], stage: str) -> tuple[bool, bool]:
-    """Whether ``fn`` takes the keys first, and whether it works on iterators: by Spark's own rules."""
+    """Whether ``fn`` takes the keys first, and whether it takes iterators: by Spark's own rules."""
     try:
         count = len(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
