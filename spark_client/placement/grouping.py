@@ -1,26 +1,24 @@
-"""The groups of a partition's rows: rows that agree in all keys, with Spark's idea of agreeing.
+"""The groups of a partition's rows: rows whose keys are equal by Spark's rules.
 
-Guarantee: every row is in exactly one group; groups come in the order of their first rows, and the rows of a
-group in the order they came in.
+Guarantee: every row is in exactly one group. Groups are in the order of their first rows, and the rows of a group in
+their input order.
 
-Agreeing
-    Null agrees with null, NaN with every NaN, and -0.0 with 0.0, as in Spark's GROUP BY. Structs agree
-    field by field, and a null struct only with a null struct. Lists and maps are not grouped by: the plan
-    refuses them (see :func:`check_groupable`). Values that agree have one hash (see
-    :mod:`spark_client.placement.hashing`), so that an exchange leaves them together.
+Equality
+    Null equals null, NaN every NaN, and -0.0 equals 0.0, as in Spark's GROUP BY. Structs are compared field by field,
+    and a null struct equals only a null struct. Lists and maps are refused (see :func:`check_groupable`). Equal values
+    have one hash (see :mod:`spark_client.placement.hashing`), so an exchange puts them in one partition.
 
 How
-    Each key becomes an integer code (Arrow's dictionary encoding), the codes of several keys become one, and
-    one stable sort of the codes puts each group in one place. Rows are gathered window by window of
-    ``window_bytes``. A group that does not fit a window comes in several chunks, so that no column of text is
-    ever put together beyond what its offsets can count.
+    Each key becomes an integer code (Arrow's dictionary encoding), the codes of several keys become one, and one stable
+    sort of the codes puts the rows of a group side by side. Rows are copied in windows of ``window_bytes``. A group
+    that does not fit a window has several chunks, so that no column of text exceeds its 32-bit offsets.
 
 Memory
-    The rows, 40 bytes for each of them, two copies of a window, and the group that is given.
+    The rows, 40 bytes for each of them, two copies of a window, and the current group.
 
 Keys that a stage has changed
-    Rows with one key are in one partition only if the exchange has placed them by this very key.
-    :class:`PlacedKeys` hashes one key of each group again.
+    All rows of a key are in one partition only if the exchange has placed them by that key. :class:`PlacedKeys` checks
+    it, by the hash of one key of each group.
 """
 
 from __future__ import annotations
@@ -42,26 +40,26 @@ from .hashing import partition_ids
 
 WINDOW_BYTES = 128 * 1024 * 1024
 SMALL_BYTES = 4 * 1024 * 1024
-"""Smaller batches that follow each other are put together first, up to this size."""
+"""Smaller neighbouring batches are first joined, up to this size."""
 
 Group = tuple[tuple[Any, ...], pa.Table]
 
 
 @dataclass(frozen=True)
 class PlacedKeys:
-    """The exchange before the groups: how it writes itself, its keys' types, and its number of partitions."""
+    """The exchange before the groups: its text for messages, its keys with their types, its number of partitions."""
 
     exchange: str
     keys: pa.Schema
     partitions: int
 
     def check(self, keys: pa.RecordBatch, partition: int, stage: str) -> None:
-        """Nothing, if the exchange would send all of ``keys`` to ``partition``.
+        """Check that the exchange would send all of ``keys`` to ``partition``.
 
-        Keys of another type are hashed as what they were before.
+        Keys whose type a stage has changed are first cast to the exchange's type.
 
         Raises:
-            InvalidRequest: one that it would send elsewhere.
+            InvalidRequest: it would send a key to another partition, or a cast fails.
         """
         columns = []
         for column, field in zip(keys.columns, self.keys, strict=True):
@@ -74,7 +72,7 @@ class PlacedKeys:
                     stage=stage,
                     partition=partition,
                 ) from error
-        # A key may have been named twice.
+        # Numbers for names, because an exchange may name a key twice.
         names = [str(number) for number in range(len(columns))]
         ids = partition_ids(pa.RecordBatch.from_arrays(columns, names=names), names, self.partitions)
         wrong = np.flatnonzero(ids != partition)
@@ -96,10 +94,10 @@ class PlacedKeys:
 
 
 def check_groupable(schema: pa.Schema, keys: Sequence[str], stage: str) -> None:
-    """Nothing, if every key can be grouped by.
+    """Check that every key can be grouped by.
 
     Raises:
-        InvalidRequest: a key with a list or a map in it.
+        InvalidRequest: a key's type contains a list or a map.
     """
     for key in keys:
         if _is_nested(schema.field(key).type):
@@ -122,10 +120,10 @@ def groups(
 
     Args:
         batches: the rows, of ``schema``. The list is emptied.
-        schema: its columns have types of which :mod:`spark_client.arrow.sizes` knows the size.
+        schema: of types that :mod:`spark_client.arrow.sizes` can weigh.
         keys: names of columns.
-        window_bytes: how much is gathered at a time; a row may be larger.
-        check: is given the keys of the groups before the groups, one row for each.
+        window_bytes: bytes copied at a time, or one row if it is larger.
+        check: called for each window before its groups, with the groups' keys, one row for each group.
     """
     rows = _Rows(batches)
     if not rows.count:
@@ -155,18 +153,18 @@ def groups(
 
 
 def group_codes(columns: Sequence[Any]) -> pa.Array:
-    """Dense int32 codes, 0 for the first row's group, then counting up by first appearance."""
+    """An int32 code for each row: its group's number, counted from 0 by first appearance."""
     codes = np.zeros(len(columns[0]), np.int64)
     for part in (part for column in columns for part in _parts(column)):
         encoded = _codes(part)
-        # Both factors are at most the number of rows, so that the product fits 63 bits.
+        # Both factors are at most the number of rows, so the product fits 63 bits.
         codes = codes * (int(encoded.max()) + 1) + encoded
         codes = pa.array(codes).dictionary_encode().indices.to_numpy().astype(np.int64)
     return pa.array(codes, pa.int32())
 
 
 class _Rows:
-    """Rows in several batches, to be taken by their number over all of them."""
+    """The rows of several batches, numbered through."""
 
     def __init__(self, batches: list[pa.RecordBatch]) -> None:
         self.batches = _together(batches)
@@ -198,7 +196,7 @@ class _Rows:
 
 
 def _together(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The batches, small neighbours in one; the list that was given is emptied."""
+    """The batches, small neighbours joined. Empties the given list."""
     found: list[pa.RecordBatch] = []
     small: list[pa.RecordBatch] = []
     small_bytes = 0
@@ -217,7 +215,7 @@ def _together(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _pieces(before: NDArray[np.int64], start: int, end: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """The sorted rows from ``start`` to ``end`` in pieces of at most this size, or of one row."""
+    """Bounds of pieces of the sorted rows from ``start`` to ``end``, each at most this size or one row."""
     while start < end:
         fitting = int(np.searchsorted(before, before[start] + size_bytes, side="right")) - 1
         cut = min(end, max(fitting, start + 1))
@@ -235,7 +233,7 @@ def _codes(column: Any) -> Any:
     if pa.types.is_null(column.type):
         return np.zeros(len(column), np.int64)
     if pa.types.is_floating(column.type):
-        # Arrow tells NaNs apart by their bits, and -0.0 from 0.0.
+        # Arrow distinguishes NaNs by their bits, and -0.0 from 0.0.
         nan = pa.scalar(float("nan"), column.type)
         column = pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))
     wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}

@@ -1,9 +1,8 @@
-"""Which partition a row goes to: exactly the one that Spark's `repartition(n, keys)` would send it to.
+"""Computes the partition of each row: the one that Spark's `repartition(n, keys)` would send it to.
 
-`partition_ids` is Spark's `HashPartitioning`: `pmod(hash(keys), n)`, with Murmur3 from seed 42 and the hash
-of each key as the seed of the next. It reads Arrow's buffers as they lie (offsets of slices, dictionaries
-and child arrays included) and works through them a slice at a time, so that its memory is the result plus a
-few arrays of `SLICE_ROWS`.
+`partition_ids` is Spark's `HashPartitioning`: `pmod(hash(keys), n)`, with Murmur3 from seed 42 and the hash of each
+key as the seed of the next. It reads Arrow's buffers in place (also those of slices, dictionaries and child arrays), a
+slice of `SLICE_ROWS` at a time, so its memory is the result plus a few arrays of that size.
 
 What a value hashes as
     ==============================================  =======================================================
@@ -18,25 +17,25 @@ What a value hashes as
     null, at any depth, and the type null           nothing: the hash stays as it is
     ==============================================  =======================================================
 
-The width counts: 5 as int32 and 5 as int64 are in different partitions. Rows must therefore have the types
-of the Spark schema they are declared to have before they are placed.
+The width counts: 5 as int32 and 5 as int64 have different hashes. So rows must have the types of their declared Spark
+schema before they are placed.
 
 What is refused
-    Maps, as Spark refuses them. Types that Spark cannot hold (unsigned integers, float16, date64,
-    decimal256, ...): there is nothing to be equal to, and the error names the cast that helps.
+    Maps, as in Spark. Types that Spark cannot hold (unsigned integers, float16, date64, decimal256, ...): Spark has
+    no hash for them, and the error names the cast that helps.
 
 What is not supported
-    Strings with a collation other than Spark's default UTF8_BINARY, and variants. Arrow shows neither: the plan
-    refuses such keys (:func:`spark_client.jobs.check_key`), this module places them by their bytes.
+    Strings with a collation other than Spark's default UTF8_BINARY, and variants. Arrow's types show neither: the
+    pipeline refuses such keys (:func:`spark_client.jobs.check_key`), this module places them by their bytes.
 
 Names of keys
-    A key is a column's exact name, or else the only name that equals it when case is ignored, as Spark
-    resolves names by default. Fields inside a struct cannot be named.
+    A key is a column's exact name, or else the only name that equals it when case is ignored, as Spark resolves
+    names by default. Fields inside a struct cannot be named.
 
 Without keys
-    `round_robin_ids` deals rows out in turn. Each producer begins at its own place, so that many producers
-    with few rows do not all begin with partition 0; the place depends on the producer's index only, so that
-    a retried task which sees the same rows in the same order places them identically.
+    `round_robin_ids` gives rows to the partitions in turn. Each producer has its own first partition, so that many
+    producers with few rows do not all begin with partition 0. It depends only on the producer's index, so a retried
+    task with the same rows in the same order places them identically.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ _GOLDEN_RATIO = 0x9E3779B1  # 2**32 / the golden ratio, as in Knuth's multiplica
 def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -> NDArray[np.int32]:
     """The partition, 0 to `partitions - 1`, of each row.
 
-    ValueError: no keys, no partitions, or a key that names no column or more than one.
-    TypeError: a key whose type cannot be placed.
+    ValueError: no keys, a number of partitions out of range, or a key that names no column or more than one.
+    TypeError: a key's type cannot be placed.
     """
     _check_partitions(partitions)
     if not keys:
@@ -82,25 +81,21 @@ def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -
 def find_keys(schema: pa.Schema, keys: Sequence[str]) -> list[int]:
     """The index of each key's column in `schema`.
 
-    ValueError: a key that names no column, or more than one; the message lists the columns there are.
+    ValueError: a key names no column, or more than one; the message lists all columns.
     """
     return [_find_key(schema.names, key) for key in keys]
 
 
 def round_robin_start(producer: int, partitions: int) -> int:
-    """The partition of a producer's first row.
-
-    The places of consecutive producers are spread evenly for any number of them (they follow the golden
-    ratio).
-    """
+    """The partition of a producer's first row; those of any number of consecutive producers are spread evenly."""
     _check_partitions(partitions)
     return ((producer * _GOLDEN_RATIO & 0xFFFFFFFF) * partitions) >> 32
 
 
 def round_robin_ids(rows: int, start: int, partitions: int) -> NDArray[np.int32]:
-    """The partitions of `rows` rows dealt out in turn, the first to `start`.
+    """The partitions of `rows` rows, in turn from `start` on.
 
-    The batch after this one starts at `start + rows`; values beyond `partitions` wrap around.
+    The next batch starts at `start + rows`; values beyond `partitions` wrap around.
     """
     _check_partitions(partitions)
     ids = np.arange(start % partitions, start % partitions + rows, dtype=np.int64)

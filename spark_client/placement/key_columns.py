@@ -1,18 +1,16 @@
-"""Arrow arrays as the keys of a placement: each knows how to mix the values of some of its rows into
-running hashes.
+"""Arrow arrays as the keys of a placement: each mixes the values of some of its rows into running hashes.
 
-A column holds views of the array's own buffers, never copies; the exceptions are layouts and units that
-have to be cast first (view types, narrow decimals), which are cast once per batch. `fold` takes the
-rows either as a slice (the rows of a batch in order) or as an array of positions (what a list's elements or
-a dictionary's values need). So nested and encoded columns are read in place, without taking or decoding.
+A column holds views of the array's own buffers, without copies; view types and narrow decimals are cast first, once
+per batch. `fold` takes the rows as a slice (the rows of a batch in order) or as an array of positions (for a list's
+elements or a dictionary's values). So nested and encoded columns are read in place, without `take` or decoding.
 
 Lists
-    Rows are ordered by length, longest first, and one step folds the next element of all rows that have
-    one. The time of a slice is thus at least proportional to its longest list.
+    Rows are ordered by length, longest first, and one step folds the next element of all rows that have one. So the
+    time of a slice is at least proportional to its longest list.
 
 Nulls
-    The value under a null is whatever the producer left there: it is hashed, but the result is not kept.
-    Where it says where to read (a dictionary's index), it is not followed.
+    The value under a null is undefined. It is hashed, and the result is discarded. A dictionary's index under a null is
+    clipped before it is used.
 """
 
 from __future__ import annotations
@@ -49,9 +47,9 @@ _CASTS = {
 
 
 def key_column(array: pa.Array, name: str) -> KeyColumn:
-    """The key column over `array`; `name` is for the error.
+    """The key column over `array`; `name` is for the error message.
 
-    TypeError: a type that cannot be placed.
+    TypeError: rows of this type cannot be placed.
     """
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
@@ -88,7 +86,7 @@ def _plain_column(array: pa.Array, name: str) -> KeyColumn:
 
 
 class KeyColumn(ABC):
-    """The rows of one array, as something to hash."""
+    """Hashes the rows of one array."""
 
     def __init__(self, array: pa.Array) -> None:
         self._offset = array.offset
@@ -106,12 +104,12 @@ class KeyColumn(ABC):
 
     @abstractmethod
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
-        """Mix all of `rows`, nulls included: what becomes of their hashes does not matter."""
+        """Mix all of `rows`, nulls included: the caller discards the nulls' hashes."""
 
 
 class _Nulls(KeyColumn):
     def fold(self, rows: Rows, hashes: Hashes) -> None:
-        """Change nothing: such an array has no validity bits that would say the same."""
+        """Change nothing: arrays of type null have no validity bits."""
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None: ...
 
@@ -126,7 +124,7 @@ class _Booleans(KeyColumn):
 
 
 class _Integers(KeyColumn):
-    """Everything that is a signed integer underneath."""
+    """Arrays whose values are signed integers."""
 
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
@@ -141,9 +139,9 @@ class _Integers(KeyColumn):
 
 
 class _Times(_Integers):
-    """Times in the units in which Spark keeps them: microseconds, or nanoseconds for a time of day.
+    """Times in Spark's units: microseconds, or nanoseconds for a time of day.
 
-    What is finer is cut off towards the past, as Spark does when it takes such a timestamp in.
+    Finer units are rounded towards the past, as Spark does when it reads such a timestamp.
     """
 
     def __init__(self, array: pa.Array) -> None:
@@ -174,7 +172,7 @@ class _Floats(KeyColumn):
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         bits = self._bits[rows]
-        # As integers: arithmetic on a signalling NaN would warn.
+        # Compared as integers: arithmetic on a signalling NaN would warn.
         special = (bits & (self._zero - 1)) > self._infinity
         bits = np.where(special, bits.dtype.type(self._nan), bits)
         bits[bits == self._zero] = 0
@@ -204,14 +202,13 @@ class _LongDecimals(KeyColumn):
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         halves = self._halves[rows]
-        # The bytes that are not merely the sign, of the magnitude's one's complement, leave room for the
-        # sign bit.
+        # Significant from the first byte on that is not zero in the one's-complement magnitude.
         magnitudes = halves ^ (halves[:, 1:] >> 63)
         big_endian = np.ascontiguousarray(halves[:, ::-1].astype(">i8")).view(np.uint8).reshape(-1, 16)
         leading = np.ascontiguousarray(magnitudes[:, ::-1].astype(">i8")).view(np.uint8).reshape(-1, 16)
         significant = leading != 0
         first = np.where(significant.any(axis=1), significant.argmax(axis=1), 15)
-        # A first byte with its top bit taken has no room for the sign: one more byte stands before it.
+        # If the first byte's top bit is set, one more byte before it has the sign.
         count = np.arange(first.size)
         first -= leading[count, first] >= 0x80
         hash_bytes(big_endian.reshape(-1), count * 16 + first, 16 - first, hashes)
@@ -243,7 +240,7 @@ class _Structs(KeyColumn):
     def __init__(self, array: pa.Array, name: str) -> None:
         super().__init__(array)
         fields = array.type.fields
-        # field() applies the struct's offset, so that rows count alike in both.
+        # field() applies the struct's offset, so rows have the same number in both.
         self._fields = [
             key_column(array.field(index), f"{name}.{field.name}") for index, field in enumerate(fields)
         ]
@@ -256,7 +253,7 @@ class _Structs(KeyColumn):
 class _Lists(KeyColumn):
     def __init__(self, array: pa.Array, name: str) -> None:
         super().__init__(array)
-        # .values is the whole child, whatever slice of the list this is: the offsets count from its start.
+        # .values is the whole child, also for a slice of the list: the offsets count from its start.
         self._elements = key_column(array.values, f"{name}.element")
         if types.is_fixed_size_list(array.type):
             first = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64)
@@ -284,7 +281,7 @@ class _Dictionaries(KeyColumn):
         self._size = len(array.dictionary)
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
-        # Out of bounds only under a null, where any value will do.
+        # Out of bounds only under a null, where any value is right.
         indices = self._indices[rows].astype(np.int64)
         if self._validity is not None:
             indices.clip(0, self._size - 1, out=indices)
@@ -312,7 +309,7 @@ def _positions(rows: Rows) -> NDArray[np.int64]:
 
 
 def _spans(ends: NDArray[Any], rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the values of `rows` start, and how long they are."""
+    """The starts and lengths of the values of `rows`."""
     if isinstance(rows, slice):
         bounds = ends[rows.start : rows.stop + 1].astype(np.int64)
         return bounds[:-1], np.diff(bounds)

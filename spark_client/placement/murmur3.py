@@ -1,20 +1,17 @@
 """Spark's Murmur3 over whole columns: each function mixes one value into each row's running hash, in place.
 
-What is computed is MurmurHash3_x86_32 as Spark has it, which differs from Austin Appleby's original in one
-point: the one to three bytes after the last whole word of a byte string are not gathered into one last
-word. Each of them is sign-extended to 32 bits and mixed as a word of its own. Spark keeps this for
-compatibility with data already placed, and so it is kept here.
+The hash is Spark's MurmurHash3_x86_32, which differs from Austin Appleby's original in one point: the one to three
+bytes after the last whole word of a byte string are not gathered into one last word. Each of them is sign-extended to
+32 bits and mixed as a separate word. Spark keeps this for compatibility with data already placed.
 
-All functions take `hashes`, a contiguous uint32 array with the running hash (the seed) of each row, and
-update it. Values are bit patterns: what they mean, nulls, and which type hashes as which width is in
-`placement`.
+All functions update `hashes`, a contiguous uint32 array with the running hash (the seed) of each row. Values are bit
+patterns: `hashing` has the width of each type, `key_columns` the treatment of nulls.
 
 Byte strings of uneven lengths
-    Rows are ordered by length, longest first, so that the rows which still have a word are always a prefix,
-    and one step mixes the next word of all of them. A step costs about as much as two hundred words in
-    plain Python, however few rows are left; so when fewer than `FEW_ROWS` are, each of them is finished on
-    its own. Extra memory is a few machine words per row plus a constant (`TAIL_WORDS`), however long the
-    strings are.
+    Rows are ordered by length, longest first, so that the rows with a word left are always a prefix, and one step
+    mixes the next word of all of them. A step costs about as much as two hundred words in plain Python, for any number
+    of rows; so when fewer than `FEW_ROWS` are left, they are finished one by one. Extra memory is a few machine words
+    per row plus a constant (`TAIL_WORDS`), for strings of any length.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ FEW_ROWS = 32
 """With fewer rows than this left to mix, plain Python is faster than one numpy step per word."""
 
 TAIL_WORDS = 65_536
-"""How many words of one long string are prepared at a time."""
+"""Words of one long string that are prepared at a time."""
 
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
@@ -84,8 +81,7 @@ def _mix_words(
     longest = int(words.max(initial=0))
     if longest == 0:
         return
-    # Every byte of the data starts one (unaligned) word of this view: indexing it gathers only the words
-    # asked for.
+    # Every byte of the data starts one (unaligned) word of this view: indexing it gathers only the words needed.
     stream: NDArray[np.uint32] = np.ndarray((data.size - 3,), np.dtype("<u4"), data, strides=(1,))
     # numpy sorts 16-bit integers by radix, several times faster than wider ones.
     keys = (longest - words).astype(np.uint16 if longest < 65_536 else np.int64)
