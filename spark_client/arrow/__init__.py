@@ -1,4 +1,7 @@
-"""Arrays in, arrays out: coalescing, sorting, sizes, types."""
+"""Functions from Arrow batches to Arrow batches, without I/O: coalescing, sorting, sizes, casts, copies.
+
+For ``pipeline``, ``broadcast``, ``jobs``, ``placement`` and ``lanes``.
+"""
 
 from .buffers import offsets, values, view
 from .coalescer import Coalescer

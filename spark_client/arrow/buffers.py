@@ -1,4 +1,4 @@
-"""Views of Arrow arrays' own buffers as numpy arrays, without copies; slices' offsets are respected."""
+"""Numpy views of Arrow arrays' buffers, without copies."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from pyarrow import types
 
 
 def view(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> NDArray[Any]:
-    """The whole buffer; Arrow may leave out the buffers of an array without rows."""
+    """The whole buffer; an empty array for None, because arrays without rows may lack buffers."""
     if buffer is None:
         return np.empty(0, dtype)
     return np.frombuffer(buffer, dtype, buffer.size // np.dtype(dtype).itemsize)
 
 
 def values(array: pa.Array, dtype: npt.DTypeLike) -> NDArray[Any]:
-    """The values of a fixed-width array, those under nulls included."""
+    """The values of a fixed-width array or slice, also those under nulls."""
     return view(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
 
 
 def offsets(array: pa.Array) -> NDArray[Any]:
-    """Where each row of a string, binary, list or map array starts, and behind the last where that one ends.
+    """The start of each row of a string, binary, list or map array or slice, and the end of the last row.
 
-    int32, or int64 for the large types. Offsets count from the start of the child or data buffer, whichever
-    slice of it the array is.
+    int32, or int64 for the large types. Offsets count from the start of the child or data buffer, also for a slice.
     """
     kind = array.type
     wide = types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind)

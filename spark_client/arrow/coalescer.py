@@ -1,9 +1,8 @@
-"""Rows of many small batches become few large frames, one partition each, in bounded memory.
+"""Gathers the rows of many small batches into few large frames, one partition each, in bounded memory.
 
-A `Coalescer` takes record batches with the partition of each row, and gives back `(partition, frame)`
-pairs: record batches whose rows are all of one partition, in the order in which they came in, each row
-once. After `finish` every row has been given back. It neither waits nor writes: it is arrays in, arrays
-out.
+A `Coalescer` takes record batches with the partition of each row, and returns `(partition, frame)` pairs: record
+batches whose rows are all of one partition, in input order, each row once. After `finish` every row has been returned.
+It does no I/O and does not wait.
 
     coalescer = Coalescer(schema, partitions=200)
     for batch in batches:
@@ -13,47 +12,43 @@ out.
         send(partition, frame)
 
 How
-    Batches are kept as they come, without a copy, until there are enough of them; their memory must not change
-    meanwhile (see :mod:`spark_client.arrow.own_memory`). Then their partition ids
-    are sorted once (a stable radix sort), and the rows are copied out partition by partition. A partition
-    that has less than a whole frame is kept: its rows, already sorted, are the first batch of the next
-    round. With one partition nothing is sorted and frames are slices of the batches put end to end.
+    Batches are buffered without a copy until they fill a round; their memory must not change meanwhile (see
+    :mod:`spark_client.arrow.own_memory`). Then their partition ids are sorted once (a stable radix sort), and the rows
+    are copied out partition by partition. Partitions with less than a whole frame are kept: their rows, already
+    sorted, are the first batch of the next round. With one partition nothing is sorted, and frames are slices of the
+    joined batches.
 
 Sizes of frames
-    A frame's size is that of its rows in buffers of their own, without dictionaries, which travel in
-    messages of their own. A partition with at least `target_frame_bytes` is cut evenly into frames of
-    between one and two targets. No frame is above `max_frame_bytes`, unless it is a single row. Smaller
-    frames appear at the end, and when the budget does not allow to wait for more: then the largest
-    partitions go first, until half of the budget is free. So many partitions of equal size get frames of
-    about `budget_bytes / partitions`: 1,000 partitions need a budget of 1 GiB for frames near 1 MiB.
+    A frame's size is that of its rows in separate buffers, without dictionaries, which are separate messages. A
+    partition with at least `target_frame_bytes` is cut evenly into frames of between one and two targets. No frame is
+    above `max_frame_bytes`, unless it is a single row. Smaller frames appear at the end, and when the budget has no
+    room for more: then the largest partitions are returned first, until half of the budget is free. So many partitions
+    of equal size get frames of about `budget_bytes / partitions`: 1,000 partitions need a budget of 1 GiB for frames
+    near 1 MiB.
 
 Memory
-    `buffered_bytes` is what is held between calls, and never exceeds `budget_bytes`. It counts each
-    allocation that buffered rows keep alive, whole and once (a slice is copied if keeping it would hold over
-    an eighth more than its rows), and for each row the working room that sorting will need. The peak, while
-    frames are taken, is
+    `buffered_bytes` is the memory held between calls, and never exceeds `budget_bytes`. It counts each allocation that
+    buffered rows keep alive, whole and once (a slice that would keep over an eighth more than its rows is copied), and
+    the sort's working memory of each row. The peak, while frames are taken, is
 
         2 * budget_bytes + one frame + the batch being added
 
-    because a round copies what it has buffered, and lets go of the original before it copies again.
-    A single row, or the dictionaries of a single batch, above half of the budget add twice their size.
-    A frame shares nothing with the coalescer but dictionaries: it may be kept or dropped as the caller
-    likes. (With one partition, frames are slices, and share the copy with their neighbours.)
+    because a round copies its buffered rows, and releases the originals before it copies again. A single row, or the
+    dictionaries of a single batch, above half of the budget add twice their size. A frame shares only dictionaries with
+    the coalescer, so the caller may keep it. (With one partition, frames are slices that share one copy.)
 
 Dictionaries
-    Batches with different dictionaries are given a common one. Where the index type is too small for it,
-    they are not put together: frames are then smaller, and each has a dictionary that fits. When the
-    dictionaries take more than half of the budget, nothing is kept for the next round, so that a common
-    dictionary does not grow without bound.
+    Batches with different dictionaries get a common one. If the index type is too small for it, they are not joined:
+    frames are then smaller, each with a dictionary that fits. When the dictionaries take more than half of the budget,
+    no rows are kept for the next round, so that a common dictionary does not grow without bound.
 
 Rows without columns, and batches without rows
-    Only counts are kept for a schema without columns: each partition gets one frame, at the end.
-    A batch without rows changes nothing; a partition without rows gets no frame.
+    For a schema without columns only counts are kept: each partition gets one frame, at the end. A batch without rows
+    changes nothing; a partition without rows gets no frame.
 
 Use
-    The frames of one call must all be taken before the next call: they are made while they are taken.
-    An error while they are taken (out of memory, above all) leaves the coalescer unusable, never
-    incomplete.
+    All frames of one call must be taken before the next call: they are made while they are taken. An error meanwhile
+    (above all, out of memory) leaves the coalescer unusable: every later call raises.
 """
 
 from __future__ import annotations
@@ -74,10 +69,10 @@ Frames = Iterator[tuple[int, pa.RecordBatch]]
 
 
 class Coalescer:
-    """Gathers rows by partition into frames; see the module for what it guarantees.
+    """Gathers rows by partition into frames, see the module.
 
-    TypeError: the schema has a type whose rows cannot be moved one by one (views, unions, run-end
-    encoding). ValueError: a number that is not positive, or a `max_frame_bytes` below the target.
+    TypeError: the schema has a type whose rows cannot be moved one by one (views, unions, run-end encoding).
+    ValueError: a number that is not positive, or a `max_frame_bytes` below the target.
     """
 
     def __init__(
@@ -101,7 +96,7 @@ class Coalescer:
         self._target_bytes = target_frame_bytes
         self._max_bytes = max_frame_bytes
         self._has_dictionaries = any(has_dictionary(field.type) for field in schema)
-        # Two frames' worth for each partition fills frames well; more would only hold memory.
+        # Two frames for each partition fill frames well; more would only take memory.
         self._round_bytes = min(budget_bytes // 2, 2 * target_frame_bytes * partitions)
         self._id_type = np.dtype(_smallest_unsigned(partitions))
         self._row_bytes = WORKING_BYTES_PER_ROW + self._id_type.itemsize
@@ -117,22 +112,21 @@ class Coalescer:
 
     @property
     def buffered_bytes(self) -> int:
-        """What is held for rows that have not been given back, as the module's docstring counts it."""
+        """The memory held for buffered rows, see *Memory* in the module."""
         return self._kept_bytes + self._pending_bytes
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """How many rows each partition has got so far."""
+        """The number of rows added to each partition so far."""
         return self._rows.copy()
 
     def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None) -> Frames:
-        """Take the batch in; iterate over the result to get the frames that are due now, often none.
+        """Add the batch; the result must be iterated over, and gives the frames that are due now, often none.
 
-        `ids` is the partition of each row, any integer type; it may be left out when there is one
-        partition.
+        `ids` is the partition of each row, of any integer type; optional with one partition.
 
-        ValueError: the schema is another one, or `ids` are not one partition for each row.
-        RuntimeError: the frames of an earlier call were not all taken, or it is finished.
+        ValueError: the schema differs, or `ids` is not one partition for each row.
+        RuntimeError: the frames of an earlier call were not all taken, or the coalescer is finished.
         """
         self._check_ready()
         if not batch.schema.equals(self.schema):
@@ -142,10 +136,7 @@ class Coalescer:
         return self._run(self._add(batch, checked), after="ready")
 
     def finish(self) -> Frames:
-        """Iterate over the result to get all rows that are left; nothing can be added afterwards.
-
-        RuntimeError: the frames of an earlier call were not all taken, or it is finished already.
-        """
+        """Finish; the result must be iterated over, and gives the remaining rows. RuntimeError as for :meth:`add`."""
         self._check_ready()
         frames = self._gather(everything=True) if self.schema.names else self._bare_rows()
         return self._run(frames, after="finished")
@@ -160,7 +151,7 @@ class Coalescer:
             start += piece.num_rows
             if self._pending and self._pending_bytes + self._cost_bytes(piece) > self._round_bytes:
                 yield from self._gather()
-            # Pieces of a large batch go on at once, so that none keeps all of it alive.
+            # Each piece of a large batch is sorted at once, so that no buffered piece keeps all of it alive.
             self._hold(piece, piece_ids, passing=len(pieces) > 1)
             if len(pieces) > 1 or self._pending_bytes >= self._round_bytes:
                 yield from self._gather()
@@ -194,7 +185,7 @@ class Coalescer:
         return self._own_bytes(batch) + self._row_bytes * int(batch.num_rows)
 
     def _cost_bytes(self, batch: pa.RecordBatch) -> int:
-        """The most by which holding the batch adds to what is buffered."""
+        """The most by which holding the batch increases `buffered_bytes`."""
         return _most_held_bytes(self._size_bytes(batch)) + sum(self._new_dictionaries(batch).values())
 
     def _new_dictionaries(self, batch: pa.RecordBatch) -> dict[int, int]:
@@ -204,7 +195,7 @@ class Coalescer:
         return {address: size for address, size in allocations.items() if address not in self._held}
 
     def _gather(self, *, everything: bool = False) -> Frames:
-        """One round: sort what is buffered, give back whole frames, keep the rest if not `everything`."""
+        """One round: sort the buffered rows and return whole frames; keep the rest, or return it if `everything`."""
         batches, ids = self._pending, self._pending_ids
         if self._kept is not None:
             batches.insert(0, self._kept)
@@ -234,7 +225,7 @@ class Coalescer:
                 yield partition, frame
 
     def _choose(self, rows: SortedRows) -> NDArray[np.bool_]:
-        """The partitions to keep: the smallest ones below a frame, as many as fit half of the budget."""
+        """The partitions to keep: those below one frame, smallest first, as many as fit half of the budget."""
         data_bytes = rows.partition_bytes()
         costs = data_bytes + rows.counts * self._row_bytes
         smallest_first = np.argsort(costs, kind="stable")
@@ -287,7 +278,7 @@ class Coalescer:
 
 
 def _most_held_bytes(size_bytes: int) -> int:
-    """What rows of this size may keep alive before they are copied: an eighth is for padding and trims."""
+    """The most that rows of this size may keep alive without a copy: an eighth more, for padding and trims."""
     return size_bytes + size_bytes // 8
 
 

@@ -1,11 +1,11 @@
-"""Rows of a record batch picked by position: what a coalescer copies with.
+"""Copies rows of a record batch by position, for the coalescer and the grouping.
 
-A result owns its buffers and holds its rows only; dictionaries are shared with the batch they came from.
+A result has its own buffers with its rows only; it shares dictionaries with the source batch.
 
 Lists
-    Arrow picks the rows of a list element by element. Lists of fixed-width values without nulls (vectors,
-    above all) are shown to it as byte strings over the same buffers, which it copies a row at a time: about
-    five times faster for vectors of 256 floats.
+    Arrow copies the rows of a list element by element. Lists of fixed-width values without nulls (above all, vectors)
+    are presented to it as byte strings over the same buffers, which it copies a row at a time: about five times faster
+    for vectors of 256 floats.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyarrow import types
 from .buffers import offsets
 
 SHORTEST_BYTES = 32
-"""Lists of fewer bytes than this on average are left to Arrow."""
+"""Lists of fewer bytes than this on average are copied as lists."""
 
 
 class Picker:
@@ -51,7 +51,7 @@ def _is_vector(column: pa.Array) -> bool:
     element = kind.value_type
     if not types.is_primitive(element) or element.bit_width % 8 or column.values.null_count:
         return False
-    # Short lists would gain little, and their wider offsets would weigh too much beside them.
+    # Short lists gain little, and their wider offsets would be large beside them.
     return int(column.nbytes) >= SHORTEST_BYTES * len(column) > 0
 
 

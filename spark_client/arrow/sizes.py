@@ -1,15 +1,12 @@
-"""What record batches weigh, in two senses that a slice makes very different.
+"""The sizes of record batches, in two senses that differ for a slice.
 
-*Held* is what a batch keeps alive: a slice of ten rows keeps the buffers of all its parent's rows, and a
-column picked from a received message keeps the message. `held_buffers` follows each buffer to the
-allocation it is part of.
+*Held* bytes are those that a batch keeps alive: a slice of ten rows keeps the buffers of all its parent's rows, and a
+column of a received message keeps the message. `held_buffers` follows each buffer to its allocation.
 
-*Own* is what its rows would take in buffers of their own, which is also what they take in an encoded frame.
-`row_bits` gives it row by row, so that a frame can be cut before it is made. Dictionaries are not part of
-it: they travel in messages of their own.
+*Own* bytes are those of the batch's rows in separate buffers, and in an encoded frame. `row_bits` gives them row by
+row, so that a frame can be cut before it is made. Dictionaries are not included: they are separate messages.
 
-pyarrow's `get_total_buffer_size` is neither: it counts a buffer that is part of a larger one by its own
-size.
+pyarrow's `get_total_buffer_size` is neither: it counts a buffer inside a larger one by its own size.
 """
 
 from __future__ import annotations
@@ -25,11 +22,11 @@ from pyarrow import types
 from .buffers import offsets
 
 RowBits = int | NDArray[np.int64]
-"""Bits of each row; one number when all rows take as much."""
+"""Bits of each row; one number when all rows have the same."""
 
 
 def check_type(kind: pa.DataType, name: str) -> None:
-    """TypeError: a type whose rows cannot be weighed, or that drags other rows' buffers into a frame."""
+    """TypeError: rows of this type have no known size, or would bring other rows' buffers into a frame."""
     if isinstance(kind, pa.BaseExtensionType):
         check_type(kind.storage_type, name)
     elif types.is_dictionary(kind):
@@ -82,7 +79,7 @@ def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
 
 
 def own_bytes(batch: pa.RecordBatch) -> int:
-    """What the rows take in buffers of their own; without dictionaries."""
+    """The bytes of the rows in separate buffers; without dictionaries."""
     return sum(
         _total_bits(row_bits(column), len(column)) // 8 if has_dictionary(column.type) else column.nbytes
         for column in batch.columns

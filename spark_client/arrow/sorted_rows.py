@@ -1,10 +1,10 @@
 """The rows of several batches in the order of their partitions, to be cut into frames.
 
-The batches are put end to end and their rows sorted by partition, rows of one partition staying in their
-order. Only positions are sorted; a row is copied when the frame that it belongs to is made.
+The batches are joined and their rows' positions sorted by partition; the sort is stable. A row is copied when its frame
+is made.
 
-Holds one copy of the batches, and for each row 8 bytes for its position, plus 8 where rows differ in size.
-While it is made, sorting takes 8 more for each row, and weighing rows that differ in size 16 more.
+Holds one copy of the batches, and for each row 8 bytes for its position, plus 8 if rows differ in size. The constructor
+takes 8 more for each row to sort, and 16 more to compute the sizes of rows that differ.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ from .row_picking import Picker
 from .sizes import batch_row_bits, buffer_count, held_dictionaries
 
 WORKING_BYTES_PER_ROW = 16
-"""What a row takes beside its data, as described above; what is taken in passing is less than the second
-copy."""
+"""Bytes held for a row beside its data, see above; temporary ones are fewer than those of the second copy."""
 
 _ROUNDING_BYTES = 16
-"""By how much a buffer may exceed the sum of its rows: validity bits fill whole bytes, offsets have an
-end."""
+"""The most by which a buffer exceeds the sum of its rows: validity bits fill whole bytes, offsets have an end."""
 
 
 class SortedRows:
     """The rows of `batches`; `ids` holds the partition of each row, one array for each batch.
 
-    Both lists are emptied, so that the batches can go as soon as their rows have been copied.
+    Both lists are emptied, so that the batches are released as soon as their rows have been copied.
 
-    pyarrow.ArrowInvalid: the batches do not fit one batch, because the index type of a dictionary or the
-    32-bit offsets of a column are too small for all of them together. Then the lists are left as they are.
+    pyarrow.ArrowInvalid: the batches do not fit one batch, because the index type of a dictionary or the 32-bit
+    offsets of a column are too small for all of them. Then the lists are unchanged.
     """
 
     def __init__(
@@ -60,9 +58,9 @@ class SortedRows:
         return np.diff(self._sizes.before(self._starts)) // 8
 
     def frames(self, partition: int, target_bytes: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition: evenly cut frames of at least the target, if there is that much.
+        """The rows of one partition, cut evenly into frames of at least the target, if they are as many bytes.
 
-        None is above `max_bytes`, unless it is a single row.
+        No frame is above `max_bytes`, unless it is a single row.
         """
         start, end = self._starts[partition : partition + 2].tolist()
         max_bits = max(8 * (max_bytes - self._rounding_bytes), 1)
@@ -73,7 +71,7 @@ class SortedRows:
                 yield self._picker.take(self._order[first:last])
 
     def rows_of(self, partitions: NDArray[np.bool_]) -> pa.RecordBatch:
-        """The rows of the chosen partitions, still in order of partition, in buffers of their own."""
+        """A copy of the rows of the chosen partitions, in order of partition."""
         if self._order is None:
             return pa.concat_batches([self._together])
         return self._picker.take(self._order[np.repeat(partitions, self.counts)])
@@ -88,7 +86,7 @@ class SortedRows:
             if bits <= max_bits and first < last:
                 yield first, last
                 continue
-            # Rows of very different sizes: what is still too large is cut where it must be.
+            # Rows of very different sizes: a range that is too large is cut at the limit.
             while first < last:
                 limit = self._sizes.before(np.array([first])) + max_bits
                 cut = min(last, max(first + 1, self._sizes.find(limit, start, end)[0]))
@@ -97,7 +95,7 @@ class SortedRows:
 
 
 class _Sizes:
-    """How many bits the sorted rows before a place take together."""
+    """The sum of the bits of all sorted rows before a place."""
 
     def __init__(self, rows: pa.RecordBatch, order: NDArray[np.int64] | None) -> None:
         bits = batch_row_bits(rows)
@@ -111,7 +109,7 @@ class _Sizes:
         return places * self._each if self._sums is None else self._sums[places]
 
     def find(self, bits: NDArray[np.int64], start: int, end: int) -> list[int]:
-        """For each number of bits the last place from `start` to `end` before which there are no more."""
+        """For each number of bits the last place from `start` to `end` before which the rows have at most as many."""
         if self._sums is not None:
             places = np.searchsorted(self._sums[start : end + 1], bits, side="right") + (start - 1)
         elif self._each:

@@ -1,19 +1,17 @@
-"""What a stage declared is what leaves it: each batch is checked and cast before it goes on.
+"""Checks each batch of a stage, and casts it to the stage's declared schema.
 
-Guarantee: a batch that :meth:`Declared.cast` returns has exactly the declared Arrow schema (names,
-order, types, nullability and metadata), and the same values. A value is never changed, cut off or given
-another meaning: whatever would do so is an :class:`~flight_server.protocol.InvalidRequest` that names the
-stage, the column, both types and the way out.
+Guarantee: a batch that :meth:`Declared.cast` returns has exactly the declared Arrow schema (names, order, types,
+nullability and metadata), and the same values. A cast that would change, truncate or reinterpret a value is an
+:class:`~flight_server.protocol.InvalidRequest` that names the stage, the column, both types and the remedy.
 
 What is cast
-    Only between types that hold the same kind of value: dictionary, run-end and view encodings to plain
-    ones, large and fixed-size layouts to ordinary ones, numbers among each other, times to another unit,
-    zone labels. Every cast is Arrow's safe one, which refuses overflow and lost digits. A column of type
-    ``null`` becomes a column of nulls of any type.
+    Only types of the same kind of value: dictionary, run-end and view encodings to plain ones, large and fixed-size
+    layouts to ordinary ones, numbers among each other, times to another unit, zone labels. Every cast is Arrow's safe
+    one, which refuses overflow and lost digits. A column of type ``null`` becomes a column of nulls of any type.
 
 What is refused
-    Text for numbers and the reverse, binary for text, a timestamp without a zone for one with a zone (the
-    zone would have to be guessed), struct fields of other names, and a null in a column declared NOT NULL.
+    Text for numbers and the reverse, binary for text, a timestamp without a zone for one with a zone (the zone is not
+    known), struct fields of other names, and a null in a column declared NOT NULL.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from flight_server.protocol import InvalidRequest
 
 @dataclass(frozen=True)
 class Declared:
-    """An Arrow schema and the stage that promised it.
+    """An Arrow schema and the stage that declares it.
 
-    ``by_name`` takes columns by name in any order, as Spark's ``applyInArrow`` does. Without it they must
-    also be in the declared order: Spark's ``mapInArrow`` goes by position alone, so that two columns of one
-    type could change places unnoticed.
+    With ``by_name`` columns may be in any order, as for Spark's ``applyInArrow``. Without it they must have the
+    declared names in the declared order: Spark's ``mapInArrow`` looks at positions only, and would not notice two
+    columns of one type in exchanged places.
     """
 
     stage: str
@@ -42,10 +40,11 @@ class Declared:
     by_name: bool = False
 
     def cast(self, batch: Any) -> Any:
-        """A RecordBatch or Table of exactly the declared schema; its own kind comes back.
+        """The RecordBatch or Table, of exactly the declared schema.
 
         Raises:
-            InvalidRequest: a missing, extra, displaced or unfitting column.
+            InvalidRequest: a missing, extra or displaced column, one that cannot be cast, or a null in one declared
+                NOT NULL.
         """
         if not batch.schema.equals(self.schema, check_metadata=True):
             columns = [
@@ -107,7 +106,7 @@ class Declared:
 
 
 def _plain(column: Any) -> Any:
-    """The column with no extension type and no run-end encoding, which Arrow's cast does not take off."""
+    """The column without extension type and run-end encoding, which Arrow's cast does not remove."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = (
             pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
