@@ -1,4 +1,4 @@
-"""Broadcasts: one table for every task, one copy per host."""
+"""Broadcasts: one table for every task, one copy per host. Made by ``ShuffleClient.broadcast``."""
 
 from .broadcasts import Broadcast
 

@@ -1,30 +1,29 @@
 """Broadcast: one table for every task, one copy per host.
 
-Guarantee: :meth:`Broadcast.table` is the whole table or an error. All processes of a host map one file (see
-:mod:`spark_client.hosts.host_files`); none holds a copy of its own. Rows are in the order of the DataFrame's
-partitions and of the rows in them, the same on every host and at every call.
+Guarantee: :meth:`Broadcast.table` returns the whole table or raises. All processes of a host map one file (see
+:mod:`spark_client.hosts.host_files`). Rows are in the order of the DataFrame's partitions and of the rows in them, the
+same on every host and at every call.
 
 Who holds the data
-    The server holds the dataset until :meth:`Broadcast.destroy`, ``close`` of the client, or the end of its
-    lease after the driver died. A host holds the file until ``unpersist`` or ``close``; after a driver that was
-    killed, and under the bound of :class:`~spark_client.hosts.Copies`, as
-    :mod:`flight_server.host.directories` says. A process holds its mapping until it ends; pages that nobody touches
-    cost no RAM.
+    The server holds the dataset until :meth:`Broadcast.destroy`, ``close`` of the client, or the end of its lease
+    after the driver died. A host holds the file until ``unpersist``, ``destroy`` or ``close`` there; after a driver
+    was killed, and under the bound of :class:`~spark_client.hosts.Copies`, a sweep removes it (see
+    :mod:`flight_server.host.directories`). A process keeps its mapping until it ends or finds the file removed; pages
+    that are not accessed take no RAM.
 
 Writing
-    Spark's tasks write a DataFrame, each straight to the server: nothing is collected on the driver. A
-    ``pyarrow.Table`` is sent by the driver.
+    Spark's tasks write a DataFrame directly to the server; the driver collects nothing. The driver sends a
+    ``pyarrow.Table``.
 
 Reach of ``unpersist`` and ``destroy``
-    Both remove the copy of the host that they are called on; given a Spark session, also the copies of the
-    hosts where its tasks happen to run. Other hosts keep theirs until it is collected. A process that has
-    the table keeps reading it. After ``destroy`` the driver's object and functions that are sent later raise
-    an error; a function that was sent before finds no dataset, and reads only what its host already has.
+    Both remove the copy of the host on which they are called; with a Spark session also the copies of the hosts where
+    its tasks happen to run. Other hosts keep theirs until a sweep. A process that has the table can still read it.
+    After ``destroy`` the driver's object raises, also when it is pickled; a function that was sent before finds no
+    dataset, and reads only the copy that its host has.
 
 The file
-    An Arrow IPC stream, not compressed, so that it is used where it lies; the stream format, because
-    dictionaries may differ from batch to batch. Under ``spark.executor.pyspark.memory`` the mapping counts
-    as address space.
+    An Arrow IPC stream, not compressed, so that tasks read it in the mapping; the stream format, because dictionaries
+    may differ from batch to batch. ``spark.executor.pyspark.memory`` counts the mapping as address space.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ from spark_client.jobs import (
 from spark_client.lanes import PutStream
 
 FETCH_SECONDS = 600.0
-"""How long a process waits for another one of its host that fetches the table."""
+"""How long a process waits for another of its host to fetch the table."""
 
 SWEEP_TASKS = 64
 
@@ -77,7 +76,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Content:
-    """What a broadcast is of: a dataset that never changes."""
+    """The dataset of a broadcast, which never changes, and its totals."""
 
     name: str
     source: Readable
@@ -89,7 +88,7 @@ class Content:
 
     @property
     def key(self) -> str:
-        """The name of a host's file, of this driver and this content alone."""
+        """The name of a host's file, unique to this driver and this content."""
         source = self.source
         text = f"{source.server.location}\n{source.dataset}\n{source.generation}"
         return f"{self.application}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
@@ -98,7 +97,7 @@ class Content:
         """Write the whole content to a file.
 
         Raises:
-            NotFound: it is gone from the server.
+            NotFound: the server no longer has it.
         """
         try:
             with (
@@ -116,10 +115,11 @@ class Content:
             ) from error
 
     def map(self, file: HostFile) -> pa.Table:
-        """The table in a file that ``fetch`` wrote, where it lies.
+        """The table in a file that ``fetch`` wrote, mapped without a copy.
 
         Raises:
-            PartitionFailed: the file is not whole, which only a crash of the host can cause.
+            PartitionFailed: the file has another number of rows, which only a crash of the host can cause. The file is
+                removed.
         """
         table = pa.ipc.open_stream(pa.BufferReader(file.map())).read_all()
         if table.num_rows != self.rows:
@@ -132,7 +132,7 @@ class Content:
 
 
 class Broadcast:
-    """A table that tasks can use. Pickles to its content's name; made by ``ShuffleClient.broadcast``."""
+    """A table that tasks can use. Its pickle has the location of the content, not the content."""
 
     def __init__(self, content: Content, owner: Shuffles | None = None) -> None:
         self._content = content
@@ -141,10 +141,10 @@ class Broadcast:
 
     @classmethod
     def create(cls, owner: Shuffles, data: DataFrame | pa.Table, name: str | None = None) -> Broadcast:
-        """Write ``data`` to the server; nothing is fetched by any host yet.
+        """Write ``data`` to the server; hosts fetch it when a task first uses it.
 
         Raises:
-            InvalidRequest: neither a DataFrame nor a table, or a column that Arrow cannot hold.
+            InvalidRequest: ``data`` is neither a DataFrame nor a table, or a column has no Arrow type.
         """
         name = name or "table"
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
@@ -174,7 +174,7 @@ class Broadcast:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The broadcast's name in messages."""
         return self._content.name
 
     @property
@@ -203,9 +203,10 @@ class Broadcast:
         """The table, mapped from this host's file; the first caller on the host fetches it.
 
         Raises:
-            Conflict: it was destroyed.
-            NotFound: it was destroyed elsewhere, or its driver has ended.
-            Unavailable: the server, or the process that fetches it, took too long.
+            Conflict: this object was destroyed.
+            NotFound: the dataset is gone: destroyed, its driver has ended, or its server was restarted.
+            Unavailable: the server, or the process that fetches the table, took too long.
+            OutOfBudget: the host's copies have no room for it.
         """
         self._check()
         content = self._content
@@ -224,11 +225,11 @@ class Broadcast:
         with _lock:
             kept = _mapped.setdefault(content.key, _Mapped(file, table))
         if kept.file is not file:
-            file.close()  # another thread came first
+            file.close()  # another thread stored one first
         return kept.table
 
     def unpersist(self, spark: SparkSession | None = None) -> set[str]:
-        """Remove copies; the hosts where there was one. ``table`` works as before, and fetches it again.
+        """Remove copies, see the module; the hosts where there was one. A later ``table`` fetches it again.
 
         Args:
             spark: also remove the copies of hosts where tasks of this session happen to run.
@@ -240,7 +241,7 @@ class Broadcast:
         """Remove copies as :meth:`unpersist` does, and drop the dataset. Twice is fine.
 
         Raises:
-            InvalidRequest: called in a task; the driver that made it destroys it.
+            InvalidRequest: called in a task: only the driver that made a broadcast can destroy it.
         """
         if self._destroyed:
             return
@@ -267,7 +268,7 @@ class Broadcast:
 
 
 def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readable, dict[str, Any]]:
-    """Send the driver's own table; where to read it, and its totals. Nothing stays when that fails."""
+    """Send a table from the driver; its :class:`Readable` and its totals. After an error the dataset is dropped."""
     generation = owner.create(dataset, table.schema, 1)
     try:
         command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
@@ -296,6 +297,6 @@ def _remove_in_task(content: Content, numbers: Iterator[Any]) -> Iterator[Any]:
 
 
 def _forget_removed() -> None:
-    """Let go of mappings whose files were removed; tables in use keep theirs."""
+    """Drop the mappings whose files were removed; tables in use keep theirs."""
     for key in [key for key, known in _mapped.items() if not known.file.is_current]:
         _mapped.pop(key).file.close()
