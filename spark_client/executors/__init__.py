@@ -1,4 +1,7 @@
-"""What executors need before a task can run."""
+"""Makes executors able to run our tasks: checks the interpreter, ships the package, wraps functions.
+
+For ``jobs``, ``pipeline``, ``broadcast``, ``client`` and ``cli``.
+"""
 
 from .interpreter import check_interpreter
 from .shipping import Portable, ship, zipped

@@ -1,9 +1,9 @@
-"""Which Python would run Spark's tasks, found out before a job fails in each of them.
+"""Checks the Python that would run Spark's tasks, before a job fails in each of them.
 
-Spark starts the interpreter that ``PYSPARK_PYTHON`` names, else the first ``python3`` in the search path, which
-in a virtual environment that was not activated is another one than the driver's. The check is made where its
-answer is sure: on Spark Classic with a local master, whose workers run on this host with this environment.
-Elsewhere the executors' own environment decides, and their error says what they lack.
+Spark starts the interpreter that ``PYSPARK_PYTHON`` names, else the first ``python3`` in the search path; that is not
+the driver's in a virtual environment that was not activated. The check is made only on Spark Classic with a local
+master, whose workers have this host and this environment. On other masters the executors' environment decides, and
+their error names the missing package.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ elif missing:
 
 
 def check_interpreter(spark: SparkSession) -> None:
-    """Nothing, if tasks of a local master can be run, or if another host decides.
+    """Check the interpreter of a local master's tasks; does nothing for other masters.
 
     Raises:
-        InvalidRequest: the interpreter that Spark would start cannot run them; what to set.
+        InvalidRequest: the interpreter that Spark would start cannot run the tasks; the message says what to set.
     """
     if "connect" in type(spark).__module__ or not (spark.conf.get("spark.master") or "").startswith("local"):
         return
@@ -55,7 +55,7 @@ def check_interpreter(spark: SparkSession) -> None:
 
 @cache
 def _unfit(path: str | None) -> str | None:
-    """Why the interpreter cannot run our tasks; None where it can, or where that is not known."""
+    """Why the interpreter cannot run our tasks; None if it can, or if that is not known."""
     if path is None:
         return "is not in the search path"
     try:
