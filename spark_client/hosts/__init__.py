@@ -1,4 +1,4 @@
-"""Files that the processes of one host share."""
+"""Files that the processes of one host share. For ``broadcast``, ``jobs`` and ``client``."""
 
 from .host_files import Copies, HostFile, HostFiles
 

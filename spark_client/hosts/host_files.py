@@ -1,18 +1,18 @@
-"""One file per host: made once by the process that needs it first, mapped by all, gone with its application.
+"""One file per host and key: the first process that needs it makes it, all processes map it, a sweep removes it.
 
-Guarantee: of all processes on a host that ask for a key at the same time, one makes the file and the others
-wait for it; a file that can be seen is complete; and a process that is killed at any point leaves nothing
-that another cannot carry on from. :mod:`flight_server.host.directories` has the files, their locks, and what a
-sweep removes when the driver and the tasks are gone.
+Guarantee: of all processes on a host that ask for a key at the same time, one makes the file and the others wait for
+it. A visible file is complete. If a process is killed at any point, another can continue. See
+:mod:`flight_server.host.directories` for the files, their locks, and what a sweep removes after the driver and the
+tasks have ended.
 
 Bases
-    ``/dev/shm`` when it has room for the file and a margin, else the directory for temporary files. A base
-    that turns out to be full while writing is given up for the next one.
+    ``/dev/shm`` if it has room for the file and a margin, else the directory for temporary files. If a base becomes
+    full during the write, the next one is tried.
 
 Bound
-    All files of a base together stay below ``limit_bytes``, by the sizes that their makers expect: files that no
-    process maps go before a new one is made, those opened longest ago first. The next reader makes such a file
-    again. Where the files that are mapped leave no room in any base, making one is an error.
+    All files of a base together stay below ``limit_bytes``, by their expected sizes: before a new file is made, files
+    that no process maps are removed, those opened longest ago first. The next reader makes such a file again. If
+    mapped files leave no room in any base, a new file is an error.
 
 Waiting
     Readers wait for the writer at most ``deadline_seconds``. The error names the process that holds the lock.
@@ -37,7 +37,7 @@ from flight_server.host import IDLE_SECONDS, HostDirectory, directories, locked
 from flight_server.protocol import OutOfBudget, Unavailable
 
 MARGIN_BYTES = 64 * 1024 * 1024
-"""Room that is left in a base beside the file, for others."""
+"""Free room that a base must keep beside the file; the last base is used without it."""
 
 _POLL_SECONDS = 0.01
 _SHARED_SECONDS = 10.0
@@ -49,9 +49,9 @@ class Copies:
 
     Args:
         dirs: directories to try, the preferred one first; None for ``/dev/shm`` and the temporary directory.
-        limit_bytes: the sum of all copies in each of them, of all applications of the user; None for half of the
+        limit_bytes: for the sum of all copies in each of them, of all applications of the user; None for half of the
             file system.
-        idle_seconds: how long a host where no driver of the application runs keeps a copy that no task maps.
+        idle_seconds: how long a host without a driver of the application keeps a copy that no task maps.
     """
 
     dirs: tuple[str, ...] | None = None
@@ -61,7 +61,7 @@ class Copies:
 
 @dataclass
 class HostFile:
-    """A complete file that stays where it is, or at least readable, until :meth:`close`."""
+    """A file that stays readable until :meth:`close`, even if it is unlinked."""
 
     path: Path
     _descriptor: int
@@ -72,15 +72,15 @@ class HostFile:
         return directories.leads_to(self.path, self._descriptor)
 
     def map(self) -> pa.Buffer:
-        """The content, mapped through the descriptor: also of a file that was unlinked meanwhile."""
+        """The content, mapped; also of an unlinked file."""
         return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
 
     def sync(self) -> None:
-        """Have on disk what was written."""
+        """Write the content to disk (fsync)."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Let the file be removed. What is mapped stays mapped. Twice is fine."""
+        """Allow the file's removal. Mappings stay. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -108,15 +108,15 @@ class HostFiles:
         """The file of ``key``, made by ``write`` if this host has none.
 
         Args:
-            key: the application, a dash, and a name that stands for this content alone: lower case and digits.
-            size_bytes: about how large it will be.
-            write: writes the content to the file that is at the path. May be called once for each base.
-            deadline_seconds: how long to wait for another process that is making it.
+            key: the application, a dash, and a name of this content only: lower case and digits.
+            size_bytes: the file's expected size.
+            write: writes the content to the file at the path. May be called once for each base.
+            deadline_seconds: how long to wait for another process that makes the file.
 
         Raises:
-            Unavailable: another process held the lock until the deadline.
-            OutOfBudget: what living processes map leaves no room for it.
-            PermissionError: a directory is not this user's alone, or holds what is not ours.
+            Unavailable: another process held the lock until the deadline, or the host has no directory for copies.
+            OutOfBudget: the files that living processes map leave no room.
+            PermissionError: other users can access a directory, or it has files that are not ours.
         """
         if not self._directories:
             raise Unavailable(
@@ -133,7 +133,7 @@ class HostFiles:
             return self._make(key, size_bytes, write)
 
     def remove(self, key: str) -> bool:
-        """Whether there was a file of ``key``. Who maps it keeps it; who asks next makes it again."""
+        """Remove the file of ``key``; whether there was one. Mappings stay, and the next reader makes it again."""
         removed = False
         for directory in self._directories:
             with contextlib.suppress(FileNotFoundError):
@@ -149,11 +149,11 @@ class HostFiles:
         return removed
 
     def sweep(self) -> list[Path]:
-        """Remove what no living process needs; what was removed. Never waits, raises nothing."""
+        """Remove files that no living process needs, see ``host.directories``; their paths. Never waits or raises."""
         return directories.sweep(self.bases, self._copies.idle_seconds)
 
     def own(self, application: str) -> Callable[[], None]:
-        """Hold what says that the application lives, until the call that this returns, or this process's end.
+        """Mark the application as alive, until the returned function is called or this process ends.
 
         Raises:
             PermissionError: as :meth:`open_or_make`.
@@ -172,7 +172,7 @@ class HostFiles:
         return end
 
     def _make(self, key: str, size_bytes: int, write: Callable[[Path], None]) -> HostFile:
-        # This process holds the key's lock, so that every other part of the key is a dead one's.
+        # This process holds the key's lock, so every other part of the key is a dead process's.
         for directory in self._directories:
             for entry in directory.entries():
                 if entry.kind == "part" and entry.key == key:
@@ -197,7 +197,7 @@ class HostFiles:
         )
 
     def _begin(self, directory: HostDirectory, key: str, size_bytes: int) -> tuple[HostFile | None, int]:
-        """An empty part, held, when the bound allows it; else None and the bytes that cannot be removed."""
+        """An empty part with its lock, if the bound allows it; else None, and the bytes that cannot be removed."""
         with directory.changing_names():
             entries = [entry for entry in directory.entries() if entry.kind in ("arrows", "part")]
             over_bytes = (
@@ -208,7 +208,7 @@ class HostFiles:
                 return None, over_bytes + self._limit_bytes(directory) - size_bytes
             part = directory.path / f"{key}.{os.getpid()}.{size_bytes}.part"
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            # Held before the names may be looked at, until the file is closed: no sweeper can take it.
+            # Locked before another process may look at the names, until the close: no sweeper can remove it.
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             return HostFile(part, descriptor), 0
 
@@ -225,7 +225,7 @@ def _open_shared(path: Path) -> HostFile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link is no file of ours
+        if error.errno == errno.ELOOP:  # we make no symbolic links
             return None
         raise
     found = HostFile(path, descriptor)
@@ -247,7 +247,7 @@ def _share(path: Path, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            # A sweeper holds a file exclusively only to look at it or to unlink it.
+            # A sweeper locks a file exclusively only to inspect or unlink it.
             if time.monotonic() >= deadline:
                 raise Unavailable(
                     f"a process that sweeps {path.parent} has not gone on for {_SHARED_SECONDS:g} s; see whether it "
@@ -263,7 +263,7 @@ def _publish(directory: HostDirectory, part: HostFile, key: str, write: Callable
     path = directory.path / f"{key}.arrows"
     try:
         write(part.path)
-        part.sync()  # before it has its name: no crash can leave it torn
+        part.sync()  # before the rename: no crash can leave a torn file under the final name
         with directory.changing_names():
             part.path.rename(path)
         return dataclasses.replace(part, path=path)
