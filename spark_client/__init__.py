@@ -1,6 +1,6 @@
-"""What runs in the Spark driver and inside its Python tasks: exchanges, broadcasts, put and get.
+"""The client for the Spark driver and its Python tasks: exchanges, broadcasts, put and get.
 
-Importing this imports neither gRPC nor PySpark nor the server: each name is loaded when it is first used.
+Importing it imports neither gRPC nor PySpark nor the server: each name is loaded at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command ``flight-shuffle``: what is done with the package outside a program."""
+"""The command ``flight-shuffle``, which writes the package as a zip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_client.executors import zipped
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; ``arguments`` are those of the command line when there are none."""
+    """Run the command with ``arguments``; None for those of the command line."""
     parser = argparse.ArgumentParser(prog="flight-shuffle", description="Tools of the Spark client.")
     commands = parser.add_subparsers(required=True)
     zip_ = commands.add_parser("zip", help="write the package as a zip for spark-submit --py-files")

@@ -1,17 +1,16 @@
-"""ShuffleClient: one server, seen from a driver or from any Python program.
+"""ShuffleClient: a client of one server, for a driver or any Python program.
 
-Guarantee: what ``get`` gives is the whole dataset or an error; what ``put`` returns from is complete on the
-server. Errors are those of :mod:`flight_server.protocol.errors`, with the server's own sentence.
+Guarantee: ``get`` gives the whole dataset or an error; when ``put`` returns, its dataset is complete on the server.
+Errors are those of :mod:`flight_server.protocol.errors`, with the server's own sentence.
 
 What a client owns
-    The results of its pipelines and its broadcasts. They are leased, renewed in the background while the
-    client is open, and dropped by :meth:`ShuffleClient.close`, after which every call is an error. What ``put``
-    stores has no owner: it stays until it is dropped, or until the server's own default lease ends.
+    The results of its pipelines and its broadcasts. Their leases are renewed in the background while the client is
+    open, and :meth:`ShuffleClient.close` drops them; after it every call raises. A dataset of ``put`` has no owner: it
+    stays until it is dropped, or until the server's own default lease ends.
 
-A client begins with removing what clients that were killed left on its host (see
-:mod:`flight_server.host.directories`). Nothing is opened, and no thread started, before it is needed. Without
-PySpark everything works that does not take a DataFrame. The client stays in the driver: closures that run in
-Spark's tasks can take broadcasts with them, not the client.
+The constructor removes files that killed clients left on this host (see :mod:`flight_server.host.directories`). The
+first call that needs a connection or a thread starts it. Only ``pipeline``, ``broadcast``, ``ship``, ``release`` and
+``scope`` need PySpark. The client cannot be pickled: functions in Spark's tasks can use broadcasts, but not the client.
 """
 
 from __future__ import annotations
@@ -70,13 +69,13 @@ class ShuffleClient:
 
     Args:
         location: ``grpc://host:port`` or ``grpc+tls://host:port``, reachable from every executor.
-        token: the bearer token that the server asks for.
+        token: the bearer token that the server requires.
         tls_root_certs: PEM certificates to trust; None for the system's.
-        timeouts: how long waits may last.
-        reading: lane, memory budget and scratch directory of what is read, here and in Spark's tasks.
-        writing: lane of what is written, here and in Spark's tasks.
+        timeouts: the deadlines of all waits.
+        reading: lane, memory budget and scratch directory of reads, here and in Spark's tasks.
+        writing: lane of writes, here and in Spark's tasks.
         copies: where hosts keep their copies of broadcasts, and how many bytes of them.
-        lease_seconds: how long what the client owns outlives a driver that died.
+        lease_seconds: how long the client's datasets outlive a driver that died.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class ShuffleClient:
         )
         self._lease_seconds = lease_seconds
         self._copies = copies or Copies()
-        # What clients that were killed left on this host.
+        # Removes what killed clients left on this host.
         HostFiles(self._copies).sweep()
         self._embedded: embedded.Embedded | None = None
         self._shuffles: Shuffles | None = None
@@ -119,7 +118,7 @@ class ShuffleClient:
         copies: Copies | None = None,
         **server_options: Any,
     ) -> Self:
-        """A client with a server of its own on loopback, which ends with ``close`` or with this process.
+        """A client with an embedded server on loopback, which ends with ``close`` or with this process.
 
         Args:
             server_options: the server's settings, for example ``memory_limit="2GiB"``.
@@ -127,9 +126,10 @@ class ShuffleClient:
             timeouts: as for the client.
             reading: as for the client.
             writing: as for the client.
-            copies: as for the client; the server sweeps there, too.
+            copies: as for the client; the server sweeps these directories, too.
 
         Raises:
+            InvalidRequest: the server has no such setting.
             Unavailable: the server did not start; the message says why.
         """
         if copies is not None and copies.dirs is not None:
@@ -169,13 +169,15 @@ class ShuffleClient:
 
         Args:
             name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
-            data: a Table, RecordBatch, RecordBatchReader, an iterable of RecordBatches, or anything with
-                ``__arrow_c_stream__``. Batches above 4 MiB are sent in several frames.
-            mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while those who read
-                the old one finish.
+            data: a Table, RecordBatch, RecordBatchReader, an iterable of RecordBatches, or an object with
+                ``__arrow_c_stream__``. Batches above about 4 MiB are sent in several frames.
+            mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while readers of the old
+                dataset finish.
 
         Raises:
-            AlreadyExists, InvalidRequest, Unavailable: nothing is left under the name but a failed dataset.
+            AlreadyExists: the name exists; its dataset is unchanged.
+            InvalidRequest, Unavailable: the put failed or was not confirmed. The dataset that it began is failed; with
+                ``overwrite`` the old one stays.
         """
         server, command, reader = self._open(), _put_command(name, mode), as_reader(data)
         with about(name, server.location), PutStream(server, command, reader.schema) as stream:
@@ -185,25 +187,24 @@ class ShuffleClient:
             return stream.rows
 
     def get(self, name: str, *, ordered: bool = False) -> pa.RecordBatchReader:
-        """The rows of dataset ``name``, of all its partitions, while it may still be being written.
+        """The rows of all partitions of dataset ``name``, which may still be being written.
 
-        Reading ends with an error, never early, when the dataset cannot be read to its end.
+        If the dataset cannot be read to its end, the reader raises; it never ends early.
 
         Args:
             name: the dataset.
-            ordered: partition by partition; otherwise batches come as they arrive, and those of one partition
-                in their order. Batches of later partitions then wait in a local file when they do not fit.
+            ordered: partition by partition; batches of later partitions that do not fit the memory budget wait in a
+                local file. Otherwise in order of arrival, those of one partition in their order.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: there is no dataset of that name.
         """
         return self._merge(merge, name, ordered=ordered).to_reader()
 
     async def aput(self, name: str, data: Any, *, mode: str = "create") -> int:
         """As :meth:`put`, without blocking the event loop; ``data`` may also be an async iterable of batches.
 
-        Cancelling it ends the stream without its commit, so that readers get an error and not a short
-        dataset.
+        Cancelling it ends the stream without its commit, so readers get an error and not a short dataset.
         """
         server = self._open()
         with about(name, server.location):
@@ -214,10 +215,10 @@ class ShuffleClient:
         return await asyncio.to_thread(self._merge, merge_async, name, ordered=ordered)
 
     def drop(self, name: str) -> None:
-        """Drop a dataset; those who read it get an error.
+        """Drop a dataset; its readers get an error.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: there is no dataset of that name.
         """
         server = self._open()
         with about(name, server.location):
@@ -241,7 +242,7 @@ class ShuffleClient:
         return self._open().action("statistics", DatasetRequest(name).encode())
 
     def why(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Every stream of the server that waits: for what, for how long, for which peer."""
+        """All waiting streams of the server, or of one dataset: what each waits for, how long, and its peer."""
         return list(self._open().action("why", DatasetRequest(name).encode()).get("waits", []))
 
     # Spark.
@@ -259,7 +260,7 @@ class ShuffleClient:
         return Broadcast.create(self._owned(), data, name)
 
     def ship(self, spark: SparkSession) -> None:
-        """Let Spark take the package along to executors that do not have it, see ``shipping``.
+        """Send the package to executors that do not have it, see ``executors.shipping``.
 
         Call it once for a session, before the first job. Twice is fine.
         """
@@ -269,27 +270,27 @@ class ShuffleClient:
         ship(spark)
 
     def release(self, result: DataFrame) -> None:
-        """Drop what a frame reads: that which ``toDF`` returned, or one made from it, of several results all.
+        """Drop the results that a DataFrame reads: one that ``toDF`` returned, or all that it was made from.
 
-        They, and every other frame, view and cache made from them, cannot be computed again.
+        Every frame, view and cache made from them cannot be computed again.
 
         Raises:
-            InvalidRequest: it reads no result of this client, or what it reads was released before.
+            InvalidRequest, FlightShuffleError: as :meth:`~spark_client.jobs.results.Results.release`.
         """
         self._owned().results.release(result)
 
     def scope(self) -> AbstractContextManager[None]:
-        """``with client.scope():`` releases at its end the results that ``toDF`` gave in the block.
+        """``with client.scope():`` releases at its end the results that ``toDF`` returned in the block.
 
-        Results are not released when their DataFrames are garbage-collected: :mod:`spark_client.jobs.results` says why.
-        A program that makes many of them releases them, or works in scopes.
+        Garbage collection of a DataFrame does not release its result (:mod:`spark_client.jobs.results` says why). So a
+        program that makes many results releases them, or uses scopes.
         """
         return self._owned().results.scope()
 
     # Life.
 
     def close(self) -> None:
-        """Drop what the client owns, end its threads, connections and embedded server. Twice is fine."""
+        """Drop the client's results and broadcasts, end its threads, connections and embedded server. Twice is fine."""
         with self._lock:
             self._closed = True
             shuffles, self._shuffles = self._shuffles, None
@@ -338,5 +339,5 @@ class ShuffleClient:
 
 
 def _put_command(name: str, mode: str) -> PutCommand:
-    # With an attempt the server wants a commit, so that a stream which ends early fails its dataset.
+    # With an attempt the server requires a commit, so a stream that ends early fails its dataset.
     return PutCommand(check_dataset_name(name), producer=0, attempt=uuid.uuid4().hex, mode=check_mode(mode))

@@ -1,4 +1,7 @@
-"""A server as the client sees it: connections, calls, errors, leases, and the embedded server. For all rooms above."""
+"""The client's side of a server: connections, calls, errors, leases, and the embedded server.
+
+For ``client``, ``jobs``, ``merge`` and ``lanes``.
+"""
 
 from .advice import about, check_location, check_mode
 from .calls import immortal_in_children
