@@ -1,1 +1,1 @@
-"""What measures: ratios within one run, medians of several rounds, and the conditions beside them."""
+"""Benchmarks: ratios within one run, medians of several rounds, printed with their conditions."""

@@ -87,7 +87,7 @@ def _put(location: str, dataset: str, streams: int) -> None:
 
 
 def _drained(merged: MergedStream) -> None:
-    """Wait until the streams have stopped bringing more, which nobody takes."""
+    """Wait until the merge holds all that the streams send; no consumer takes any of it."""
     before = -1
     while True:
         now = merged.statistics()

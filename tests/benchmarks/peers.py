@@ -41,7 +41,7 @@ class CppFlightServer(flight.FlightServerBase):
 
 
 def serve_tcp(size_bytes: int, count: int) -> None:
-    """Send ``count`` messages of ``size_bytes`` to whoever connects; print the port first."""
+    """Send ``count`` messages of ``size_bytes`` to each client; print the port first."""
     message = memoryview(bytes(size_bytes))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)

@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _warm_up(spark: SparkSession, data: Flights) -> None:
-    """Start the JVM's compiler and the Python workers, which whoever comes first would pay for."""
+    """Start the JVM's compiler and the Python workers, whose start would count for the first answer."""
     with console.status("Warming up"):
         data.flights.count()
         spark.range(100).mapInArrow(lambda batches: batches, "id long").count()

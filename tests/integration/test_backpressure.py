@@ -90,7 +90,7 @@ class Model:
         self.always_room = disk_limit_bytes is None
 
     def check(self) -> None:
-        """What holds at any moment, as ``budget`` says it."""
+        """Check the limits that hold at any moment, see ``accounts``."""
         budget = self.budget
         records_bytes = self.producers * COUNTED_AT_ONCE * RECORD_BYTES
         for account, excess_bytes in ((budget.frames, records_bytes), (budget.sends, 0)):

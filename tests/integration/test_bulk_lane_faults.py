@@ -1,4 +1,4 @@
-"""The bulk lane when something breaks: a part never passes for the whole, and nobody suffers for another."""
+"""Faults on the bulk lane: a reader never takes a part for the whole, and one reader's fault affects no other."""
 
 from __future__ import annotations
 

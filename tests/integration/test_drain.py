@@ -1,4 +1,4 @@
-"""The end of a server: what is refused, what may finish, what is told to whom, and what stays."""
+"""The end of a server: which calls are refused, which may finish, with which errors, and which data stays."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def server() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    """A connection; afterwards nothing of ``d`` is left, and nobody waits."""
+    """A connection; afterwards no byte of ``d`` is held, and no stream waits."""
     with RawFlight(server.location) as raw:
         yield raw
         raw.action("drop", {"dataset": "d"})

@@ -45,7 +45,7 @@ class H2Reader:
         self._connection.initiate_connection()
         self.received: dict[int, bytearray] = defaultdict(bytearray)
         self.trailers: dict[int, dict[str, str]] = {}
-        # Streams in here get no window back: nobody reads them.
+        # These streams are not read, so their windows are not given back.
         self.unread: set[int] = set()
         self._flush()
 

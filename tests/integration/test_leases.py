@@ -1,4 +1,4 @@
-"""What is held for somebody who has gone is let go: datasets by their lease, streams by keepalive."""
+"""Resources of a client that vanished are released: datasets by their lease, streams by keepalive."""
 
 from __future__ import annotations
 

@@ -60,13 +60,13 @@ def batch(number: int) -> pa.RecordBatch:
 
 
 def overtake(process: ServerProcess) -> None:
-    """Another reader goes on where the slow one stands, to the end, and everything is let go."""
+    """Another reader reads to the end, from the first frame that is left, so that retention releases all frames."""
     start = 0
     while True:
         answer = get(f"{process.http}/v1/datasets/{NAME}/partitions/0?from={start}")
         if answer.status == 200:
             return
-        # The slow one has passed these itself; it may still fill buffers on its way.
+        # Frames that the slow reader has passed are released while it fills the buffers of its connection.
         assert answer.json()["first"] > start
         start = answer.json()["first"]
 
@@ -77,7 +77,7 @@ def take_all(take: Callable[[], pa.RecordBatch | None], taken: list[pa.RecordBat
 
 
 def check_released(code: str, detail: dict[str, Any], taken: int) -> None:
-    """It says what was still there when the slow reader came for more: the other may have been on its way."""
+    """The error names the first frame left when the slow reader asked; the other may have read on since."""
     assert code == "released"
     assert (detail["dataset"], detail["partition"]) == (NAME, 0)
     assert taken < detail["first"] <= FRAMES

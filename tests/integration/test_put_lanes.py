@@ -223,7 +223,7 @@ def test_a_server_that_has_no_room_for_long_is_an_error_that_says_so(flight_serv
         put = stream(server, "d", NOISE.schema)
         with pytest.raises(StreamStalled, match=r"no further for 3 s.*the server says it waits for:.*budget"):
             write_forever(put)
-        # The server sees that nobody is there any more, although it was reading nothing.
+        # The server notices that the client has gone, although it was reading nothing.
         eventually(lambda: server.action("why", {"dataset": "d"})["waits"], [])
 
 
@@ -282,7 +282,7 @@ def test_tls_and_token_guard_this_lane_too(flight_server_process: Start, tmp_pat
             stream(server, "d", NOISE.schema, places=[place])
         with pytest.raises(Unauthenticated):
             stream(server, "d", NOISE.schema)
-    # Whom the system's certificates do not vouch for is not talked to.
+    # A server that the system's certificates do not cover is refused.
     with (
         connected(process.location, "bulk", token="secret") as server,
         pytest.raises(FlightShuffleError, match="certificate"),

@@ -92,7 +92,7 @@ Connect = Callable[[ServerProcess], Client]
 
 
 def same_rows(got: pa.Table, expected: pa.Table) -> bool:
-    """Equal, whatever the order of the words in the dictionaries."""
+    """Whether the rows are equal; the order of the dictionaries' words does not count."""
     return bool(
         got["n"].equals(expected["n"])
         and got["word"].cast(pa.string()).equals(expected["word"].cast(pa.string()))
@@ -158,7 +158,7 @@ def test_a_source_larger_than_memory_is_read_whole_within_the_limit_and_again(
         assert all(table.equals(expected) for table in client.tables("d"))
     statistics = client.action("statistics")
     assert statistics["memory"]["peak_bytes"] <= limit_bytes
-    # What nobody read was let go, not written: its totals are known all the same.
+    # Frames that no reader needs were released, not spilled; the totals are known all the same.
     small = statistics["datasets"]["small"]
     assert (small["rows"], small["resident_bytes"]) == (ROWS, 0)
     assert client.tables("small")[0].num_rows == ROWS
@@ -240,7 +240,7 @@ def test_a_relay_whose_upstream_is_killed_fails_and_works_again_later(
     writer, _ = upstream.flight.do_put(flight.FlightDescriptor.for_path("d"), schema)
     writer.write_batch(pa.record_batch([[1]], schema))
     upstream.until("described", lambda: "d" in upstream.action("statistics")["datasets"])
-    # An address that stays, because a port that was let go may be anybody's.
+    # A proxy keeps the address, because another process may take a released port.
     with Proxy.to(server.location) as address:
         generation = relay.create("d", flight=address.location, dataset="d")
         reader = relay.flight.do_get(flight.Ticket(b"d"), flight.FlightCallOptions(timeout=DEADLINE_SECONDS))

@@ -1,7 +1,7 @@
 """The traffic of the soak: random puts, gets, cancels, kills and drops, and what must hold throughout.
 
-Every reader that reaches the end checks that it got the numbers 0 to n-1 once each and in order, where n
-is what the trailers-checked stream says; whatever else happens must be one of the service's own errors.
+Every reader that reaches the end checks that it got the numbers 0 to n-1 once each and in order, where n is the total
+in the stream's trailers. Every other end of a reader must be one of the service's own errors.
 Clients that are killed run in processes of their own.
 """
 

@@ -1,4 +1,4 @@
-"""A certificate that a test makes for itself."""
+"""A self-signed certificate for a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def self_signed(directory: Path) -> tuple[Path, Path]:
-    """Certificate and key for 127.0.0.1; whoever trusts the certificate trusts a server that has them."""
+    """Certificate and key for 127.0.0.1; a client that trusts the certificate trusts a server with both."""
     cert, key = directory / "cert.pem", directory / "key.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(cert)]

@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 30.0
 
 @asynccontextmanager
 async def running_node(directory: Path, **settings: Any) -> AsyncIterator[Node]:
-    """A node with ``settings``; its spilled frames go below ``directory``. At the end everything is let go."""
+    """A node with ``settings``; its spilled frames are below ``directory``. At the end everything is released."""
     chosen = Settings(**{"memory_limit": 256 << 20, "budget_deadline_seconds": PATIENCE_SECONDS, **settings})
     budget = Budget(int(chosen.memory_limit), None if chosen.disk_limit is None else int(chosen.disk_limit))
     catalogue = Catalogue(

@@ -1,13 +1,12 @@
-"""A TCP proxy that the test can cut, hold and count: the network, as it is on a bad day.
+"""A TCP proxy that the test can cut, hold and count: a network with faults.
 
     with Proxy("127.0.0.1", 8815) as proxy:
         proxy.cut_after(1000)        # the next connection that brings 1,000 bytes back is reset there
         proxy.flip_back(500, bit=3)  # one bit of what the server sends next comes as another one
         client = connect(proxy.location)
 
-``cut_after`` and the flips count from now over all connections. A cut ends all of them at once, in the middle of
-whatever is under way; a flip is made once. ``hold`` lets nothing through in
-either direction until ``release``; the connections stay.
+``cut_after`` and the flips count from now over all connections. A cut ends all connections at once, also inside a
+message; a flip is made once. ``hold`` stops both directions until ``release``; the connections stay.
 
 Limits: two threads for each connection, so it is for tests of a few connections.
 """

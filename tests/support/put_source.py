@@ -29,7 +29,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 SMALL = pa.record_batch({"n": np.arange(10)})
 LARGE = pa.record_batch({"n": np.arange(1 << 19)})
 COMMAND = PutCommand("d", producer=0, attempt="1")
-# Nobody is there: what these puts need to know they are told.
+# No server listens there: the tests give these puts their places.
 NOWHERE = "grpc://127.0.0.1:1"
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: flight-put\r\n\r\n"
 DEADLINE_SECONDS = 20.0

@@ -1,11 +1,11 @@
-"""An event loop without a clock and without I/O, whose next step is drawn by lot.
+"""An event loop without a clock and without I/O, whose next step is random.
 
-Whatever is ready may run next, in any order, and time moves only when nothing is ready: so a test runs
-the same code under as many interleavings as it has seeds, and the same seed gives the same run. Work
-for threads (:meth:`ScheduledLoop.executor`) is one of the things that may run next.
+Any ready callback may run next, and time moves only when none is ready. So a test runs the same code under as many
+interleavings as it has seeds, and the same seed gives the same run. Work for threads
+(:meth:`ScheduledLoop.executor`) is scheduled like a callback.
 
-Limit: callbacks that were scheduled first need not run first, which is more than asyncio's loops allow
-themselves; code that holds here holds there.
+Limit: unlike asyncio's loops, it may run callbacks in another order than they were scheduled in. Code that works here
+works there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is let in."""
+"""Which credentials the server accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An address is taken in one way only, whatever it is made to look like."""
+"""An address has one meaning, or is refused: disguised addresses reach no other host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of the server's own: nobody else's end ends them, and its own end ends them all."""
+"""Background tasks: only the server's end ends them, and it ends them all."""
 
 from __future__ import annotations
 

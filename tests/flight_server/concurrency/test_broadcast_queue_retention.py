@@ -15,7 +15,7 @@ from flight_server.concurrency.items import KeptItems
 from flight_server.concurrency.passes import Passes
 
 
-@pytest.mark.parametrize("count", [3, 300])  # few, and so many that those let go are cut off the list
+@pytest.mark.parametrize("count", [3, 300])  # few, and so many that the list drops the released ones
 @pytest.mark.parametrize("ended", [False, True])
 async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_item(
     count: int, *, ended: bool
@@ -41,7 +41,7 @@ async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_
         assert slow.position == 1
         assert slow.lag_bytes == 20
         assert list(slow.upcoming()) == [count, count + 1]
-        # Coming back for an item that is gone has let go of nothing more.
+        # A reader that asks for a released item releases no other.
         assert fast.next_nowait() == count + 1
         assert queue.first == count
 

@@ -26,7 +26,7 @@ ITEMS = 6
 
 
 class Stuck(Exception):
-    """Nothing is ready, and somebody still waits."""
+    """No task is ready, and at least one still waits."""
 
 
 class _NeverBlocking(selectors.SelectSelector):
@@ -37,7 +37,7 @@ class _NeverBlocking(selectors.SelectSelector):
 
 
 class _Shuffled(deque[Any]):
-    """A ready queue that hands out its entries in an order of the schedule's own."""
+    """A ready queue that returns its entries in the schedule's order."""
 
     def __init__(self, order: random.Random) -> None:
         super().__init__()

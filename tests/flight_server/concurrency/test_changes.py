@@ -1,4 +1,4 @@
-"""Changes: everyone who waits is woken, whoever is cancelled is forgotten, and no schedule loses a wake-up."""
+"""Changes: every waiting task is woken, a cancelled one is removed, and no schedule loses a wake-up."""
 
 from __future__ import annotations
 

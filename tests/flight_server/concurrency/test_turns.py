@@ -31,7 +31,7 @@ class Takers:
         self.through.append(number)
 
     async def passes(self) -> list[int]:
-        """How many are through after each pass of the loop in which somebody has come through."""
+        """How many tasks have had their turn, after each pass of the loop in which one had."""
         counts: list[int] = []
         async with asyncio.timeout(20):
             while not all(task.done() for task in self.tasks):

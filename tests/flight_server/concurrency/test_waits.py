@@ -1,4 +1,4 @@
-"""Waits are listed while they last, and not a moment longer."""
+"""Waits are listed exactly while they last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue: what a name leads to, at each moment; what is let go when."""
+"""The catalogue: which dataset a name means at each moment, and when a dataset is released."""
 
 from __future__ import annotations
 

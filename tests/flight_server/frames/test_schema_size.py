@@ -1,4 +1,4 @@
-"""What a header becomes is known before Arrow reads it, and one that becomes many times as large is refused."""
+"""A header's decoded size is known before Arrow reads it; one that decodes to many times its size is refused."""
 
 from __future__ import annotations
 

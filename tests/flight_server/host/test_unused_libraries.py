@@ -1,4 +1,4 @@
-"""The server's process without what it does not use."""
+"""The server's process loads no library that it does not use."""
 
 from __future__ import annotations
 

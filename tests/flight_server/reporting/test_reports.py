@@ -1,4 +1,4 @@
-"""What the server tells of itself: in pages, and while the streams go on."""
+"""The server's reports: in pages, and without stopping the streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pull for all readers, whatever readers do; and again, in the same rows, after it failed or was let go."""
+"""All readers share one pull, which none of them can end; after a failure or release it gives the same rows again."""
 
 from __future__ import annotations
 

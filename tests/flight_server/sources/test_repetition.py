@@ -1,4 +1,4 @@
-"""A partition that is produced again: whoever resumes gets the rest of what it had, or an error."""
+"""A partition that is produced again: a reader that resumes gets the rest of the same rows, or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a manifest may say, and that nothing else passes for one."""
+"""The content of a manifest; any other content is refused."""
 
 from __future__ import annotations
 

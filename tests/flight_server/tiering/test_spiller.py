@@ -51,7 +51,7 @@ class Rig:
 
     async def until(self, holds: Any) -> None:
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while not holds():  # noqa: ASYNC110  # the spiller tells nobody when it has moved something
+            while not holds():  # noqa: ASYNC110  # the spiller has no event for a finished move
                 await asyncio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""Readers that take nothing are ended when somebody else gets nothing because of them, and only then."""
+"""A reader that takes nothing is ended only when another reader gets nothing because of it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a client may get wrong, and what must not follow from it."""
+"""Requests and puts that are wrong: each is refused, and changes nothing else."""

@@ -1,4 +1,4 @@
-"""Requests that are too large, and those that become large: refused with the limit, whatever their kind."""
+"""Requests of any kind that are too large, or decode to too much, are refused with the limit."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from tests.support.server_process import ServerProcess
 ROWS = 60
 FRAMES = 4
 STRIDE = 43
-# Only for where the end of a line may be damaged: whoever waits for its rest waits so long. All else is patient.
+# Short deadlines only where the end of a line may be damaged: the reader then waits for its rest until them.
 HASTY = replace(QUICK, first_message_seconds=0.3, stall_seconds=0.3, why_seconds=0.1, tries=3)
 
 

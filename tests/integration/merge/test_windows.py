@@ -1,9 +1,8 @@
-"""Small HTTP/2 windows and a stream that nobody reads, with a client that is not gRPC's.
+"""Small HTTP/2 windows and a stream that is not read, with a client that is not gRPC's.
 
-The client is the `h2` package over a plain socket. It keeps the rule of HTTP/2 that makes this work: what
-arrives is given back to the connection's window at once, and to its stream's window only when the stream is
-read. So a stream that nobody reads stops at its own 65,535 bytes, and the server must go on sending the
-others.
+The client is the `h2` package over a plain socket. As HTTP/2 allows, it returns received bytes to the connection's
+window at once, and to the stream's window only when the stream is read. So an unread stream stops at its own 65,535
+bytes, and the server must go on sending the others.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class PlainClient:
         self._flush()
 
     def do_get(self, ticket: Ticket, *, read: bool = True) -> int:
-        """Start a read; with ``read=False`` nobody reads it until ``read_on``."""
+        """Start a read; with ``read=False`` it stays unread until ``read_on``."""
         stream = int(self._http.get_next_available_stream_id())
         self._data[stream] = bytearray()
         self._owed_bytes[stream] = 0

@@ -1,1 +1,1 @@
-"""Whatever Arrow can say comes back as it was put, to every reader, from one producer and from several."""
+"""Every reader gets Arrow data of any type as it was put, from one producer and from several."""

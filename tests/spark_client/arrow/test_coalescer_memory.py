@@ -1,4 +1,4 @@
-"""What the coalescer holds is what it counts, and stays within what its docstring promises."""
+"""The coalescer counts the bytes that it holds, and stays within its docstring's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function may write to its memory again when it goes on: what it gave before stays as it was."""
+"""A function may overwrite the memory of a batch that it has given: the kept batch does not change."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_writer_may_gather_batches(partitions: int, rows: list[list[tuple[int,
 
 
 def test_columns_that_only_pass_through_are_not_copied() -> None:
-    """Also when the function has cut them; what it has made is copied."""
+    """Also slices of them; columns that the function made are copied."""
     rows = 10_000
     source = pa.record_batch([pa.array(range(rows)), pa.array(range(rows))], schema=SCHEMA)
     made = np.arange(rows - 1)
@@ -181,7 +181,7 @@ def test_a_copy_shares_nothing_whatever_the_type(array: Any, times: int) -> None
 
 
 def test_stages_are_told_apart_by_whether_the_last_batch_is_kept() -> None:
-    """Who encodes each batch before it asks for the next one needs no copy."""
+    """A caller that encodes each batch before it asks for the next needs no copy."""
     stages: tuple[Stage, ...] = (reuses([[(1, 1)], [(2, 2)]]),)
     assert rows_of(list(run(stages, iter([])))) == [(-1, -1), (-1, -1)]
     assert [row for batch in run(stages, iter([])) for row in rows_of([batch])] == [(1, 1), (2, 2)]

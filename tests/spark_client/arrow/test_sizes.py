@@ -1,4 +1,4 @@
-"""What rows weigh, one by one and together, against what Arrow says of the same rows alone."""
+"""The sizes of rows, one by one and together, against Arrow's ``nbytes`` of the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage's output is exactly what it declared, or an error that names stage, column and way out."""
+"""A stage's output has exactly the declared schema, or is an error that names stage, column and remedy."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _read(base: Path, shared: bytes, barrier: Any, found: Any) -> None:
     before = _anonymous_bytes()
     barrier.wait(100)
     table = pickle.loads(shared).table()
-    # Touch every page: what is mapped from the file stays the file's.
+    # Touch every page: mapped pages are not anonymous memory.
     total = sum(chunk.to_numpy().sum() for chunk in table.column("x").chunks)
     (file,) = files(base)
     found.put(

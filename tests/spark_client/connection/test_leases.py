@@ -1,4 +1,4 @@
-"""Renewal goes on through failures, forgets what is gone, and ends with its owner. No clock is waited for."""
+"""Renewal continues after failures, stops for missing datasets, and ends with its owner. No test waits for a clock."""
 
 from __future__ import annotations
 

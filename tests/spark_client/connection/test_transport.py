@@ -1,4 +1,4 @@
-"""One server's connections and calls: errors become ours, nothing opens early, everything closes."""
+"""One server's connections and calls: translated errors, no connection before the first call, all closed at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zip is all that the client needs, and is the same each time; without it a sentence says what to do."""
+"""The zip has all that the client needs, and is the same each time; without it the error says what to do."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ with ShuffleClient.embedded() as client:
 
 
 def shown(mode: str) -> str:
-    """What a job with a terminal writes to it."""
+    """The output of a job that has a terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", JOB, mode], cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE
@@ -96,7 +96,7 @@ def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced() -> None:
 
 def test_elsewhere_there_is_no_thread_and_no_call() -> None:
     before = threading.active_count()
-    # Nobody listens there: a call would fail.
+    # No server listens there: a call would fail.
     with watch(Server("grpc://127.0.0.1:1"), "d", "label"):
         assert threading.active_count() == before
 

@@ -1,4 +1,4 @@
-"""Bodies as runs of batches: what comes together, and that nothing depends on where chunks are cut."""
+"""Bodies as runs of batches: which batches are one run, and that the rows do not depend on the chunks."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def server() -> Iterator[Server]:
     made.close()
 
 
-# What goes well.
+# Puts that succeed.
 
 
 def test_a_put_asks_for_the_upgrade_and_sends_what_a_doput_would(server: Server) -> None:
@@ -152,7 +152,7 @@ def test_no_more_than_that_is_held_back(server: Server) -> None:
         stream.commit()
 
 
-# What the server says wins.
+# The server's error wins over the connection's.
 
 
 def test_an_error_is_raised_while_the_server_takes_nothing(server: Server) -> None:
@@ -197,7 +197,7 @@ def test_an_error_in_the_place_of_the_answer_to_a_commit_is_raised(server: Serve
     assert caught.value.detail == {"limit_bytes": 7}
 
 
-# What the connection does.
+# Faults of the connection.
 
 UNEXPECTED: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "closed the connection|reset"),

@@ -149,7 +149,7 @@ def test_a_forked_child_neither_uses_nor_ends_the_put_of_its_parent(server: Serv
     with PutSource(serve) as source:
         stream = opened(server, source)
         stream.write(SMALL)
-        gc.collect()  # what others have left is not the child's to destroy
+        gc.collect()  # a child must not destroy the objects of other tests
         pid = os.fork()
         if pid == 0:
             signal.alarm(30)  # a child that hangs must not stay

@@ -1,4 +1,4 @@
-"""Bodies with checksums, as the server sends them: what is decoded has been checked, whatever was damaged."""
+"""Bodies with checksums, damaged at any byte: every decoded batch has been checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers taken apart however they come, and bytes that are sent in any pieces."""
+"""Answers that arrive in any pieces, and bytes that are sent in any pieces."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Recorder:
         yield b""
 
     def put(self, batches: list[pa.RecordBatch], metadata: list[bytes]) -> list[bytes]:
-        """What pyarrow's client sends for these."""
+        """The messages that pyarrow's client sends for these."""
         with flight.connect(f"grpc://127.0.0.1:{self.port}") as client:
             writer, reader = client.do_put(flight.FlightDescriptor.for_path("d"), batches[0].schema)
             for batch, each in zip(batches, metadata, strict=True):

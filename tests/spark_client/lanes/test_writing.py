@@ -1,4 +1,4 @@
-"""Which lane a put takes, and that nothing of it was sent when it takes another one."""
+"""Which lane a put takes, and that it sends nothing to a place that it does not take."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
 ) -> None:
     server = connect("auto")
     (place,) = writing.places_of(server)
-    gc.collect()  # what others have left is not the child's to destroy
+    gc.collect()  # a child must not destroy the objects of other tests
     pid = os.fork()
     if pid == 0:
         signal.alarm(30)  # a child that hangs must not stay

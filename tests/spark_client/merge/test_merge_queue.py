@@ -1,4 +1,4 @@
-"""The merge's state machine, step by step. Schedules are permuted in test_merge_model."""
+"""The merge's state machine, step by step. Schedules are permuted in ``test_merge_queue_model``."""
 
 from __future__ import annotations
 

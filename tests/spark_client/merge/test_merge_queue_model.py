@@ -1,13 +1,12 @@
 """The merge under thousands of schedules: every run ends, with every item once or the first error.
 
-A deterministic scheduler owns all steps of all actors and permutes them: servers that send into one
-shared connection window, streams that receive what is there together, decide, write to disk and push,
-a consumer that runs *only* when it was woken and takes the items of a run one by one, somebody else
-who uses the same pool, and one who closes at any moment. The queue under test is the real one; what
-surrounds it here is what `spark_client.merge.stream_threads` does, cut at each point where another thread could come
-between.
+A deterministic scheduler permutes the steps of all actors: servers that send into one shared connection window,
+streams that receive, decide, write to disk and push, a consumer that runs *only* when it was woken and takes the
+items of a run one by one, another user of the same pool, and an actor that closes the merge at any moment. The queue
+is the real one; the actors do the work of `spark_client.merge.stream_threads`, cut at each point where another thread
+could run.
 
-What it cannot show: that the lock of the real threads is held where it must be. See test_streams.
+Limit: it does not show that the real threads hold their lock where they must. See ``test_merged``.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Window:
 
 @dataclass
 class Plan:
-    """One run: sizes of each stream's items, where it breaks, and who misbehaves."""
+    """One run: the sizes of each stream's items, where it breaks, and the faults of the other actors."""
 
     sizes: list[list[int]]
     together: int
@@ -149,7 +148,7 @@ class World:
                 if self.queue.ended:
                     return
                 yield False
-            # What is there now, never what would have to be waited for; and nothing beyond a break.
+            # Only items that have arrived, and none after a break.
             most = min(self.plan.together, self.plan.breaks.get(stream, len(sizes)) - next_index)
             names = tuple(self.sent[stream][:most])
             del self.sent[stream][: len(names)]
@@ -195,7 +194,7 @@ class World:
                 self.woken = False
                 continue
             assert not isinstance(item, type(WAIT))
-            # Loading and handing out come after the lock: somebody may fail or close it in between.
+            # Load and hand-out are after the lock: another actor may fail or close the merge in between.
             yield True
             if isinstance(item, Held):
                 self.ready.extend((name, item.reservation) for name in item.item)
@@ -226,7 +225,7 @@ class World:
 
 
 def run(plan: Plan) -> World:
-    """Run to the end; check at each step what must hold at each step."""
+    """Run to the end; check the invariants at each step."""
     world = World(plan)
     actors: list[Iterator[object]] = [world.server(i) for i in range(len(plan.sizes))]
     actors += [world.stream(i) for i in range(len(plan.sizes))]
@@ -241,7 +240,7 @@ def run(plan: Plan) -> World:
     largest = max((sum(sizes) for sizes in runs), default=0)
     step = 0
     while actors:
-        # Whoever is chosen may have to wait; then the next one is asked. All waiting is a hang.
+        # If the chosen actor has to wait, the next one is tried. If all wait, it is a hang.
         start = plan.choices[step % len(plan.choices)] + step // len(plan.choices)
         order = [actors[(start + i) % len(actors)] for i in range(len(actors))]
         if plan.consumer == "slow" and consumer in order and step % 7:
@@ -263,7 +262,7 @@ def run(plan: Plan) -> World:
         assert world.pool.used_bytes >= sum(waiting), "what is not taken yet must be accounted for"
         assert step < 10_000, "a run must end"
     if plan.consumer == "absent":
-        # It comes when everything is over, and finds what it would have found.
+        # The consumer starts after the end, and gets the same items.
         world.woken = True
         for _ in consumer:
             world.woken = True

@@ -1,4 +1,4 @@
-"""merge with real threads: what comes out, and that nothing is left however it ends."""
+"""merge with real threads: its batches, and that every way to end it releases everything."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:
     streams[0].send_run(0, 1, 3)
     with merge(streams, timeouts=QUICK) as merged:
         next(merged)
-        gc.collect()  # what others have left is not the child's to destroy
+        gc.collect()  # a child must not destroy the objects of other tests
         pid = os.fork()
         if pid == 0:
             signal.alarm(30)  # a child that hangs must not stay

@@ -1,4 +1,4 @@
-"""Plans: what cannot work is an error where it is written, and names what was wrong. No job is run."""
+"""Plans: a step that cannot work raises when it is added, and its error names the cause. No job is run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spark(java_home: str) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def client() -> Iterator[ShuffleClient]:
-    # Nobody listens there: a plan that asked the server would fail.
+    # No server listens there: a plan that asked it would fail.
     with ShuffleClient("grpc://127.0.0.1:1") as found:
         yield found
 

@@ -1,4 +1,4 @@
-"""Groups are Spark's: nulls, NaNs and signed zeros agree; order is that of arrival."""
+"""Groups are Spark's: nulls, NaNs and signed zeros are equal; groups are in order of arrival."""
 
 from __future__ import annotations
 

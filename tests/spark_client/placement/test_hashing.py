@@ -1,4 +1,4 @@
-"""Placement against a scalar reference of Spark's definition; `test_placement_in_spark` has Spark itself."""
+"""Placement against a scalar reference of Spark's definition; `test_hashing_in_spark` has Spark itself."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_dictionary_inside_a_list_inside_a_struct_is_placed_by_its_values() ->
 
 
 def test_garbage_under_a_null_is_not_followed() -> None:
-    # A null's index may point anywhere: the format says that nobody looks.
+    # A null's index may be any number: by the format no reader follows it.
     wild = pa.Array.from_buffers(
         pa.int32(), 3, [pa.py_buffer(b"\x05"), pa.py_buffer(np.array([1, 2**31 - 1, 0], np.int32))]
     )

@@ -1,4 +1,4 @@
-"""Addresses that can be had, and what is said of those that cannot."""
+"""Addresses that the server can listen on, and the errors for those that it cannot."""
 
 from __future__ import annotations
 
