@@ -6,8 +6,8 @@ the connection's own error if the connection broke before the answer was read.
 Waiting
     The socket does not block. A call that waits, because the server takes nothing or has not answered, polls both
     directions. ``send`` waits at most ``stall_seconds`` until the server takes a byte, ``finish`` as long for a byte
-    of an answer. Python's signal handlers run during the wait and may end it, so Ctrl-C and a killed task need
-    nothing more. Each call first reads what has arrived: one system call, no wait.
+    of an answer. Python's signal handlers run during the wait and may end it (Ctrl-C, a killed task). Each call first
+    reads what has arrived: one system call, no wait.
 
 Interrupting
     ``Connection.interrupt``, from any thread, ends the connection, and so every wait.

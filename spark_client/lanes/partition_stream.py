@@ -7,8 +7,7 @@ if the read began at frame 0.
 Checksums
     On the bulk lane each frame's checksum is compared before its batch is returned (see ``batch_runs``); a damaged
     frame breaks the stream, and is requested again. At the end the checksum of all frames is compared with the
-    server's, if the read began at frame 0 and no frame came by gRPC, where pyarrow does not show a message's bytes.
-    ``Reading(check=False)`` turns both off.
+    server's, if the read began at frame 0 and no frame came by gRPC. ``Reading.check`` turns both off.
 
 Resuming
     After a broken connection or a temporary error of the server (``Unavailable``) the stream tries again from the
