@@ -100,7 +100,6 @@ class ShuffleClient:
         )
         self._lease_seconds = lease_seconds
         self._copies = copies or Copies()
-        # Removes what killed clients left on this host.
         HostFiles(self._copies).sweep()
         self._embedded: embedded.Embedded | None = None
         self._shuffles: Shuffles | None = None

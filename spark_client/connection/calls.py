@@ -143,7 +143,6 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
         return NotFound(at, server=call.location)
     if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowTypeError):
         return InvalidRequest(at, server=call.location)
-    # A refused, reset or cut connection, or a proxy.
     if isinstance(error, flight.FlightError | OSError):
         return Unreachable(f"the connection failed: {at}", server=call.location)
     return FlightShuffleError(at, server=call.location)

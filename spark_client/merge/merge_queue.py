@@ -169,7 +169,7 @@ class MergeQueue(Generic[T]):
 
     @property
     def ended(self) -> bool:
-        """Whether the queue has ended: a later push is dropped."""
+        """Whether the queue has finished, failed or was closed."""
         return self._error is not None or self._finished
 
     @property
