@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench lock clean
+.PHONY: help demo test lint bench rooms lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
@@ -33,6 +33,9 @@ lint: $(PROJECT) ## Check style and types
 
 bench: $(PROJECT) ## Measure, and print ratios
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.benchmarks
+
+rooms: $(PROJECT) ## Draw the rooms of the code and what each uses
+	@$(BIN)/python -m tests.support.rooms
 
 # The lock names versions and hashes only, never an index: it works behind any mirror. One version for every
 # Python (fewest), so that types and tests mean the same on each.

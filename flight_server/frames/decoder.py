@@ -39,9 +39,9 @@ from .schema_size import HeaderSize, measure
 from .schema_text import check_text
 
 COSTLY_BYTES = 4 << 20
-"""Decoding a body of this size (UTF-8 text) holds the event loop for up to 2 ms, the most that is allowed."""
-COSTLY_SCHEMA_BYTES = 64 << 10
-"""Checking a schema header of this size takes some milliseconds: each of its texts is looked at."""
+"""A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""
+COSTLY_HEADER_BYTES = 64 << 10
+"""A header of this size takes some milliseconds: its fields, texts and metadata are looked at one by one."""
 _DECODED_SCHEMA_COST = 4
 """The message, Arrow's copy of its header, ours, and one while ours is made."""
 _DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight

@@ -152,8 +152,9 @@ def default_bases() -> tuple[Path, ...]:
 def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS) -> list[Path]:
     """Remove the files that no living process needs; their paths. Waits for no other process, raises nothing."""
     removed: list[Path] = []
-    directories = [found for found in map(HostDirectory, bases) if found.is_ours]
-    # If another process changes names or removes a directory, the rest is left to the next sweep.
+    # Each once, because a second lock of the same file is refused: TMPDIR may be /dev/shm.
+    directories = [found for found in map(HostDirectory, dict.fromkeys(bases)) if found.is_ours]
+    # Another process sweeps, or gives a file its name, or a directory goes: the next sweep comes.
     with contextlib.suppress(OSError, Unavailable), contextlib.ExitStack() as names:
         for directory in directories:
             names.enter_context(directory.changing_names(0.0))

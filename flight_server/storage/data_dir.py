@@ -81,19 +81,6 @@ class DataDir:
             raise DataDirUnusable(
                 f"the data directory {path} cannot be made or written to: {error.strerror}"
             ) from None
-        try:
-            if not _locked(fd):
-                owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
-                raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
-            marker = _known_or_empty(path)  # again, under the lock
-            if marker is None:
-                marker = _mark(path, "data")
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        except BaseException:
-            os.close(fd)
-            raise
-        return cls(path, fd, marker)
 
     @classmethod
     def temporary(cls) -> Self:
@@ -103,8 +90,9 @@ class DataDir:
             _remove_abandoned(abandoned)
         path = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=base))
         fd = _open_lock(path)
-        assert _locked(fd)
-        # The marker comes after the lock: a server removes only directories with a marker and without a lock.
+        locked = _locked(fd)  # not within the assertion, which python -O leaves out
+        assert locked
+        # Marked when it is locked: without a marker no server takes it for abandoned.
         return cls(path, fd, _mark(path, "temporary"))
 
     def close(self) -> None:

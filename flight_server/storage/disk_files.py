@@ -1,7 +1,7 @@
 """Small files and directories: read without hanging, written so that they survive a crash.
 
-Another program may have put a link or a FIFO at a path. ``is_real_directory``, ``open_regular`` and ``read_regular``
-neither follow a symbolic link at its end nor wait for a FIFO; ``write_file`` and ``sync_file`` follow no link.
+Nothing here follows a symbolic link at the end of a file's path or waits for a FIFO, because what lies in a
+directory may not be this server's.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def read_regular(path: Path) -> bytes:
 
 
 def sync_directory(path: Path) -> None:
-    """Write the directory's entries to the medium. Blocks. After an OSError they may not be there."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """The directory's entries are on the medium. Blocks.
+
+    Raises:
+        OSError: they may not be.
+    """
+    _sync(path, os.O_DIRECTORY)
 
 
 def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Make the file, or replace its bytes. Blocks. After an OSError they may be missing, or in part.
+    """Make the file, or replace its bytes. Blocks, but not for the reader of a FIFO of that name.
 
     Args:
         sync: write the bytes to the medium; the name is there once its directory is synced.
@@ -77,8 +77,16 @@ def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Write the file's bytes to the medium. Blocks. After an OSError they may not be there."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """The file's bytes are on the medium. Blocks.
+
+    Raises:
+        OSError: they may not be.
+    """
+    _sync(path, os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(fd)
     finally:

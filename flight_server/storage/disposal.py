@@ -1,8 +1,9 @@
 """Disposal: the one thread that closes, deletes and quarantines the server's files, in the order of the calls.
 
-Guarantee: files passed to :meth:`Disposal.forget` are forgotten on disk as soon as the disk allows it; after a failure
-each :meth:`Disposal.forget_again` tries again. Those of a damaged dataset go to the quarantine instead, unless it was
-dropped. ``quarantine`` lists all known damage.
+Guarantee: what :meth:`Disposal.forget` was asked to forget is gone from the disk as soon as that allows it;
+what the disk refuses is tried again at each :meth:`Disposal.forget_again`. Damaged datasets end in the
+quarantine instead, and ``quarantine`` lists them. Where the thread has ended, because the server stops, what
+is asked for is done at once by the caller.
 """
 
 from __future__ import annotations
@@ -38,18 +39,12 @@ class Disposal:
         self._closed = False
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
-        """Close and unlink a segment's file in the thread; after :meth:`close`, in the caller's."""
-        if self._closed:
-            dispose_now(fd, path, reservation)
-            return
-        try:
-            self._thread.submit(dispose_now, fd, path, reservation)
-        except RuntimeError:  # the interpreter is going down
-            dispose_now(fd, path, reservation)
+        """Close and unlink a segment's file, in the thread."""
+        self._do(dispose_now, fd, path, reservation)
 
     def forget(self, files: DurableFiles) -> None:
-        """Forget a durable dataset's files; see :meth:`DurableFiles.forget`. Never waits."""
-        self._thread.submit(self._forget, files)
+        """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
+        self._do(self._forget, files)
 
     def forget_again(self) -> None:
         """Try again what the disk has refused. The server calls it as a duty."""

@@ -295,8 +295,8 @@ class PartitionStream:
         except (NoBulkLane, Unreachable) as error:
             if address.lane == "grpc" or self.lane == "bulk":
                 raise
-            # The gRPC lane is left, so this costs no try.
-            if not isinstance(error, NoFreeConnection):
+            # There is another lane to take, so this costs no try.
+            if not (self._cancelled or isinstance(error, NoFreeConnection)):
                 self._pool(address).leave_alone(DOWN_SECONDS)
             raise NoBulkLane(error.message) from error
         finally:

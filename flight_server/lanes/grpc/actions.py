@@ -99,8 +99,8 @@ class Actions:
             )
         schema = None
         if request.schema is not None:
-            # A large one in a thread: its texts are checked one by one.
-            large = len(request.schema) > COSTLY_SCHEMA_BYTES
+            # In a thread where it is large: its texts are looked at one by one.
+            large = len(request.schema) > COSTLY_HEADER_BYTES
             schema = (
                 await asyncio.to_thread(decode_schema, request.schema)
                 if large

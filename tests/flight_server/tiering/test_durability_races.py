@@ -36,29 +36,6 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield node
 
 
-class Gate:
-    """Holds a writer's ``append`` in its thread until the test releases it."""
-
-    def __init__(self, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert dataset.writer is not None
-        self._reached, self._opened = threading.Event(), threading.Event()
-        append = SegmentWriter.append
-
-        def held(writer: SegmentWriter, messages: list[bytes]) -> Any:
-            self._reached.set()
-            self._opened.wait(30)
-            return append(writer, messages)
-
-        monkeypatch.setattr(SegmentWriter, "append", held)
-
-    async def meanwhile(self, sealing: asyncio.Future[None], change: Callable[[], None]) -> None:
-        """Make the change while the seal writes its first frames; return when the seal has ended."""
-        await asyncio.to_thread(self._reached.wait, 30)
-        change()
-        self._opened.set()
-        await asyncio.wait([sealing])
-
-
 async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_they_are(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

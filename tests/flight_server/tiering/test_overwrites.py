@@ -47,25 +47,12 @@ def overwrite(node: Node, message: bytes, generation: str | None = None) -> Stre
     return sink
 
 
-class HeldCommit:
-    """Holds the commit of one dataset in its thread until the test releases it."""
-
-    def __init__(self, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert dataset.files is not None
-        self._reached, self._opened = threading.Event(), threading.Event()
-        self._commit = dataset.files.commit
-        monkeypatch.setattr(dataset.files, "commit", self._held)
-
-    def _held(self, *arguments: Any) -> None:
-        self._reached.set()
-        self._opened.wait(30)
-        self._commit(*arguments)
-
-    async def reached(self) -> None:
-        await asyncio.to_thread(self._reached.wait, 30)
-
-    def go_on(self) -> None:
-        self._opened.set()
+async def held_end(sink: StreamSink, monkeypatch: pytest.MonkeyPatch) -> tuple[Held, asyncio.Future[Any]]:
+    """The end of a put whose commit is held."""
+    held = Held(sink.dataset.files, "commit", monkeypatch)
+    end = asyncio.ensure_future(sink.end())
+    await held.reached()
+    return held, end
 
 
 def failing(number: int) -> Callable[..., Any]:
