@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         "bulk lane it is --stall-seconds",
     )
     schema_seconds: float = Field(
-        60.0, gt=0, description="how long a reader waits for a schema nobody has sent"
+        60.0, gt=0, description="how long a reader waits for a schema that no producer has sent"
     )
     keepalive_seconds: float = Field(
         20.0, ge=1, description="a peer that is gone is noticed within twice this"

@@ -61,7 +61,7 @@ class Gone(Exception):
     """
 
     def __init__(self, wanted: int, first: int) -> None:
-        super().__init__(f"item {wanted} was let go; the oldest one left is {first}")
+        super().__init__(f"item {wanted} was released; the oldest one left is {first}")
         self.wanted = wanted
         self.first = first
 

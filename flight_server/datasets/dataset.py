@@ -338,7 +338,7 @@ class Dataset(Lifetime):
         states = (state for table in tables for state in table.states())
         return (message for message in messages_of(states) if message.resident)
 
-    def let_go(self, *, spilled: bool) -> bool:
+    def release_unread(self, *, spilled: bool) -> bool:
         """Release the frames of a source's sealed partitions if it has no readers: they can be pulled again.
 
         Args:

@@ -263,8 +263,8 @@ class MemoryPool:
         self._whole._serve()
         return request
 
-    def exchange(self, let_go: Callable[[], object], size_bytes: int) -> Reservation | None:
-        """Call ``let_go``, and reserve before the bytes that it frees are granted to queued requests.
+    def exchange(self, release: Callable[[], object], size_bytes: int) -> Reservation | None:
+        """Call ``release``, and reserve before the bytes that it frees are granted to queued requests.
 
         None if ``size_bytes`` do not fit even so; then the queue gets them all.
         """
@@ -272,7 +272,7 @@ class MemoryPool:
         with self._lock:
             serving, whole._serving = whole._serving, True
             try:
-                let_go()
+                release()
                 reservation = None
                 if self._fits(size_bytes):
                     reservation = Reservation(self)

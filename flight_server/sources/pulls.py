@@ -21,7 +21,7 @@ Failure
 
 Memory
     A pulled message is admitted like a producer's before the next one is asked for. Under memory pressure a dataset
-    without readers is released instead of spilled (``Dataset.let_go``) and pulled again for the next reader, by
+    without readers is released instead of spilled (``Dataset.release_unread``) and pulled again for the next reader, by
     ``Partition.reopen`` as after a failure.
 
 Cancelling

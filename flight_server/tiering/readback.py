@@ -19,9 +19,9 @@ Disk trouble
     :class:`~flight_server.protocol.ReadTrouble`, which it can retry; the frame stays on disk.
 
 Unproven readers (``memory.accounts``)
-    Their room is in the account's part ``unproven``. :meth:`ReadBack.let_go` keeps the room of the messages sent for
-    the next ones, so that other readers, which may take nothing, do not get it in between; it is released before the
-    reader waits. Unproven readers do not read ahead.
+    Their room is in the account's part ``unproven``. :meth:`ReadBack.release_sent` keeps the room of the messages
+    sent for the next ones, so that other readers, which may take nothing, do not get it in between; it is released
+    before the reader waits. Unproven readers do not read ahead.
 
 Who holds what
     Bytes read back belong to this object, which belongs to one stream; other readers of the same frames share them
@@ -172,7 +172,7 @@ class ReadBack:
             if run:
                 self._ahead = run, self._submit(run)
 
-    def let_go(self, run: Callable[[], object]) -> None:
+    def release_sent(self, run: Callable[[], object]) -> None:
         """Call ``run``, which drops the messages sent; keep their room if the reader is unproven."""
         self._kept = None
         if self._reader.pace.proven:
@@ -194,7 +194,7 @@ class ReadBack:
         self.drop_kept()
 
     def drop_kept(self) -> None:
-        """Release the room that :meth:`let_go` has kept. The caller calls it before any wait."""
+        """Release the room that :meth:`release_sent` has kept. The caller calls it before any wait."""
         self._kept = None
 
     def _room(self, size_bytes: int) -> Reservation | None:

@@ -105,7 +105,7 @@ class Spiller:
 
     async def _move(self, size_bytes: int) -> bool:
         # What can be pulled again is not written. One dataset at a time: it may be enough.
-        if victims.let_go(self._catalogue.alive(), spilled=self.trouble is not None):
+        if victims.release_unread(self._catalogue.alive(), spilled=self.trouble is not None):
             return True
         moved = False
         for writer, frames in victims.pick(self._catalogue.alive(), size_bytes):

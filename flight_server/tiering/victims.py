@@ -47,10 +47,10 @@ def pick(datasets: Sequence[Dataset], size_bytes: int) -> list[tuple[SegmentWrit
     return groups
 
 
-def let_go(datasets: Sequence[Dataset], *, spilled: bool) -> bool:
-    """Release one source dataset, the longest unused first; see :meth:`Dataset.let_go`. False if there was none."""
+def release_unread(datasets: Sequence[Dataset], *, spilled: bool) -> bool:
+    """Release one source dataset, the longest unused first (``Dataset.release_unread``). False if there was none."""
     by_use = sorted(datasets, key=lambda dataset: dataset.used_at)
-    return any(dataset.let_go(spilled=spilled) for dataset in by_use)
+    return any(dataset.release_unread(spilled=spilled) for dataset in by_use)
 
 
 def _cold(dataset: Dataset) -> Iterator[Message]:

@@ -230,7 +230,7 @@ class Reads:
                         back.read_ahead()
                         yield run
                         reader.pace.took(sum(outgoing.message.size_bytes for outgoing in run))
-                        back.let_go(run.clear)
+                        back.release_sent(run.clear)
                     elif cursor.ended:
                         check_start(partition, start)
                         return

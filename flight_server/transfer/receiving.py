@@ -291,7 +291,7 @@ class _Put:
                 return AttemptSink(self._durability, command, known, schema)
             if known is not None and known.kind is not Kind.STREAM:
                 raise Conflict(
-                    f"dataset {known.name!r} is of kind {known.kind.value!r}, which nobody puts into; "
+                    f"dataset {known.name!r} is of kind {known.kind.value!r}, which takes no puts; "
                     "choose another name",
                     dataset=known.name,
                 )

@@ -183,7 +183,7 @@ def test_frames_go_when_as_many_readers_as_declared_have_passed_them(
         assert raw.action("statistics")["memory"]["used_bytes"] == held, f"before reader {number}"
         assert len(raw.get(b"d")) == 4
     eventually(lambda: message_bytes(raw.action("statistics")), 0)
-    with pytest.raises(Refused, match="frame 0 was let go after as many readers as its retention declares"):
+    with pytest.raises(Refused, match="frame 0 was released after as many readers as its retention declares"):
         raw.get(b"d")
 
 

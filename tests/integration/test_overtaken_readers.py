@@ -90,7 +90,7 @@ def test_pyarrow_s_client_is_told_after_the_frames_that_it_could_get(
         reader = client.do_get(flight.Ticket(NAME.encode()))
         taken = [reader.read_chunk().data]
         overtake(process)
-        with pytest.raises(KeyError, match=r"dataset 'd' partition 0: frame \d+ was let go"):
+        with pytest.raises(KeyError, match=r"dataset 'd' partition 0: frame \d+ was released"):
             take_all(lambda: reader.read_chunk().data, taken)
     assert len(taken) < FRAMES
     assert taken == [batch(number) for number in range(len(taken))]
@@ -139,7 +139,7 @@ def test_our_client_raises_what_the_server_says(
     assert first is not None
     taken = [first]
     overtake(process)
-    with pytest.raises(Released, match="was let go") as caught:
+    with pytest.raises(Released, match="was released") as caught:
         take_all(slow.read, taken)
     slow.close()
     check_released(caught.value.code, caught.value.detail, len(taken))

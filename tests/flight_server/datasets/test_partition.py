@@ -118,7 +118,7 @@ def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
         partition.places.take("second", second, now=0)
         partition.acknowledge("second", 1, now=0)
         assert pool.used_bytes == 20
-        with pytest.raises(Released, match="frame 0 was let go"):
+        with pytest.raises(Released, match="frame 0 was released"):
             partition.subscribe(0)
         with pytest.raises(InvalidRequest, match="has 3 frames, and reader 'second' acknowledges 4"):
             partition.acknowledge("second", 4, now=0)

@@ -212,7 +212,7 @@ async def test_two_pulls_of_a_file_give_the_same_bytes(served: Served, written: 
     served.write(written, pa.table(columns), "a")
     dataset = await served.create(written)
     first = await read_messages(served.node, dataset)
-    assert dataset.let_go(spilled=True)
+    assert dataset.release_unread(spilled=True)
     junk = [pa.array(np.full(rows, -1)) for _ in range(20)]  # what the allocator hands out next is not zero
     del junk
     assert await read_messages(served.node, dataset) == first

@@ -226,7 +226,7 @@ async def test_a_pull_that_finds_the_source_changed_asks_for_a_new_generation(
     served: Served, change: Exception | None
 ) -> None:
     assert await served.numbers() == EXPECTED
-    assert served.dataset.let_go(spilled=True)
+    assert served.dataset.release_unread(spilled=True)
     if change is None:
         served.source.first = 1
     else:
@@ -320,7 +320,7 @@ async def test_the_end_of_the_server_ends_pulls_and_tells_their_readers(served: 
 async def test_what_was_let_go_keeps_its_totals_and_is_pulled_again(served: Served) -> None:
     await asyncio.gather(served.numbers(0), served.numbers(1))
     totals = served.dataset.partition(0).totals
-    assert served.dataset.let_go(spilled=False)
+    assert served.dataset.release_unread(spilled=False)
     assert used_by_frames(served.node) == 0
     assert served.dataset.sealed
     assert served.dataset.rows == 2 * FRAMES * ROWS
@@ -334,9 +334,9 @@ async def test_what_was_let_go_keeps_its_totals_and_is_pulled_again(served: Serv
 async def test_a_dataset_that_somebody_reads_is_not_let_go(served: Served) -> None:
     await served.numbers()
     with served.dataset.partition(0).subscribe():
-        assert not served.dataset.let_go(spilled=True)
-    assert served.dataset.let_go(spilled=True)
-    assert not served.dataset.let_go(spilled=True)
+        assert not served.dataset.release_unread(spilled=True)
+    assert served.dataset.release_unread(spilled=True)
+    assert not served.dataset.release_unread(spilled=True)
 
 
 @pytest.mark.parametrize("served", [{"memory_limit": 8 << 20}], indirect=True)

@@ -135,7 +135,7 @@ def test_closing_ends_streams_that_wait_for_a_producer(server: Server, name: str
         next(merged)
     merged.close()
     assert merged.statistics().threads == 0
-    until(lambda: not _readers(server, name), "the server has let go of the readers")
+    until(lambda: not _readers(server, name), "the server has released the readers")
 
 
 def test_a_collected_merge_lets_go_of_the_server(server: Server, name: str) -> None:
@@ -145,7 +145,7 @@ def test_a_collected_merge_lets_go_of_the_server(server: Server, name: str) -> N
     next(merged)
     del merged
     gc.collect()
-    until(lambda: not _readers(server, name), "the server has let go of the reader")
+    until(lambda: not _readers(server, name), "the server has released the reader")
 
 
 def _readers(server: Server, name: str) -> list[object]:
