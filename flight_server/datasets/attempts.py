@@ -105,7 +105,7 @@ class Attempt:
         Raises:
             InvalidRequest: the totals differ from what arrived; the attempt is discarded.
         """
-        after = self._check_step("commit")
+        self._check_step("commit")
         if totals != Commit(self.rows, self.frame_count):
             arrived = f"{self.rows} rows in {self.frame_count} frames"
             self.discard()
@@ -115,7 +115,7 @@ class Attempt:
                 dataset=self.dataset,
                 producer=self.producer,
             )
-        self.state = after
+        self.state = self._check_step("commit")
 
     def discard(self) -> None:
         """Release all frames. Twice is fine."""

@@ -72,6 +72,10 @@ _AFTER: dict[tuple[PartitionState, str], PartitionState] = {
     (_DROPPED, "drop"): _DROPPED,
     (_SEALED, "reopen"): _OPEN,
     (_FAILED, "reopen"): _OPEN,
+    (_OPEN, "corrupt"): _FAILED,
+    (_SEALED, "corrupt"): _FAILED,
+    (_FAILED, "corrupt"): _FAILED,
+    (_DROPPED, "corrupt"): _DROPPED,
 }
 
 
@@ -175,7 +179,7 @@ class Partition:
             OutOfBudget: ``metadata`` has no room for the frame's record.
         """
         if self.state is not _OPEN:  # the only state that allows it, without a lookup for each frame
-            self._step("publish")
+            self._check_step("publish")
         self._queue.publish(frame, frame.size_bytes)
         self._changes.tell()
         self._rows += frame.rows
@@ -184,7 +188,7 @@ class Partition:
     def adopt(self, table: FrameTable, index: int) -> None:
         """Publish a frame of an attempt, which then releases it."""
         if self.state is not _OPEN:  # the only state that allows it, without a lookup for each frame
-            self._step("publish")
+            self._check_step("publish")
         record = self._table.adopt(table, index)
         self._queue.advance(record.size_bytes)
         self._changes.tell()
@@ -230,7 +234,7 @@ class Partition:
     def fail(self, cause: FlightShuffleError) -> None:
         """Release all frames; each reader gets a fresh copy of ``cause``. Twice is fine: the first cause stays."""
         self._step("fail")
-        self._let_all_go(cause)
+        self._queue.fail(cause)
 
     def corrupt(self, cause: FlightShuffleError, epoch: int) -> None:
         """Fail the partition because a frame of this epoch is lost, sealed or not.
@@ -238,23 +242,19 @@ class Partition:
         Does nothing if the partition was reopened since (the frame is not one of its present frames) or dropped.
         """
         if self.state is not PartitionState.DROPPED and self.epoch == epoch:
-            self.state = PartitionState.FAILED
-            self._let_all_go(cause)
-            self._changes.tell()
+            self._step("corrupt")
+            self._queue.fail(cause)
 
     def drop(self, why: str = "dropped") -> None:
         """Release all frames; readers get :class:`DatasetDropped`, which contains ``why``. Twice is fine."""
         self._step("drop")
-        self._let_all_go(
+        self._queue.fail(
             DatasetDropped(
                 f"dataset {self.dataset!r} was {why} while partition {self.index} was in use; write it again",
                 dataset=self.dataset,
                 partition=self.index,
             )
         )
-
-    def _let_all_go(self, cause: FlightShuffleError) -> None:
-        self._queue.fail(cause)
 
     def subscribe(self, start: int = 0) -> Subscription[Frame]:
         """A subscription from frame ``start`` on; the caller closes it.
@@ -343,7 +343,7 @@ class Partition:
         for start, stop in pairwise([*positions, length]):
             yield from table.in_ram_backwards(start + keep, stop)
 
-    def _step(self, verb: str) -> None:
+    def _check_step(self, verb: str) -> PartitionState:
         after = _AFTER.get((self.state, verb))
         if after is None:
             raise Conflict(
@@ -351,5 +351,8 @@ class Partition:
                 dataset=self.dataset,
                 partition=self.index,
             )
-        self.state = after
+        return after
+
+    def _step(self, verb: str) -> None:
+        self.state = self._check_step(verb)
         self._changes.tell()

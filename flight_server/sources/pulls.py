@@ -7,10 +7,17 @@ Who holds what
     The dataset holds the state of its pulls, :class:`Pulls`, which holds no reference back; a running pull holds the
     dataset. Dropping the dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
 
-Producing again
-    A pull belongs to one epoch of its partition (see ``partition``). When the partition fails and a reader has it
-    reopened, the pull is cancelled and its successor waits for its end. A pull of an earlier epoch that comes back
-    from an await publishes, seals and fails nothing.
+States of a pull, and the verbs that change them:
+
+    state        publish    end      fail      cancel
+    RUNNING      RUNNING    ENDED    FAILED    CANCELLED
+    ENDED        over       over     over      ENDED
+    FAILED       over       over     over      FAILED
+    CANCELLED    over       over     over      CANCELLED
+
+A pull belongs to one epoch of its partition (see ``partition``); once the partition is reopened the pull is over, too.
+A pull that is over and comes back from an await publishes, seals and fails nothing. The pull of the next epoch cancels
+it and waits for its end.
 
 Failure
     Readers get the cause. For ``source_failure_seconds`` a new reader gets it at once; after that a new reader
@@ -36,6 +43,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import structlog
@@ -60,16 +68,66 @@ from .source import Source, SourceChanged
 _log = structlog.get_logger("flight_server.sources.pulls")
 
 
-class _Superseded(Exception):
-    """The partition was reopened for another pull."""
+class PullState(StrEnum):
+    """See the table above."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True)
-class _Running:
-    """A pull, and the epoch of the partition that it is for."""
+_RUNNING, _ENDED, _FAILED, _CANCELLED = PullState
 
-    task: asyncio.Task[None]
-    epoch: int
+_AFTER: dict[tuple[PullState, str], PullState] = {
+    (_RUNNING, "publish"): _RUNNING,
+    (_RUNNING, "end"): _ENDED,
+    (_RUNNING, "fail"): _FAILED,
+    (_RUNNING, "cancel"): _CANCELLED,
+    (_ENDED, "cancel"): _ENDED,
+    (_FAILED, "cancel"): _FAILED,
+    (_CANCELLED, "cancel"): _CANCELLED,
+}
+
+
+class _Over(Exception):
+    """The pull can publish nothing any more."""
+
+
+class _Pull:
+    """One production of a partition, for the epoch in which the partition is now."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.epoch = partition.epoch
+        self.state = _RUNNING
+        self.failed_at: float | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def fillable(self) -> bool:
+        """Whether the partition waits for this pull."""
+        return self.partition.epoch == self.epoch and self.partition.state is PartitionState.OPEN
+
+    def check_step(self, verb: str) -> PullState:
+        """The state that the verb leads to. Changes nothing.
+
+        Raises:
+            _Over: the table has no such step, or the partition was reopened.
+        """
+        after = _AFTER.get((self.state, verb))
+        if after is None or (verb != "cancel" and self.partition.epoch != self.epoch):
+            raise _Over
+        return after
+
+    def step(self, verb: str) -> None:
+        """Change to the state that the verb leads to; after an error nothing has changed."""
+        self.state = self.check_step(verb)
+
+    def cancel(self) -> None:
+        self.step("cancel")
+        if self.state is _CANCELLED and self.task is not None:
+            self.task.cancel()
 
 
 @dataclass(frozen=True)
@@ -106,78 +164,84 @@ class Pulls:
         self._pulling = pulling
         self._source = source
         self._renew = renew
-        self._running: dict[int, _Running] = {}
-        self._failed_at: dict[int, float] = {}
+        self._pulls: dict[
+            int, _Pull
+        ] = {}  # of each partition the last one, while it runs and after it has failed
         self._repetitions: defaultdict[int, Repetition] = defaultdict(Repetition)
         self._started = 0
 
     def want(self, dataset: Dataset, index: int) -> None:
         """See :class:`~flight_server.datasets.Puller`."""
         partition = dataset.partition(index)
-        if partition.state is PartitionState.FAILED and not self._remembered(index):
+        last = self._pulls.get(index)
+        if partition.state is PartitionState.FAILED and not self._remembered(last):
             partition.reopen()
-        running = self._running.get(index)
-        if partition.state is PartitionState.OPEN and (running is None or running.epoch != partition.epoch):
-            if running is not None:
-                running.task.cancel()
+        if partition.state is PartitionState.OPEN and (last is None or last.epoch != partition.epoch):
+            if last is not None:
+                last.cancel()
             self._started += 1
             self._pulling.counters.pulls += 1
-            task = self._pulling.background.start(
-                self._pull(dataset, partition, partition.epoch, running),
-                f"pull of {dataset.name!r} partition {index}",
+            pull = self._pulls[index] = _Pull(partition)
+            pull.task = self._pulling.background.start(
+                self._run(pull, dataset, last), f"pull of {dataset.name!r} partition {index}"
             )
-            self._running[index] = _Running(task, partition.epoch)
 
     def close(self) -> None:
-        for running in self._running.values():
-            running.task.cancel()
+        for pull in self._pulls.values():
+            pull.cancel()
 
     def statistics(self) -> dict[str, Any]:
         """The numbers of pulls that were started, that run, and whose failure is remembered."""
-        failed = sum(map(self._remembered, self._failed_at))
-        return {"pulls": self._started, "running": len(self._running), "failed": failed}
+        pulls = self._pulls.values()
+        running = sum(pull.state is not _FAILED for pull in pulls)
+        return {"pulls": self._started, "running": running, "failed": sum(map(self._remembered, pulls))}
 
-    def _remembered(self, index: int) -> bool:
-        failed_at = self._failed_at.get(index)
-        seconds = self._pulling.failure_seconds
-        return failed_at is not None and asyncio.get_running_loop().time() < failed_at + seconds
+    def _remembered(self, pull: _Pull | None) -> bool:
+        if pull is None or pull.failed_at is None:
+            return False
+        return asyncio.get_running_loop().time() < pull.failed_at + self._pulling.failure_seconds
 
-    async def _pull(
-        self, dataset: Dataset, partition: Partition, epoch: int, before: _Running | None
-    ) -> None:
-        index = partition.index
+    async def _run(self, pull: _Pull, dataset: Dataset, before: _Pull | None) -> None:
+        partition = pull.partition
         try:
-            if before is not None:
+            if before is not None and before.state is not _FAILED and before.task is not None:
                 await asyncio.wait([before.task])
-            await self._publish_all(dataset, partition, epoch)
-            _check(partition, epoch)
+            await self._publish_all(pull, dataset)
+            pull.check_step("end")
             dataset.end_stream(partition)
-            self._failed_at.pop(index, None)
+            pull.step("end")
         except asyncio.CancelledError:
-            if _fillable(partition, epoch):
+            pull.step("cancel")
+            if pull.fillable:
                 partition.fail(Unavailable(f"{_where(partition)}: the server stopped; read it elsewhere"))
             raise
-        except _Superseded:
-            pass
+        except _Over:
+            pull.step("cancel")
         except Exception as error:  # noqa: BLE001  # readers wait, and get any error
-            if _fillable(partition, epoch):
-                self._failed_at[index] = asyncio.get_running_loop().time()
-                self._pulling.counters.pulls_failed += 1
-                partition.fail(self._cause(partition, error))
+            self._fail(pull, error)
             # Now the next reader may start the next pull, also while the source is renewed.
-            self._leave(index)
             if isinstance(error, SourceChanged):
                 await self._renew(dataset)
         finally:
-            self._leave(index)
+            self._leave(pull)
 
-    def _leave(self, index: int) -> None:
-        running = self._running.get(index)
-        if running is not None and running.task is asyncio.current_task():
-            del self._running[index]
+    def _fail(self, pull: _Pull, error: Exception) -> None:
+        if pull.state is _RUNNING and pull.fillable:
+            pull.step("fail")
+            pull.failed_at = asyncio.get_running_loop().time()
+            self._pulling.counters.pulls_failed += 1
+            pull.partition.fail(self._cause(pull.partition, error))
+        else:
+            pull.step("cancel")
+            self._leave(pull)
 
-    async def _publish_all(self, dataset: Dataset, partition: Partition, epoch: int) -> None:
-        pulling, index = self._pulling, partition.index
+    def _leave(self, pull: _Pull) -> None:
+        index = pull.partition.index
+        if pull.state is not _FAILED and self._pulls.get(index) is pull:
+            del self._pulls[index]
+
+    async def _publish_all(self, pull: _Pull, dataset: Dataset) -> None:
+        pulling, partition, index = self._pulling, pull.partition, pull.partition.index
         who: dict[str, Any] = {
             "dataset": dataset.name,
             "partition": index,
@@ -194,7 +258,7 @@ class Pulls:
                     break
                 repeated.check(pulled.accepted.crc32c)
                 room = await pulling.admission.admit(pulled.kept_bytes, **who)
-                _check(partition, epoch)
+                pull.check_step("publish")
                 frame = builder.add(pulled, room)
                 if frame is not None:
                     partition.publish(frame)
@@ -226,15 +290,6 @@ class Pulls:
                     error_id=error_id,
                     **facts,
                 )
-
-
-def _check(partition: Partition, epoch: int) -> None:
-    if partition.epoch != epoch:
-        raise _Superseded
-
-
-def _fillable(partition: Partition, epoch: int) -> bool:
-    return partition.epoch == epoch and partition.state is PartitionState.OPEN
 
 
 def _where(partition: Partition) -> str:
