@@ -1,1 +1,1 @@
-"""The two lanes, Arrow Flight over gRPC and HTTP: they bring puts and reads to ``transfer``. ``node`` makes them."""
+"""The two lanes, Arrow Flight over gRPC and HTTP, which bring puts and reads to ``transfer``."""

@@ -1,4 +1,4 @@
-"""The gRPC lane: the Flight RPCs and actions, for every Flight client. ``node`` makes it, ``server`` runs it."""
+"""The gRPC lane: the Flight RPCs and actions. ``node`` makes it, ``server`` runs it."""
 
 from .actions import Actions
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService

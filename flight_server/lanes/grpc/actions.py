@@ -1,4 +1,4 @@
-"""The Flight actions: what each one does with its body. ``protocol.ACTIONS`` lists them."""
+"""The Flight actions, which ``protocol.ACTIONS`` lists."""
 
 from __future__ import annotations
 
@@ -39,12 +39,7 @@ if TYPE_CHECKING:
 
 
 class Actions:
-    """The actions of one server.
-
-    Args:
-        sources: makes datasets of kind ``source``. Called in a thread, because the first call imports libraries.
-        drain_requested: set by ``drain``.
-    """
+    """The actions of one server. ``sources`` is called in a thread, because its first call imports libraries."""
 
     def __init__(
         self,
@@ -82,7 +77,6 @@ class Actions:
 
         Raises:
             Unsupported: there is no such action.
-            FlightShuffleError: the action's own error.
         """
         handler = self._handlers.get(action)
         if handler is None:
@@ -99,7 +93,7 @@ class Actions:
             )
         schema = None
         if request.schema is not None:
-            # In a thread where it is large: its texts are looked at one by one.
+            # A large one in a thread: its texts are checked one by one.
             large = len(request.schema) > COSTLY_HEADER_BYTES
             schema = (
                 await asyncio.to_thread(decode_schema, request.schema)

@@ -1,8 +1,7 @@
-"""DoGet: a partition over gRPC, for every Flight client.
+"""DoGet: a partition over gRPC.
 
-The schema goes out as soon as it is known, then each frame as it was stored; the trailers carry the totals. gRPC
-copies and often sends a message while the loop hands it over, and accepts calls one at a time. So frames go out in
-turns (see ``turns``), and a new call does not wait for those that run.
+The schema goes out as soon as it is known, then each frame as it was stored; the trailers carry the totals. Frames go
+out in turns (see ``turns``), so that they do not hold up new calls.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
 class GrpcGet:
-    """Serves DoGet; see the module's text."""
+    """Serves DoGet."""
 
     def __init__(self, catalogue: Catalogue, reads: Reads) -> None:
         self._catalogue = catalogue

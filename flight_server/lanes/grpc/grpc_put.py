@@ -1,4 +1,4 @@
-"""DoPut: a put over gRPC, for every Flight client.
+"""DoPut: a put over gRPC.
 
 Guarantee: the server reads a message only while there is room for those that have arrived. A client that reads no
 answers delays no other put, and its own one only at its end.
@@ -28,7 +28,7 @@ async def take_put(puts: PutReceiver, context: Context) -> None:
     """Take the put of one call to its end.
 
     Raises:
-        FlightShuffleError: see :meth:`PutReceiver.receive`; nothing of the put is left.
+        FlightShuffleError: see :meth:`PutReceiver.receive`.
     """
     producer = puts.producer(context.peer())
     async with GrpcAnswers(context) as answers, aclosing(_messages(context, producer)) as messages:
@@ -36,9 +36,9 @@ async def take_put(puts: PutReceiver, context: Context) -> None:
 
 
 async def _messages(context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
-    """The client's messages. They end when the client ends them, and also when the call breaks off.
+    """The client's messages, until the client ends them or the call breaks off.
 
-    gRPC's iterator is not used: it would hold each message until the next has come.
+    gRPC's own iterator would hold each message until the next has come.
     """
     while True:
         await producer.room()
@@ -55,8 +55,8 @@ async def _messages(context: Context, producer: Producer) -> AsyncGenerator[byte
 
 
 class GrpcAnswers:
-    """Sends PutResults to a client that may never read them. ``put`` never waits. Of the answers that the client has
-    not read, the last ``MAX_UNREAD_ANSWER_BYTES`` are kept, and always the last one.
+    """Sends PutResults. Of those that the client has not read, the last ``MAX_UNREAD_ANSWER_BYTES`` are kept, and
+    always the last one.
     """
 
     def __init__(self, context: Context) -> None:
@@ -80,11 +80,10 @@ class GrpcAnswers:
     async def confirm_end(self) -> None:
         """After the end of the requests: return if the client has ended them; on a broken call this is cancelled.
 
-        gRPC fails a pending read when a call breaks off, and its asyncio API returns that as the end of the requests;
-        the cancellation follows. An operation that is begun after that does not succeed on a broken call, so its
-        success proves that the client has ended the requests. The operation sends the headers, or an empty PutResult
-        if answers were sent. While the client does not read, it stays pending; on a broken call it would have failed,
-        so an empty PutResult that is pending for ``LAST_ANSWERS_SECONDS`` is proof enough.
+        When a call breaks off, grpc.aio reports the end of the requests before it cancels. An operation begun in
+        between fails, so one that succeeds proves that the client has ended them: sending the headers, or an empty
+        PutResult after other answers. If the client does not read, that PutResult is pending; not to have failed after
+        ``LAST_ANSWERS_SECONDS`` is proof enough.
         """
         if not self._used:
             await self._context.send_initial_metadata(())

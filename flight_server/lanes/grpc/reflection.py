@@ -1,7 +1,6 @@
-"""gRPC reflection: tools such as grpcurl ask the server what it offers, and need no files of their own.
+"""gRPC reflection: describes Arrow Flight, as this server speaks it, to tools such as grpcurl.
 
-It describes Arrow Flight as this server speaks it, which is public, so it asks for no token. The service's own code
-does not use these descriptions (see ``wire``); a test reads real answers by them.
+It asks for no token, because the protocol is public. The service's own code does not use these descriptions.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
 """The Flight RPCs over grpc.aio, and the only place where errors become gRPC status.
 
-Requests and answers are bytes here: the serializers of both sides are identities, so a frame goes out as it came in.
-``grpc_get``, ``grpc_put``, ``flight_infos`` and ``actions`` do the work of the RPCs; this module reads descriptors and
-tickets, authorizes, and maps errors.
+Requests and answers are bytes, so a frame goes out as it came in.
 
 Errors
     Every failed call carries ``x-flight-shuffle-error``: JSON with the error's code, message and detail. UNAVAILABLE,
-    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL also carry that JSON in ``grpc-status-details-bin``, with
-    ``x-arrow-status: 5``, without which pyarrow drops it; with the other statuses pyarrow would turn it into another
-    class. A bug answers INTERNAL with nothing of the exception but an id, which the log has beside the traceback.
+    UNAUTHENTICATED, PERMISSION_DENIED and INTERNAL also carry it in ``grpc-status-details-bin``, with the trailer
+    ``x-arrow-status: 5``, without which pyarrow drops it; with the other statuses it would change the error's class.
+    A bug answers INTERNAL with only an id, which the log has beside the traceback.
 
 Cancelling
-    grpc.aio cancels the handler's task at any await when the client cancels or its connection breaks. Every handler
-    leaves by ``finally`` and context managers. No handler raises a CancelledError of its own: it would leave the client
-    without a status until its deadline.
+    grpc.aio cancels a handler at any await when the client cancels or its connection breaks. Handlers leave by
+    ``finally`` and context managers. None raises a CancelledError of its own: its client would get no status until its
+    deadline.
 """
 
 from __future__ import annotations
@@ -121,10 +119,8 @@ class FlightService:
     def _guard(
         self, handler: Handler, *, authorized: bool = True, limit_bytes: int = MAX_CONTROL_BYTES
     ) -> Handler:
-        """The handler with authorization before it and the mapping of errors around it.
-
-        Args:
-            limit_bytes: of the request, where it is one message.
+        """The handler with authorization and the limit on a single request before it, and the mapping of errors around
+        it.
         """
 
         async def guarded(request: Any, context: Context) -> Any:
@@ -136,8 +132,8 @@ class FlightService:
                         check_size(len(request), "the request", limit_bytes)
                     return await handler(request, context)
             except FlightShuffleError as error:
-                # A fresh one: gRPC keeps the exception that ends a call, and a traceback would keep the call's
-                # Python frames, and what they hold, for as long.
+                # A fresh one: gRPC keeps the exception that ends a call, and its traceback would keep what the
+                # call's Python frames hold.
                 answer: FlightShuffleError = error.fresh()
             except (grpc.aio.BaseError, grpc.RpcError):
                 raise  # aborted already, or the client is gone: no answer is possible
@@ -148,8 +144,8 @@ class FlightService:
                     f"internal error {error_id}: the server's log has the cause under this id",
                     error_id=error_id,
                 )
-            # Outside the except clauses, so that the exception raised here has no context; and without the request,
-            # which the frame of this call would hold for as long as gRPC keeps that exception.
+            # Outside the except clauses, so that the exception has no context, and without the request, which its
+            # traceback would hold.
             del request
             await _abort(context, answer)
             return None
@@ -161,9 +157,9 @@ class FlightService:
         authorize(self._token, header, None if legacy is None else legacy.encode("latin-1"))
 
     async def handshake(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """Exchange credentials for the token, which the answer's header ``authorization`` carries. A client that sends
-        no such header itself sends a first message, a ``BasicAuth`` whose password is the token or the token itself,
-        and gets the token as a message, too.
+        """Exchange credentials for the token, in the answer's header ``authorization``. A client without that header
+        sends a first message, the token or a ``BasicAuth`` with it as the password, and gets the token as a message,
+        too.
 
         Raises:
             Unauthenticated: the credentials are wrong, or the client has not ended within ``HANDSHAKE_SECONDS``.
@@ -190,7 +186,7 @@ class FlightService:
             await context.write(wire.field(2, payload) if payload else b"")
 
     async def list_flights(self, request: bytes, context: Context) -> None:
-        """The FlightInfo of each dataset whose name starts with the criteria, without failed and dropped ones."""
+        """The FlightInfo of each dataset whose name starts with the criteria, except failed and dropped ones."""
         try:
             prefix = wire.bytes_field(request, 1, "Criteria").decode()
         except UnicodeDecodeError:
@@ -208,8 +204,8 @@ class FlightService:
         return await flight_info(self._locations, self._described(request))
 
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
-        """The PollInfo of one dataset: at the next change if it is filling, but after ``POLL_SECONDS`` at most, or half
-        the time that the call has left.
+        """The PollInfo of one dataset; if it is filling, at its next change, or after ``POLL_SECONDS`` or half of the
+        call's time left, whichever is first.
         """
         dataset = self._described(request)
         remaining = context.time_remaining()
@@ -241,11 +237,10 @@ class FlightService:
         await take_put(self._puts, context)
 
     async def do_exchange(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """Refused: this server has no computation that would need both directions at once."""
+        """Refused: no computation here needs both directions at once."""
         raise Unsupported("this server has no DoExchange: write with DoPut and read with DoGet")
 
     async def do_action(self, request: bytes, context: Context) -> None:
-        """Run one action; one result."""
         try:
             action = wire.bytes_field(request, 1, "Action").decode()
         except UnicodeDecodeError:
@@ -284,8 +279,8 @@ async def _abort(context: Context, error: FlightShuffleError) -> None:
     trailers: list[tuple[str, str | bytes]] = [(ERROR_TRAILER, text)]
     if error.status in _WITH_DETAILS:
         trailers += [_ARROW_STATUS, (_DETAILS, text.encode())]
-    # The status follows what was written before, so a peer that takes nothing does not get it. Its call
-    # ends without one: then gRPC cancels it, and releases what it still holds.
+    # The status follows what was written before, so a peer that takes nothing does not get it: gRPC then
+    # cancels its call, and releases what that holds.
     with suppress(TimeoutError):
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             await context.abort(getattr(grpc.StatusCode, error.status), error.message, tuple(trailers))

@@ -1,32 +1,28 @@
 """The bulk lane for writing: a put over a connection that was HTTP until its 101 (see ``put_framing``).
 
-Guarantee: a put becomes exactly what it would become by DoPut: ``receiving`` takes the messages, and this module only
-brings them. A put is accepted (K) only after the client's end marker; a complete last message is not enough.
+Guarantee: a put becomes what it would become by DoPut, because ``receiving`` takes its messages. It is accepted (K)
+only after the client's end marker; a complete last message is not enough.
 
 Copies
-    The kernel writes a message of ``LARGE_BYTES`` and more into the very ``bytes`` object that is stored, sent and
-    spilled: no copy in user space, except of what came in the read that brought its length. Its buffer is a few bytes
-    longer and takes the next length in the same read; the surplus is then cut off in place. Smaller messages come in
-    reads of ``READ_BYTES``, many at a time, and are copied out.
+    The kernel writes a message of ``LARGE_BYTES`` and more into the ``bytes`` object that is stored, sent and spilled;
+    only what came in the read that brought its length is copied. The next length comes in the same read, and is cut off
+    in place. Smaller messages are copied out of reads of ``READ_BYTES``, many at a time.
 
 Back-pressure
-    The server reads only while ``receiving`` waits for a message, and only after ``room_for_arrivals``. So TCP holds
-    the producer back, exactly when gRPC's window would. A message is counted from the moment it is whole. Not counted,
-    for each producing stream: the arrived part of one message, or ``READ_BYTES`` of small ones, and over TLS what the
-    TLS layer has read ahead (256 KiB in both event loops). The memory for a message is asked for when its length is
-    known, and takes up RAM as its bytes come.
+    The server reads only while ``receiving`` waits for a message and after ``room_for_arrivals``, so TCP holds the
+    producer back when gRPC's window would. Not counted, besides what ``accounts`` says, is what TLS has read ahead for
+    each producing stream (256 KiB in both event loops). A message's memory is allocated when its length is known, and
+    takes up RAM as its bytes come.
 
 Broken off
-    The loss of a connection cancels the handler, as on the gRPC lane. While the server does not read (the put waits for
-    the budget, a thread or the disk), the event loops do not watch the connection, so it is polled every
-    ``LOOK_SECONDS``, which finds a reset. The next read finds a mere close: the end marker may lie before it, so that
-    the put is whole after all. TCP keepalive finds a peer that has vanished (see ``listener``); a peer that is only
-    silent has the deadlines of ``producers``.
+    The loss of a connection cancels the handler. While the server does not read, the event loops do not watch the
+    connection, so a poll every ``LOOK_SECONDS`` finds a reset. The next read finds a mere close, because the end marker
+    may lie before it. TCP keepalive finds a peer that has vanished (see ``listener``); a silent one has the deadlines
+    of ``producers``.
 
 Refused
-    The server sends E at once, and then the end of the stream. It reads and discards what the client still sends for
-    ``LINGER_SECONDS``, so that the client finds E there and not a reset. A client that takes no answers delays nothing:
-    ``MAX_UNREAD_ANSWER_BYTES`` of them are kept, and later ones dropped.
+    The server sends E and the end of the stream at once, and discards what still comes for ``LINGER_SECONDS``, so that
+    the client finds E and not a reset.
 """
 
 from __future__ import annotations
@@ -76,8 +72,8 @@ _new_bytes.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 class _Large:
     """A message that arrives in its own memory, and the head of ``head_bytes`` that follows it.
 
-    BytesIO is the only way to receive into ``bytes``: it writes to an object that only it refers to, and returns that
-    object. ``bytes(n)`` would write zeros to the memory first.
+    Only BytesIO receives into ``bytes``: it writes to an object that only it refers to, and returns that object.
+    ``bytes(n)`` would write zeros first.
     """
 
     def __init__(self, size_bytes: int, head_bytes: int, begun: memoryview) -> None:
@@ -99,18 +95,17 @@ class _Large:
 
 
 class Incoming:
-    """Cuts the bytes that arrive into messages. Synchronous: ``room``, ``received``, ``ready``, ``take``.
+    """Cuts the bytes that arrive into messages.
 
     Args:
-        scratch: where bytes arrive that belong to no large message. All connections of a loop may share it: nothing
-            stays there from one read to the next.
-        max_message_bytes: longer messages are refused when their length is known.
+        scratch: where bytes of no large message arrive. All connections of a loop may share it: nothing stays there
+            between two reads.
         checked: each length is followed by a checksum.
     """
 
     def __init__(self, scratch: memoryview, max_message_bytes: int, *, checked: bool = False) -> None:
         self.checksum: int | None = None
-        """The checksum that came with the message, or the end marker, that was taken last."""
+        """The checksum of the message or end marker that was taken last."""
         self._head = CHECKED_LENGTH if checked else LENGTH
         self._scratch = scratch
         self._max_message_bytes = max_message_bytes
@@ -125,7 +120,7 @@ class Incoming:
 
     @property
     def ready(self) -> bool:
-        """Whether ``take`` can be called: for a message, the end marker, or the error of a length that is too much."""
+        """Whether ``take`` can be called: for a message, the end marker, or an error."""
         if self._large is not None:
             return self._large.filled_bytes >= self._large.size_bytes
         size_bytes = self._next_bytes()
@@ -159,7 +154,7 @@ class Incoming:
         """The next message, or None at the end marker. Only when ``ready``.
 
         Raises:
-            BadFrame: the message is longer than ``max_message_bytes``.
+            BadFrame: the announced message is longer than ``max_message_bytes``.
         """
         if self._large is not None:
             message, self._rest = self._large.take()
@@ -204,14 +199,12 @@ class _TakenOver(web.StreamResponse):
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Wait for the end of the connection, when aiohttp calls this at the end."""
+        """Wait for the end of the connection."""
         await self._intake.ended()
 
 
 class Intake(asyncio.BufferedProtocol):
     """One put's connection, taken over from aiohttp; also the put's ``PutAnswers``.
-
-    aiohttp's protocol object still owns the handler's task, and is told when the connection is lost.
 
     Raises:
         InvalidRequest: the request does not ask for the upgrade.
@@ -244,7 +237,7 @@ class Intake(asyncio.BufferedProtocol):
         """Take the put, and accept it.
 
         Raises:
-            FlightShuffleError: it was refused, or failed; nothing of it is left. Answer with ``refuse``.
+            FlightShuffleError: see :meth:`PutReceiver.receive`. Answer with ``refuse``.
         """
         async with aclosing(self._messages()) as messages:
             await self._puts.receive(messages, self._producer, self)
@@ -253,7 +246,7 @@ class Intake(asyncio.BufferedProtocol):
         return _TakenOver(self)
 
     def refuse(self, error: FlightShuffleError) -> web.StreamResponse:
-        """Send the error, end the server's side, and discard what still comes."""
+        """See "Refused" in the module's text."""
         self._incoming = None
         if not self._transport.is_closing():
             self._transport.write(answer(REFUSED, error.to_json().encode()))
@@ -316,7 +309,7 @@ class Intake(asyncio.BufferedProtocol):
     # PutAnswers
 
     def put(self, metadata: bytes) -> None:
-        """Send a PutResult, unless ``MAX_UNREAD_ANSWER_BYTES`` of them are not taken."""
+        """Send a PutResult, or drop it while the client has not taken ``MAX_UNREAD_ANSWER_BYTES`` of them."""
         if self._transport.get_write_buffer_size() < MAX_UNREAD_ANSWER_BYTES:
             self._transport.write(answer(RESULT, metadata))
 
@@ -325,7 +318,7 @@ class Intake(asyncio.BufferedProtocol):
         return None if self._incoming is None else self._incoming.checksum
 
     async def confirm_end(self) -> None:
-        """Return at once: the end marker was read, so the client itself has ended the put."""
+        """Return at once: the client's end marker was read."""
 
     # asyncio.BufferedProtocol
 

@@ -1,8 +1,7 @@
 """Chunks: the bytes of a run of messages on the bulk lane (``bulk_get`` has the format).
 
-A frame is stored as the FlightData message that its producer sent. Its header is copied, to follow the IPC prefix; its
-body goes to the socket as a view of the stored bytes. Bodies smaller than ``SMALL_BODY_BYTES`` are copied together
-with the headers, because many small buffers cost the kernel more.
+A stored message's header is copied, to follow the IPC prefix, and its body is sent as a view. Bodies below
+``SMALL_BODY_BYTES`` are copied, too, because many small buffers cost the kernel more.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ class Message(NamedTuple):
 
 
 def framed(messages: Iterable[Message], *, checked: bool) -> Iterator[bytes | Message]:
-    """The messages, with the bytes around each chunk: one chunk, or with ``checked`` as many as it takes."""
+    """The messages and the bytes around each chunk: one chunk, or if ``checked`` chunks of ``CHECKED_MESSAGES``, with
+    checksums.
+    """
     messages = iter(messages)
     while some := list(islice(messages, CHECKED_MESSAGES) if checked else messages):
         sizes = [message.size_bytes for message in some]
@@ -46,7 +47,7 @@ def framed(messages: Iterable[Message], *, checked: bool) -> Iterator[bytes | Me
 
 
 def chunks_of(messages: Iterable[Message], *, checked: bool) -> list[Part]:
-    """The messages in one chunk; with ``checked`` in as many as it takes, and with their checksums."""
+    """The messages in the chunks of :func:`framed`."""
     return joined(framed(messages, checked=checked))
 
 
@@ -58,7 +59,7 @@ def chunk(parts: list[Part]) -> list[Part]:
 def joined(pieces: Iterable[bytes | Message]) -> list[Part]:
     """The pieces in IPC form: of a message its prefix, its header padded to 8 bytes, and its body.
 
-    The body is as long as the header says, and the header is never changed.
+    The header is never changed, and the body as long as it says.
     """
     parts: list[Part] = []
     small: list[Part] = []

@@ -1,7 +1,7 @@
 """Errors as HTTP answers, also for what is no HTTP request at all.
 
-aiohttp quotes a head that it cannot parse, in its answer and in its log, and a malformed ``Authorization`` header holds
-the token. So the connections of :class:`Runner` write their own answer and log event, which quote nothing.
+aiohttp's answer and log quote a head that it cannot parse, and a malformed ``Authorization`` header holds the token.
+The connections of :class:`Runner` write their own, which quote nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer where no handler gave one. ``message`` is not used: it may quote what the client has sent."""
+        """The answer where no handler gave one. ``message`` is not used: it may quote the client."""
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun already")
         error: FlightShuffleError

@@ -1,11 +1,11 @@
-"""The HTTP listener: the bulk lane, and pages for people and monitoring.
+"""The HTTP listener.
 
-    GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (see ``bulk_get``);
-                                                                      reader=… see ``places``
-    GET  /v1/datasets/{dataset}?generation=…                          all its partitions (see ``bulk_get``)
+    GET  /v1/datasets/{dataset}/partitions/{i}?generation=…&from=…    one partition      (``bulk_get``);
+                                                                      reader=… (``places``)
+    GET  /v1/datasets/{dataset}?generation=…                          all its partitions (``bulk_get``)
     HEAD of both                                                      generation, sealed, totals
-    POST /v1/put                                                      takes a put        (see ``bulk_put``)
-    GET  /v1/datasets?prefix=…                                        the datasets       (see ``reports``)
+    POST /v1/put                                                      takes a put        (``bulk_put``)
+    GET  /v1/datasets?prefix=…                                        the datasets       (``reports``)
     GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names; these
                                                                       three in pages: first=…&limit=…
     GET  /metrics                                                     Prometheus
@@ -13,27 +13,26 @@
     GET  /                                                            a page that shows the statistics
 
 Names
-    A dataset's name stands in the path as it is, slashes included; ``%2F`` for a slash is the same. Only a dataset
-    whose own name ends in ``/partitions/<number>`` needs that, to be read as a whole.
+    A dataset's name stands in the path as it is. A slash may be ``%2F``, and must be to read as a whole a dataset whose
+    own name ends in ``/partitions/<number>``.
 
 Errors
-    Before the first byte of a stream: a status (see ``http_errors``; 503 with Retry-After) and the error's JSON. After
-    it the connection is cut, and a client that asks again gets the error; a put that was upgraded gets it on its own
-    connection. A bug answers as on the gRPC lane: an id, and nothing of the exception.
+    Before the first byte of a stream: a status (see ``http_errors``) and the error's JSON. After it the connection is
+    cut, and a client that asks again gets the error; an upgraded put gets it on its own connection. A bug answers only
+    an id, as on the gRPC lane.
 
 Access
     ``browsers`` says which requests of web pages are refused, ``auth`` how a request carries the token. The health URLs
-    need neither; the page ``/``, which has no data of its own, needs no token.
+    need neither, and the page ``/``, which has no data, no token.
 
 Compression
-    None, whether or not the client accepts it: it would cost more than loopback and data-centre networks do. Arrow
-    buffers that a producer has compressed go through as they are.
+    None: it would cost more than loopback and data-centre networks do. Arrow buffers that a producer has compressed go
+    through as they are.
 
 Connections
-    TCP keepalive finds a client that has vanished without closing as soon as the stream is idle: within
-    ``keepalive_seconds``, and as long again for the answers. With bytes on the way the kernel's retransmission limit
-    does; until then a reader holds no room (``outlet``). A connection that has sent no whole request is closed after
-    ``stall_seconds``, one that is idle between two requests after ``IDLE_CONNECTION_SECONDS``.
+    TCP keepalive finds a vanished client of an idle stream within twice ``keepalive_seconds``. With bytes on the way
+    the kernel's retransmission limit does; until then a reader holds no room (``outlet``). A connection that has sent
+    no whole request is closed after ``stall_seconds``, one that is idle between two after ``IDLE_CONNECTION_SECONDS``.
 """
 
 from __future__ import annotations
@@ -102,7 +101,6 @@ class HttpOptions:
 
     Args:
         names: of this server, beside its addresses.
-        stall_seconds: how long a connection may take to send its first request.
     """
 
     names: Sequence[str]
@@ -112,7 +110,7 @@ class HttpOptions:
 
 
 class HttpServer:
-    """The listener and its handlers. ``await start()``, ``await stop()``."""
+    """The listener and its handlers."""
 
     def __init__(
         self,
@@ -172,8 +170,8 @@ class HttpServer:
             await runner.cleanup()
 
     async def end_silent(self) -> None:
-        """Close the connections that have sent no whole request head within ``stall_seconds``. aiohttp has a
-        deadline for the next request of a connection, but none for its first one.
+        """Close the connections that have sent no whole request head within ``stall_seconds``; aiohttp has no deadline
+        for the first.
         """
         now = asyncio.get_running_loop().time()
         server = None if self._runner is None else self._runner.server
@@ -196,8 +194,8 @@ class HttpServer:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds))
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-            # Otherwise the kernel takes several MiB for each reader that reads nothing: a thousand of them bring
-            # all of TCP under memory pressure, and a good reader down to a tenth of its speed.
+            # Otherwise the kernel takes several MiB for each reader that reads nothing: a thousand of them put all
+            # of TCP under memory pressure, and slow a good reader to a tenth.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             listener.listen(BACKLOG)
         except OSError:

@@ -1,7 +1,7 @@
-"""Addresses to listen on; their errors say what is wrong and what to do.
+"""Addresses to listen on, with errors that say what to do.
 
-gRPC says only that it could not bind; the reason is in its log. So ``server`` binds gRPC's address once before and
-releases it. If another process takes it in between, the error can only refer to gRPC's log.
+gRPC writes the reason of a failed bind only to its log. So ``server`` first binds gRPC's address here and releases it;
+if another process takes it in between, the error can only refer to that log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class AddressRefused(OSError):
 
 
 def bracketed(host: str) -> str:
-    """The host as it is written before a colon and a port."""
+    """The host as it stands before ``:port``."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
@@ -23,7 +23,7 @@ def bind(host: str, port: int, *, option: str) -> socket.socket:
     """A TCP socket that is bound and does not listen yet. Blocks while the host's name is looked up.
 
     Args:
-        option: the flag that set the port, for the error.
+        option: the port's flag, for the error.
 
     Raises:
         AddressRefused: the address cannot be bound.

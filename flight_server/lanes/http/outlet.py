@@ -1,20 +1,19 @@
 """Outlet: sends a run of messages into one socket, and holds nothing of it while the socket takes nothing.
 
-Guarantee: :meth:`Outlet.send` returns when the kernel has taken the whole run, in chunks of HTTP. When the kernel has
-not taken it within ``PARK_SECONDS`` the run is parked: the reader holds neither bytes nor room, and so delays no other
-reader. When the kernel has taken something again, the rest is fetched message by message, from RAM or from disk.
+Guarantee: :meth:`Outlet.send` returns when the kernel has taken the whole run. A run that it has not taken within
+``PARK_SECONDS`` is parked: the reader holds neither bytes nor room. When the kernel takes something again, the rest is
+fetched message by message, from RAM or disk.
 
 How
-    The bytes go from the stored messages into the kernel, past the transport: a transport keeps the bytes that the
-    kernel does not take, and a caller cannot take them back. When the kernel's buffer is full, the next ``PIECE_BYTES``
-    are copied and handed to the transport, which tells when they have gone. Its buffer is empty at every write to the
-    socket, so the order stays. ``PIECE_BYTES`` for each reader are not counted.
+    Stored messages are written to the socket past the transport, which would keep the bytes that the kernel does not
+    take. When the kernel's buffer is full, a copy of the next ``PIECE_BYTES``, which no account counts, goes to the
+    transport, which tells when they have gone. Its buffer is empty at every write to the socket, so the order stays.
 
 TLS
-    There is no outlet: a transport with TLS has to encrypt all bytes. ``accounts`` says what that costs other readers.
+    There is no outlet, because the transport has to encrypt all bytes. ``accounts`` says what that costs other readers.
 
 Cancelling
-    Safe at each moment. A part of a chunk may have been sent then, so the connection must be cut.
+    Safe at each moment; the connection must then be cut, because a part of a chunk may have been sent.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Outlet:
         self._parked = parked
 
     async def send(self, run: Run, *, checked: bool) -> None:
-        """Send the run, with checksums if ``checked``.
+        """Send the run.
 
         Raises:
             ConnectionError: the client has left.
@@ -103,9 +102,8 @@ class Outlet:
             self._draining = None
 
     async def _push(self, parts: list[Part]) -> int:
-        """Write until all is taken, or for ``PARK_SECONDS``; returns how many bytes of ``parts`` are left.
-
-        The transport may then have a piece that the kernel has not taken; ``_park`` waits for it.
+        """Write for up to ``PARK_SECONDS``; returns how many bytes of ``parts`` are left. ``_park`` waits for the piece
+        that the transport may still have.
         """
         loop = asyncio.get_running_loop()
         until_seconds = loop.time() + PARK_SECONDS
