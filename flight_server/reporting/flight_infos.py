@@ -1,7 +1,7 @@
 """FlightInfo and PollInfo of a dataset, as Arrow Flight defines them.
 
-A dataset may have 100,000 partitions, and as many endpoints. They are appended to the serialized rest of the message
-(protobuf joins repeated fields), a slice at a time, so that the loop serves other streams meanwhile.
+The endpoints, up to 100,000, are appended to the serialized rest of the message (protobuf joins repeated fields), a
+slice at a time, so that the loop serves other streams meanwhile.
 
     FlightInfo       1 schema   3 endpoint
     FlightEndpoint   1 ticket   2 location   3 expiration_time (Timestamp)
@@ -39,16 +39,16 @@ class Locations:
 
     @property
     def reads(self) -> list[str]:
-        """Where any partition can be read by gRPC: on the connection that the client has, and by address."""
+        """Where any partition can be read by gRPC: on the client's connection, and by address."""
         return [REUSE_CONNECTION] if self.grpc is None else [REUSE_CONNECTION, self.grpc]
 
     @property
     def puts(self) -> list[str]:
-        """Where puts are taken on the bulk lane, for any dataset; empty if the server has no such lane."""
+        """Where the bulk lane takes puts, for any dataset; empty without that lane."""
         return [] if self.http is None else [self.http + PUT_PATH]
 
     def bulk_read(self, dataset: Dataset, index: int) -> str | None:
-        """Where a partition can be read by HTTP, if the server has that lane."""
+        """Where a partition can be read by HTTP; None without that lane."""
         return None if self.http is None else self.http + bulk_path(dataset.name, index, dataset.generation)
 
 
@@ -68,8 +68,8 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
     """The FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed.
 
     Raises:
-        FlightShuffleError: a partition has failed, or the dataset was dropped: a fresh copy of the cause.
-            A failed partition of a source raises nothing here: only its readers get the error, and it is pulled again.
+        FlightShuffleError: the dataset was dropped, or a partition has failed, except of a source, which is pulled
+            again.
     """
     rows = total_bytes = 0
     async for partition in in_slices(dataset.partitions()):
@@ -91,7 +91,7 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
     )
     parts = [info.serialize()]
     if dataset.schema is not None:
-        # Of a field that comes twice protobuf takes the last. Arrow's object of a wide schema would take long to make.
+        # Of two such fields protobuf takes the last. Arrow's object of a wide schema would take long to make.
         parts.append(wire.field(1, wire.encapsulate(dataset.schema.header)))
     ends_at = expiration(dataset)
     common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
@@ -108,7 +108,7 @@ def _location(uri: str) -> bytes:
 
 
 async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
-    """The PollInfo message; once the dataset is not filling any more, without a descriptor to ask again with."""
+    """The PollInfo message; with a descriptor to ask again with while the dataset is filling."""
     parts = [wire.field(1, await flight_info(locations, dataset))]
     if dataset.filling:
         parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
@@ -120,7 +120,7 @@ async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
 
 
 async def progress(dataset: Dataset) -> float:
-    """Between 0 and 1: committed producers where their number is declared, else sealed partitions."""
+    """The share of committed producers where their number is declared, else of sealed partitions."""
     if dataset.sealed:
         return 1.0
     if dataset.producers:

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus, read from the server's own state at each scrape; nothing is counted here.
+"""Metrics for Prometheus, read from the server's own state at each scrape.
 
-Labels are few and bounded: accounts, kinds, waits, the server's own tasks. Datasets' names are no label, because users
-choose them without bound; ``/v1/statistics`` has them.
+Labels are bounded: accounts, kinds, waits, the server's own tasks. Datasets' names are not; ``/v1/statistics`` has
+them.
 """
 
 from __future__ import annotations

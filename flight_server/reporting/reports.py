@@ -1,21 +1,16 @@
 """Reports: statistics, datasets and waits as JSON, on both lanes.
 
-Guarantee: an answer has a bounded size, and the loop serves the streams while it is made. A server may have 100,000
-datasets and a dataset 100,000 partitions, so an answer holds one *page* of them:
+Guarantee: an answer has a bounded size, and the loop serves the streams while it is made, so its numbers are not of one
+moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the next begins at ``first`` + ``limit``:
 
     {"first": 0, "limit": 1000, "count": 100000, …}
 
-``count`` says how many there are. A client asks for the next page with ``first`` + ``limit``, until that reaches
-``count``.
+    statistics                    the server's numbers, and a summary of each dataset, by name
+    statistics of one dataset     the same of one, with its partitions by index, and its attempts as they came
+    datasets                      a shorter summary of each dataset, for a prefix
+    why                           the open waits, longest first
 
-    statistics                    the server's numbers, and a summary of each dataset; the page is of datasets, by name
-    statistics of one dataset     its partitions and attempts besides; the page is of partitions by index, and of
-                                  attempts in the order in which they came
-    datasets                      a shorter summary of each dataset, for a prefix; the page is of datasets
-    why                           the open waits, longest first; the page is of waits
-
-A partition that no producer or reader has asked for yet is in no page. The numbers of a long answer are not of one
-moment, because the streams go on while it is made.
+A partition that no producer or reader has asked for yet is in no page.
 """
 
 from __future__ import annotations
@@ -63,12 +58,12 @@ class Page:
 
     @classmethod
     def parse(cls, data: bytes, what: str) -> Page:
-        """The page that an action's body asks for. Raises InvalidRequest for a body that is not valid."""
+        """The page that an action's body asks for. Raises InvalidRequest."""
         return cls._of(parse_json(data, what), what)
 
     @classmethod
     def of_query(cls, query: dict[str, str], what: str) -> Page:
-        """The page that a URL's query asks for. Raises InvalidRequest for a value that is not valid."""
+        """The page that a URL's query asks for. Raises InvalidRequest."""
         numbers = {
             key: int(text) for key, text in query.items() if key != "dataset" and _NUMBER.fullmatch(text)
         }
@@ -84,7 +79,6 @@ class Page:
         return cls(None if name is None else check_dataset_name(name), first or 0, limit or MAX_PAGE)
 
     def head(self, count: int) -> dict[str, int]:
-        """The page's place in the whole answer of ``count`` items."""
         return {"first": self.first, "limit": self.limit, "count": count}
 
     @property
