@@ -1,8 +1,4 @@
-"""Delivery: lists the readers that are attached, and the writes to them that last.
-
-Guarantee: each reader is listed from its subscription to its end, and each write to it for as long as it lasts.
-``eviction`` sets the deadlines of the writes.
-"""
+"""Delivery: lists the attached readers, and each write to them while it lasts; ``eviction`` gives it a deadline."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ READER_STALL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write to a reader that has not ended yet; see :meth:`Delivery.deliver`."""
+    """A write that has not ended."""
 
     since: float
     reader: Reader
@@ -33,15 +29,10 @@ class Write:
 
 
 class Delivery:
-    """The readers and writes of one server.
-
-    Args:
-        stall_seconds: the limit for any stream; for a reader it is ``READER_STALL_SECONDS`` at most.
-    """
+    """The readers and writes of one server."""
 
     def __init__(self, waits: Waits, counters: Counters, *, stall_seconds: float) -> None:
         self.stall_seconds = min(READER_STALL_SECONDS, stall_seconds)
-        # The subscriptions that are attached, and their readers.
         self.readers: dict[Subscription[Frame], Reader] = {}
         # Each write by its timeout, in the order in which they began.
         self.writes: dict[asyncio.Timeout, Write] = {}
@@ -68,15 +59,14 @@ class Delivery:
         room: Reservation | None = None,
         partition: Partition | None = None,
     ) -> None:
-        """Await ``write(data)``: the reader's transport takes the bytes when it can.
+        """Await ``write(data)``: the reader's transport takes the bytes.
 
         Args:
             room: what the reader holds of ``sends`` meanwhile.
-            partition: its failure or drop ends the wait, too.
 
         Raises:
             ReaderTooSlow: the reader took nothing for ``stall_seconds`` while others waited for its room.
-            FlightShuffleError: ``partition`` has failed or was dropped.
+            FlightShuffleError: ``partition`` has failed or was dropped meanwhile.
         """
         listed = Write(asyncio.get_running_loop().time(), reader, room, partition)
         try:

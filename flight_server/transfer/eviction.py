@@ -1,9 +1,8 @@
 """Eviction: ends readers that take nothing while other readers wait for the room that they hold.
 
-When a write has lasted for ``STALL_SECONDS``, its reader loses what was read ahead for it and has to prove itself again
-(see ``accounts``). When readers wait in a queue and none of them has got room for ``PROGRESS_SECONDS``, each look ends
-one reader: the one that has stalled for longest, if for ``Delivery.stall_seconds``. A write whose partition has failed
-or was dropped ends at the next look.
+A reader whose write lasts for ``STALL_SECONDS`` loses what was read ahead for it and has to prove itself again (see
+``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends the one that has stalled
+for longest, if for ``Delivery.stall_seconds``. A write whose partition has failed or was dropped ends at the next look.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ PROGRESS_SECONDS = 0.5
 
 
 class Eviction:
-    """Ends stalled readers of one server; see the module's text."""
+    """See the module's text."""
 
     def __init__(self, budget: Budget, delivery: Delivery) -> None:
         self._sends = budget.sends
         self._delivery = delivery
-        # For each queue of readers: how many requests it had granted when that last changed, and when it did.
+        # Of each queue of readers: how many requests it had granted when that last changed, and when it did.
         self._progress = dict.fromkeys((budget.sends, budget.unproven), (0, 0.0))
 
     def look(self) -> None:
@@ -42,7 +41,6 @@ class Eviction:
                 self._end_longest(pool, now)
 
     def _end_longest(self, pool: MemoryPool, now: float) -> None:
-        """Of the readers that hold room of the pool, end the one that has stalled for longest."""
         for timeout, write in self._delivery.writes.items():
             if now - write.since < self._delivery.stall_seconds:
                 return

@@ -1,13 +1,13 @@
 """Producer: the client of one put, and how long the server waits for its next message.
 
 Guarantee: a put's wait for its client is listed, with dataset, partition and producer once the first message has named
-them. It ends at a deadline, unless ``put_idle_seconds`` is 0.
+them, and ends at a deadline, unless ``put_idle_seconds`` is 0.
 
 Deadlines
-    ``put_idle_seconds`` between messages: a Spark task may compute for minutes between two batches, so the default is
-    generous. ``stall_seconds`` inside a message, from the last byte that came. Only the bulk lane sees parts of
-    messages; on the gRPC lane a stall inside one counts as between two, and keepalive finds a peer that has vanished.
-    The time in which the server holds the producer back (``room_for_arrivals``) does not count.
+    ``put_idle_seconds`` between messages: generous, because a Spark task may compute for minutes between two batches.
+    ``stall_seconds`` inside a message, since the last byte; the gRPC lane shows no parts of messages, so there a stall
+    inside one counts as between two. The time in which the server holds the producer back (``room_for_arrivals``) does
+    not count.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ class Producer:
     """The client of one put. The receiver sets ``command`` when the first message has come.
 
     Args:
-        idle_seconds: how long it may be silent between messages; None for no limit.
-        stall_seconds: how long it may be silent inside a message.
+        idle_seconds: the deadline between messages; None for no limit.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Producer:
         return f"dataset {command.dataset!r} {part} (from {self.peer})"
 
     async def room(self) -> None:
-        """Return when the server may read the next message; see :meth:`Admission.room_for_arrivals`."""
+        """See :meth:`Admission.room_for_arrivals`."""
         await self._admission.room_for_arrivals(self.peer)
 
     @contextmanager
@@ -60,7 +59,6 @@ class Producer:
             yield
 
     def stalled(self, *, inside: bool) -> ProducerStalled:
-        """The error of a put whose client has sent nothing until the deadline."""
         if inside:
             silence = f"no byte came for {self.stall_seconds:g} s inside a message (--stall-seconds)"
         else:

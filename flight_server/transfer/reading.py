@@ -1,19 +1,18 @@
 """Reading a partition.
 
 Guarantee: :meth:`Reads.read` yields every frame of the partition from ``start`` on, exactly once and in order, each
-with the dictionary messages that this reader has not been sent yet, and ends only when the partition is sealed and read
-to its end. Everything else is an error. A reader that starts at frame k (``from``) is sent the dictionaries in force at
-k, then the changes.
+with the dictionary messages that this reader has not been sent yet; at first these are the ones in force at ``start``.
+It ends only when the partition is sealed and read to its end; everything else is an error.
 
 Runs
-    Each item is a run: the messages that can be had without waiting, or the one that was waited for. A run that has
-    ``run_bytes`` takes no more. So small frames can go out in one write, and no frame is held back for the next one.
+    Each item is a run: the messages that can be had without waiting, until they are ``run_bytes``, or the one that was
+    waited for. So small frames can go out in one write, and none is held back for the next.
 
 Who holds what
-    A run holds its messages' bytes and the room for their copy, until the consumer asks for the next run. By then the
-    consumer must have handed the bytes to its transport, and must keep no reference to anything in the run: a reader
-    that waits for room while it holds some could wait for another one that does the same. A consumer whose transport
-    takes nothing can ``park`` the run, which then holds neither, and ``fetch`` each message before it is sent.
+    A run holds its messages' bytes and the room for their copy until the consumer asks for the next run. By then the
+    consumer must have handed the bytes to its transport and keep nothing of the run: readers that wait for room while
+    they hold some could wait for each other. A consumer whose transport takes nothing can ``park`` the run, which then
+    holds neither, and ``fetch`` each message before it is sent.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from .delivery import Delivery
 
 
 class Outgoing:
-    """One message on its way to one reader: a frame, or a dictionary that the frame needs."""
+    """A frame, or a dictionary that it needs, on its way to one reader."""
 
     __slots__ = ("message", "payload", "room")
 
@@ -80,7 +79,7 @@ class Run(list[Outgoing]):
         self._told = told
 
     def park(self) -> None:
-        """Release all bytes and room. Each message must be fetched again before it is sent."""
+        """Release all bytes and room."""
         for outgoing in self:
             outgoing.park()
         self._back.close()
@@ -122,10 +121,10 @@ def ended(dataset: Dataset, reader: Reader, start: int) -> None:
 
 
 def check_start(partition: Partition, start: int) -> None:
-    """Return if a sealed partition has a frame ``start``, or ends just before it.
+    """Check the first frame of a read of a sealed partition.
 
     Raises:
-        InvalidRequest: it has fewer frames.
+        InvalidRequest: it has fewer than ``start`` frames.
     """
     frames = partition.totals.frames
     if start > frames:
@@ -138,12 +137,7 @@ def check_start(partition: Partition, start: int) -> None:
 
 
 class Reads:
-    """Reads partitions, for both lanes; see the module's text.
-
-    Args:
-        schema_seconds: how long a reader waits for a schema that no producer has sent.
-        resume_seconds: how long a reader with a name keeps its place when its connection has ended.
-    """
+    """Reads partitions, for both lanes."""
 
     def __init__(
         self,
@@ -164,7 +158,7 @@ class Reads:
         self._resume_seconds = resume_seconds
 
     async def schema_of(self, dataset: Dataset, reader: Reader) -> SchemaMessage:
-        """The dataset's schema, as soon as ``create`` or a producer has given it.
+        """The dataset's schema, once ``create`` or a producer has given it.
 
         Raises:
             Unavailable: there was none within ``schema_seconds``.
@@ -193,11 +187,11 @@ class Reads:
     async def read(
         self, dataset: Dataset, reader: Reader, start: int, *, run_bytes: int = 0
     ) -> AsyncGenerator[Run, None]:
-        """See the module's text. Close the generator to leave; cancelling it is safe at each step.
+        """See the module's text. Close the generator to leave; cancelling it is safe.
 
         Raises:
             Released: retention has released frame ``start``, or a later one before this reader took it.
-            InvalidRequest: the partition is sealed and has fewer than ``start`` frames.
+            InvalidRequest: see :func:`check_start`.
             ReadTrouble: the disk does not give a frame back now.
             Conflict: the reader's name has gone on in another connection.
             FlightShuffleError: the partition failed or was dropped.
@@ -250,7 +244,7 @@ class Reads:
 
     @contextmanager
     def _corruption_told(self, dataset: Dataset, partition: Partition, epoch: int) -> Iterator[None]:
-        """Fail the partition when a frame comes back damaged from disk; the error names the partition."""
+        """Fail the partition when a frame comes back damaged from disk."""
         try:
             yield
         except CorruptFrame as corrupt:
@@ -258,7 +252,7 @@ class Reads:
 
     @contextmanager
     def _place(self, dataset: Dataset, reader: Reader, subscription: Subscription[Frame]) -> Iterator[None]:
-        """Hold the place of a reader that has a name, if retention counts readers."""
+        """Hold a named reader's place, if retention counts readers."""
         if reader.name is None or dataset.retention.readers is None:
             yield
             return
@@ -271,7 +265,7 @@ class Reads:
 
 
 class _Cursor:
-    """The dictionaries that one reader has been sent, and the messages that it takes next."""
+    """What one reader has been sent of dictionaries, and the messages that it takes next."""
 
     def __init__(
         self,
@@ -290,7 +284,7 @@ class _Cursor:
         self._sent = NO_DICTIONARIES
 
     def take(self, run: Run, run_bytes: int) -> None:
-        """Add the messages that can be had without waiting, until the run has ``run_bytes``; maybe none."""
+        """Add the messages that can be had without waiting; see "Runs"."""
         size_bytes = 0
         while not run or size_bytes < run_bytes:
             if not self.waiting and not self._next_frame():
@@ -303,11 +297,10 @@ class _Cursor:
             run.append(self._outgoing(*at_once))
 
     async def fetch(self) -> Outgoing:
-        """The next message, as soon as there are its bytes and room for them."""
         return self._outgoing(*await self._back.next_to_send(self.waiting[0]))
 
     def _next_frame(self) -> bool:
-        """Take the next frame and the dictionaries that it needs; False if there is none now."""
+        """Take the next frame; False if there is none now."""
         if self.ended:
             return False
         try:

@@ -1,20 +1,19 @@
 """Receiving: what becomes of a put's messages.
 
 Guarantee: a message is checked (``decoder``), counted and admitted (``admission``) before it is stored. A producer that
-breaks off, is refused or commits other totals than arrived leaves nothing behind: its partition fails, or its attempt
-is discarded. The same follows from a wrong checksum, of a message on the bulk lane (``put_framing``) or in a commit.
+breaks off, is refused, commits other totals than arrived or sends a wrong checksum, of a message on the bulk lane or in
+a commit, leaves nothing behind: its partition fails, or its attempt is discarded.
 
 Broken off or ended
-    gRPC reports both as the end of the requests. So a put that does not end with a commit is sealed only after
-    :meth:`PutAnswers.confirm_end` has returned (``grpc_put`` says how).
+    gRPC reports both as the end of the requests, so a put without a commit is sealed only after
+    :meth:`PutAnswers.confirm_end`.
 
 Decoding
-    A thread decodes large or compressed messages. The decoded size is counted in the account of arrivals, so that many
-    producers' batches are never decompressed beyond the budget. ``builder`` counts what the decoder copies of
-    dictionaries.
+    A thread decodes large or compressed messages. The account of arrivals counts their decoded size, ``builder`` what
+    the decoder copies of dictionaries.
 
 Answers
-    A commit is answered with its totals. In a put without an attempt each message's app_metadata is echoed, as Arrow's
+    A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
     integration tests expect. Messages without a header are not stored.
 """
 
@@ -56,7 +55,7 @@ from .sinks import AttemptSink, Sink, StreamSink
 
 
 class PutAnswers(Protocol):
-    """A lane's side of one put: answers to the client, its checksums, and how its messages ended."""
+    """A lane's side of one put."""
 
     @property
     def checksum(self) -> int | None:
@@ -68,11 +67,11 @@ class PutAnswers(Protocol):
         """Send a PutResult with this app_metadata. Never waits."""
 
     async def confirm_end(self) -> None:
-        """Return only if the client itself has ended its messages, so that its call has not broken off."""
+        """Return only if the client itself has ended its messages."""
 
 
 def parse_path(path: list[bytes]) -> tuple[str, int | None]:
-    """Dataset and partition of a PATH descriptor; partition None when it was not named.
+    """Dataset and, if it is named, partition of a PATH descriptor.
 
     Raises:
         InvalidRequest: no element, more than two, or an illegal one.
@@ -89,10 +88,10 @@ def parse_path(path: list[bytes]) -> tuple[str, int | None]:
 
 
 def parse_descriptor(data: bytes) -> PutCommand:
-    """The dataset and the other facts that a descriptor names.
+    """What a descriptor says of a put.
 
     Raises:
-        InvalidRequest: it is not a descriptor, or neither a valid PATH nor a valid CMD.
+        InvalidRequest: it is neither a valid PATH nor a valid CMD.
     """
     check_few_fields(data, "FlightDescriptor")
     try:
@@ -144,12 +143,10 @@ class PutReceiver:
         )
 
     async def receive(self, messages: AsyncIterator[bytes], producer: Producer, answers: PutAnswers) -> None:
-        """Take one put from its first message to its end.
+        """Take one put from its first message to its end; sets the producer's ``command``.
 
         Args:
-            messages: FlightData as it came. It ends when the client ends it, or when the call breaks off.
-            producer: the client; its ``command`` is set here.
-            answers: tells the two ends apart, and takes the answers.
+            messages: FlightData as it came, until the client ends it or the call breaks off.
 
         Raises:
             FlightShuffleError: the put was refused or failed; nothing of it is left.
@@ -164,7 +161,7 @@ class PutReceiver:
             put.abort(error)
             raise
         except BaseException:
-            # The client broke off (a cancellation) or this is a bug; readers get ProducerFailed.
+            # The client broke off (a cancellation), or a bug; readers get ProducerFailed.
             put.abort(None)
             raise
 
@@ -300,7 +297,7 @@ class _Put:
         return StreamSink(self._durability, command, schema)
 
     def _check_first(self, message: bytes) -> None:
-        """Compare the checksum of the first message, which names the dataset, before any of it is used."""
+        """Compare the checksum of the first message before any of it is used."""
         if not self._is_whole(message):
             raise DamagedMessage(
                 f"the first message of a put from {self._peer} was damaged on its way; write it again"
@@ -318,7 +315,7 @@ class _Put:
         return said == sent_crc32c(checksum, parts.metadata, parts.descriptor)
 
     def _compare(self, said: int | None, arrived: int) -> None:
-        """Return if all messages so far are those that the client has sent."""
+        """Return if all messages so far are those that the client sent."""
         if said is not None and said != arrived:
             raise DamagedMessage(
                 f"{self._where()}: what arrived has checksum {arrived:08x}, and {said:08x} was sent; nothing of it "
@@ -346,7 +343,7 @@ class _Put:
             self._answers.put(metadata)
 
     def _keep(self, sink: Sink, checked: Checked, reservation: Reservation) -> None:
-        """Store a message that was checked and admitted. No await: it is stored whole or not at all."""
+        """Store a checked and admitted message. No await: it is stored whole or not at all."""
         assert self._builder is not None
         frame = self._builder.add(checked, reservation)
         if frame is None:

@@ -1,18 +1,17 @@
 """Limits of control requests: all requests that are not messages of a put.
 
-Guarantee: a request above its limit is refused before any of it is parsed, and the error names the limit. The memory
-that an action's body of more than ``SMALL_BYTES`` takes while it is parsed (``strict_json.parsed_bytes``) is reserved
-in the account of arrivals. A JSON body that would take more than that account has, and more than
-``MAX_PARSED_BYTES``, is refused.
+Guarantee: a request above its limit is refused before any of it is parsed. What an action's body of more than
+``SMALL_BYTES`` takes while it is parsed (``strict_json.parsed_bytes``) is reserved in the account of arrivals. A JSON
+body that would take more than that account and ``MAX_PARSED_BYTES`` is refused.
 
-    1 MiB       descriptors, tickets, criteria, commits, and the bodies of actions that are not named here
+    1 MiB       descriptors, tickets, criteria, commits, and the bodies of other actions
     16 MiB      ``seal``, which may name 100,000 attempts and more
     64 MiB      ``CancelFlightInfo``, whose FlightInfo has an endpoint for each partition
-    max_schema  ``create``: a schema of that size, which base64 makes a third longer, and 1 MiB for the rest
+    max_schema  ``create``: a schema of that size, a third longer in base64, and 1 MiB for the rest
 
-What is not counted: gRPC buffers a request whole before the server sees it, and has one limit on messages for all
-methods. So each call on the gRPC lane may hold one message of ``max_message`` for as long as the client takes to send
-it, as each put does; gRPC itself refuses a larger one while it arrives. HTTP requests other than a put have no body.
+Not counted: gRPC buffers a request whole before the server sees it, under one limit for all methods (see ``server``).
+So each call there may hold one message of that size while it arrives, as each put does. HTTP requests other than a put
+have no body.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ MAX_PARSED_BYTES = 48 << 20
 
 
 def check_size(size_bytes: int, what: str, limit_bytes: int = MAX_CONTROL_BYTES) -> None:
-    """Return if the request may be that large.
+    """Check the size of a request.
 
     Raises:
         InvalidRequest: it is larger than ``limit_bytes``.

@@ -2,15 +2,14 @@
 
 Stream
     Readers get the partition frame by frame. The clean end of the put seals it; with an ``attempt`` in the descriptor
-    the end must be a commit message, because a client library may end a stream cleanly that its user never finished. A
-    put into a partition that has or had a producer is refused, unless it is the dataset's only one and has failed: then
-    the put makes a new generation.
+    only a commit does, because a client library may cleanly end a stream that its user never finished. A put into a
+    partition that has or had a producer is refused, unless it is the dataset's only one and has failed: then it makes a
+    new generation.
 
 Overwrite
-    The new generation takes the name when it is sealed. Until then, or if it fails, the old one stays; but where there
-    is none, or it has failed and is not on disk, the new one takes the name at once. Of several overwrites the one that
-    is sealed last has the name. One that says which ``generation`` it replaces is refused if the name leads to another
-    one by then.
+    The new generation takes the name when it is sealed, so of several the last one sealed has it. Where there is no old
+    one, or that has failed and is not on disk, it takes it at once. One that says which ``generation`` it replaces is
+    refused if the name leads to another one by then.
 
 Shuffle
     An attempt gathers frames for any partition, and counts only once it has committed.
@@ -51,7 +50,7 @@ class Sink(Protocol):
         """Store a frame of a partition."""
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
-        """Take the producer's commit: it has sent everything. Returns the answer for it."""
+        """Take the producer's commit; returns its answer."""
 
     async def end(self) -> None:
         """Take the clean end of the producer's stream."""
@@ -165,7 +164,7 @@ class StreamSink:
             self._durability.catalogue.install(self.dataset)
 
     def _check_name(self) -> None:
-        """Return if an overwrite can take the name now.
+        """Check that an overwrite can take the name now.
 
         Raises:
             Conflict: the name leads to another generation than the put replaces, or this one was replaced meanwhile.
