@@ -1,6 +1,6 @@
 """Datasets of kind ``source``: the server pulls them itself, from files, S3 or another server, when they are read.
 
-``node`` makes :class:`Sources` for the action ``create``; a dataset holds its pulls as its ``Puller``.
+``node`` makes :class:`Sources` for the action ``create``.
 """
 
 from .creation import Allowed, Sources

@@ -1,20 +1,11 @@
 """Sources: creates datasets of kind ``source``.
 
-Guarantee: when ``create`` succeeds, the server has looked at the source and knows its partitions and schema. From then
-on reading a partition pulls it, once for all readers.
+Guarantee: when ``create`` succeeds, the server has looked at the source and knows its partitions and schema.
 
-    create {"dataset": "d", "kind": "source", "source": {…}}
+    create {"dataset": "d", "kind": "source", "source": {…}}    (see ``files`` and ``relay``)
 
-    {"format": "parquet" | "ipc" | "csv", "path": …}    files; see ``files``
-    {"flight": "grpc://host:port", "dataset": …}        another Flight server; see ``relay``
-
-Creating the same again is fine and does not look at the source again. A new generation sees new files in a directory;
-it comes with a ``create`` after a ``drop``, or when a pull finds that the source has changed (``pulls``). A source is
-never durable, because it can be pulled again.
-
-What may be read
-    Local paths only under ``source_roots``, ``s3://`` only with ``source_s3``, other Flight servers only if
-    ``source_flight`` lists them.
+Creating the same again does not look at the source again. Only a new generation sees new files in a directory; it comes
+with a ``create`` after a ``drop``, or when a pull finds that the source has changed (``pulls``).
 """
 
 from __future__ import annotations
@@ -44,13 +35,7 @@ _log = structlog.get_logger("flight_server.sources.creation")
 
 @dataclass(frozen=True)
 class Allowed:
-    """What sources may read, and how large their messages may be.
-
-    Args:
-        roots: directories whose files may be read.
-        s3: whether objects in S3 may be read.
-        flight: other servers that may be asked.
-    """
+    """What sources may read, and how large their messages may be."""
 
     roots: Sequence[Path]
     s3: bool
@@ -61,7 +46,7 @@ class Allowed:
 
 
 class Sources:
-    """Creates datasets of kind ``source``; see the module's text."""
+    """Creates datasets of kind ``source``."""
 
     def __init__(self, catalogue: Catalogue, pulling: Pulling, allowed: Allowed) -> None:
         self._catalogue = catalogue
@@ -69,11 +54,11 @@ class Sources:
         self._allowed = allowed
 
     async def create(self, request: CreateRequest, wanted: SchemaMessage | None) -> tuple[Dataset, bool]:
-        """The dataset, and whether it was made now. Creating the same twice is fine.
+        """The dataset, and whether it was made now.
 
         Raises:
             InvalidRequest: the source is not one; see ``files`` and ``relay`` for more errors.
-            Forbidden: the configuration does not allow to read it.
+            Forbidden: the configuration does not allow it.
             AlreadyExists: the name is taken by a dataset created otherwise.
             Draining: the server is going down.
         """
@@ -93,7 +78,7 @@ class Sources:
         return known, False
 
     def _known(self, request: CreateRequest) -> Dataset | None:
-        """The dataset, if there is one that was created by the same request."""
+        """The dataset, if the same request has created it."""
         self._catalogue.check_open()
         known = self._catalogue.get(request.dataset)
         if known is None or known.failure is not None:
@@ -113,7 +98,7 @@ class Sources:
         return dataset
 
     async def _renew(self, request: CreateRequest, wanted: SchemaMessage | None, old: Dataset) -> None:
-        """Install a new generation in the place of ``old``, whose source has changed, if ``old`` still has its name.
+        """Install a new generation in the place of ``old``, if that still has its name.
 
         A failure is logged; the next pull that finds a change tries again.
         """
@@ -158,7 +143,7 @@ class Sources:
 
 
 class _Anywhere:
-    """Local files and, where that is allowed, objects in S3."""
+    """Local files and, if allowed, objects in S3."""
 
     def __init__(self, roots: Roots, s3: S3Files | None) -> None:
         self._roots = roots

@@ -1,25 +1,23 @@
 """FileSource: a dataset of files, one partition for each, in the order of their resolved paths.
 
-Guarantee: the files, their identities and the schema are those of the moment of opening. A pull reads a file only if
-its identity is the same, before and after; otherwise it fails with SourceChanged. Rows come in the file's order,
-encoded once, as messages of about ``encoder.TARGET_BYTES``.
+Guarantee: the files, their identities and the schema are those of the moment of opening. A pull fails with
+SourceChanged if its file's identity is another one before or after the reading. Rows come in the file's order, as
+messages of about ``encoder.TARGET_BYTES``.
 
     {"format": "parquet" | "ipc" | "csv", "path": "…" or "paths": ["…", …],
      "columns": ["…", …], "batch_rows": n}
 
 Schema
-    The union of the files' columns: a column that a file lacks is null there, and types are widened where that
-    loses nothing (int32 and int64, say). A ``create`` with a schema casts to that, and takes only its columns.
-    Directories named ``key=value`` in the files' paths add a column each (integers if all values are, else text),
-    unless the files have one of that name.
+    The union of the files' columns, null where a file lacks one. ``pyarrow.unify_schemas`` widens their types (int64
+    and double to double); a value that the type cannot hold fails its pull. A ``create`` with a schema casts to that,
+    and takes only its columns. Directories named ``key=value`` in the files' paths add a column each (integers if all
+    values are, else text), unless the files have it.
 
 Memory
-    Decoding is counted in no account: at most ``background.SLOTS`` files are decoded at a time, each holding what
-    ``formats`` says and the message that is being made. A message is admitted, like a producer's, before the next
-    one is made, so a full server holds the pull back.
+    No account counts what a pull holds: what ``formats`` says, and the message that is being made.
 
 Cancelling
-    A thread's present step runs to its end. The thread or the loop, whichever drops the reader last, closes the file.
+    A thread's present step runs to its end; then the file is closed.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class OpenFile(Protocol):
 
 
 class Files(Protocol):
-    """Where files are: ``roots.Roots`` or ``s3.S3Files``, where the methods are described."""
+    """Where files are: ``roots.Roots`` or ``s3.S3Files``."""
 
     def files(self, path: str) -> list[str]: ...
 
@@ -105,7 +103,7 @@ def _texts(fields: Fields, key: str) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class _File:
-    """One partition: the file as it was when the source was opened."""
+    """One partition, as it was when the source was opened."""
 
     path: str
     identity: tuple[int, ...]
@@ -162,7 +160,7 @@ class FileSource:
                 del pulled
 
     def _messages(self, file: _File) -> Iterator[Checked]:
-        """The messages of a file. Blocks the thread that asks for the next one."""
+        """The messages of a file. Blocks."""
         try:
             opened = self._where.open(file.path)
         except FileNotFoundError:
@@ -294,7 +292,7 @@ def _missing(names: Sequence[str], schema: pa.Schema) -> list[str]:
 
 
 def _different_schemas(files: Sequence[_File]) -> list[tuple[str, pa.Schema]]:
-    """The schemas of the files, each with the first file that has it."""
+    """Each schema, with the first file that has it."""
     different: dict[int, tuple[str, pa.Schema]] = {}
     for file in files:
         if file.schema is not None:

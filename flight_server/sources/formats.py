@@ -4,20 +4,19 @@ Guarantee: :meth:`Format.batches` gives every row of the file, in order, or rais
 batches. Everything here blocks and uses one thread.
 
 Memory
-    A reader holds one batch and what it is decoded from. For Parquet that is about ``TARGET_BYTES`` and the pages
-    under it, for row groups of any size: ``pyarrow.dataset``'s scanner decodes a whole row group (measured with one
-    of 320 MB: 400 MiB more resident, here 15). For CSV it is a block of ``CSV_BLOCK_BYTES``. For an IPC file it is a
-    whole batch as it was written, because it can be read in no smaller parts.
+    A reader holds one batch and what it is decoded from: of Parquet about ``TARGET_BYTES`` and the pages under it
+    (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of CSV a block of
+    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written.
 
 Headers
-    A Parquet footer, an IPC footer or schema, and the names of a CSV file's columns are parsed in one piece, into
-    ten times their size and, for columns with short names, much more, which no account counts. So at most
-    ``background.SLOTS`` pulls have a file open at a time, and a ``create`` one in each thread, of which there is one
-    more; and a header of more than ``MAX_HEADER_BYTES`` or ``MAX_CSV_COLUMNS`` is refused before it is parsed,
-    and so is an IPC header that ``frames.schema_size`` refuses. The Arrow schema in a Parquet footer is parsed unseen.
+    A Parquet footer, an IPC footer or schema, and the first line of a CSV file are parsed in one piece, into ten times
+    their size and, for columns with short names, much more, which no account counts. So at most ``background.SLOTS``
+    pulls, and one more ``create`` than that, have a file open at a time. A header of more than ``MAX_HEADER_BYTES`` or
+    ``MAX_CSV_COLUMNS``, and an IPC header that ``frames.schema_size`` refuses, is refused before it is parsed. The
+    Arrow schema in a Parquet footer is parsed unseen.
 
 Truncated IPC streams
-    A stream that ends between two messages looks whole to Arrow's reader, so the end-of-stream marker is required.
+    Arrow's reader takes a stream that ends between two messages for whole, so the end-of-stream marker is required.
 """
 
 from __future__ import annotations
@@ -113,9 +112,8 @@ class Ipc:
 
 
 class Csv:
-    """CSV with a header, in UTF-8; compressed if its name ends in ``.gz``, ``.zst``, ``.bz2`` or ``.lz4``.
-
-    Types are found in the first block unless they are given.
+    """CSV with a header, in UTF-8; compressed if its name ends so (``_CODECS``). Types not given are found in the first
+    block.
     """
 
     def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
@@ -149,7 +147,7 @@ class Csv:
 
 
 def _check_footer(stream: Any, magic: bytes) -> int:
-    """How many bytes the footer has; 0 if there is none, which the file's reader refuses. Raise if it is too large."""
+    """How many bytes the footer has; 0 if there is none, which the file's reader refuses. Raise if too many."""
     end_bytes = 4 + len(magic)
     size_bytes = stream.size()
     end = stream.read_at(end_bytes, size_bytes - end_bytes) if size_bytes >= end_bytes else b""
@@ -161,7 +159,7 @@ def _check_footer(stream: Any, magic: bytes) -> int:
 
 
 def _unfolded(check: Callable[[bytes], object], header: bytes) -> None:
-    """Raise if Arrow would make many times as much of the header as it has bytes."""
+    """Raise if Arrow would make many times its size of the header."""
     try:
         check(header)
     except BadFrame as bad:

@@ -1,26 +1,25 @@
-"""RelaySource: a dataset of another Flight server, kept here near its readers.
+"""RelaySource: a dataset of another Flight server.
 
-Guarantee: partition k is the upstream's endpoint k, its frames byte for byte as the upstream sent them (nothing is
-encoded again, dictionaries included), and each pull asks the upstream once. A pull is whole or fails: its end counts
-only with status OK and, from a server of this kind, with totals and checksum equal to what arrived.
+Guarantee: partition k is the upstream's endpoint k, frames and dictionaries byte for byte as the upstream sent them. A
+pull's end counts only with status OK and, from a server of this kind, with totals and checksum equal to what arrived.
 
     {"flight": "grpc://host:port" or "grpc+tls://host:port", "dataset": "…",
      "generation": "…", "token": "…"}
 
 Snapshot
-    The endpoints' tickets, taken when the source is opened. Those of a server of this kind name its generation, so
-    an upstream dataset that was replaced or lost is NOT_FOUND, never other data. With other servers ``repetition``
-    finds out when a second pull differs. With ``generation`` only that one of the upstream is relayed.
+    The endpoints' tickets. Those of a server of this kind name its generation, so an upstream dataset that was replaced
+    or lost is NOT_FOUND, never other data. With other servers ``repetition`` finds a second
+    pull that differs.
 
 Trust
-    The upstream is a location that the configuration lists (see ``creation``). It is asked only there, because the
-    token must not go where an endpoint says; an endpoint that has only other locations is refused. Messages are
-    checked as a producer's are. The token is in no log, statistics or error.
+    The upstream is asked only at its configured location, because the token must not go where an endpoint says; an
+    endpoint that has only other locations is refused. Messages are checked as a producer's are. The token is in no log,
+    statistics or error.
 
 Waiting
-    A quiet upstream may be waiting for its own producer, so a message has no deadline; HTTP/2 pings find out when
-    the upstream is gone. What a pull holds before its message is admitted is counted in no account: at most a
-    message (twice if its buffers are compressed) and ``WINDOW_BYTES`` behind it.
+    A message has no deadline, because the upstream may be waiting for its producer; HTTP/2 pings find out when it is
+    gone. No account counts a message before it is admitted (twice if its buffers are compressed) and ``WINDOW_BYTES``
+    behind it.
 """
 
 from __future__ import annotations
@@ -190,11 +189,7 @@ class RelaySource:
         return Checked(message, accepted)
 
     async def _check_end(self, call: Any, arrived: Totals) -> None:
-        """Return if the stream has ended with OK and with the totals of what has arrived.
-
-        Raises:
-            SourceUnavailable: it has not.
-        """
+        """Raise SourceUnavailable unless the pull has ended as the guarantee says."""
         code = await call.code()
         if code is not grpc.StatusCode.OK:
             raise SourceUnavailable(f"the upstream ended with {code.name}: {await call.details()}")

@@ -1,12 +1,11 @@
 """Repetition: each pull of a partition must give the messages that earlier pulls gave.
 
-Guarantee: a message is let through only if no earlier pull of the partition had another one in its place. So a reader
-that was given the first k frames of one pull, and the rest of another, has read one state of the source, or gets an
-error.
+Guarantee: a message is let through only if no earlier pull had another one in its place. So a reader that got its first
+k frames from one pull, and the rest from another, has read one state of the source.
 
-Every message counts, dictionaries too: the same indices into another dictionary are other rows. The CRC-32C of each
-message that was let through is kept, four bytes. Comparing only at the end, or where an earlier pull broke off, is not
-enough: of three pulls the second may be shorter than the first and different, and its readers resume in the third.
+Dictionaries count, too: the same indices into another one are other rows. The CRC-32C of each message is kept, four
+bytes. Comparing only at the end, or where an earlier pull broke off, is not enough: of three pulls the second may be
+shorter than the first and different, and its readers resume in the third.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .source import SourceChanged
 
 
 class Repetition:
-    """The messages of one partition. Pure state: no I/O, and nothing is awaited."""
+    """The messages of one partition."""
 
     def __init__(self) -> None:
         self._known = array("I")
@@ -28,14 +27,14 @@ class Repetition:
 
 
 class Repeated:
-    """One pull's place among the messages. Each pull has its own, because an earlier one may not have ended yet."""
+    """One pull's place among the messages; an earlier pull may not have ended yet."""
 
     def __init__(self, repetition: Repetition) -> None:
         self._repetition = repetition
         self._place = 0
 
     def check(self, crc32c: int) -> None:
-        """Return if the pull's next message may be published.
+        """Check the pull's next message.
 
         Raises:
             SourceChanged: another message was in its place, or the partition had ended before it.
@@ -48,7 +47,7 @@ class Repeated:
         self._place += 1
 
     def end(self) -> None:
-        """The pull has ended: the partition is whole.
+        """The pull has ended.
 
         Raises:
             SourceChanged: earlier pulls had more messages.

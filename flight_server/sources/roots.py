@@ -4,22 +4,18 @@ Guarantee: a file that :meth:`Roots.open` opens lies in a root, for any path, al
 linked or moved meanwhile.
 
 How
-    A path is resolved first, symbolic links and ``..`` included, and the result must lie in a root. The file is then
-    opened element by element from the root's directory on, and no element may be a symbolic link that was put there
-    meanwhile. It must be a regular file, so that no pipe or device blocks a thread. The configured roots are
-    trusted; they may be links.
+    A path is resolved, symbolic links and ``..`` included, and the result must lie in a root. The file is then opened
+    element by element from the root on, and no element may have become a symbolic link. It must be a regular file, so
+    that no pipe or device blocks a thread. The roots themselves may be links.
 
 Paths
-    Absolute, or relative to the first root that has it. A URL is not a path. A path outside is refused in the same
-    words whether it exists or not.
+    Absolute, or relative to the first root that has it. A path outside is refused in the same words whether it exists
+    or not.
 
 Directories
-    Are walked in the order of their names. As in ``pyarrow.dataset`` names that start with ``.`` or ``_`` are left
-    out (``_SUCCESS``, checksums, unfinished output). A link to a file counts as the file that it leads to. A link to
-    a directory is refused: following it may never end, and leaving it out would silently lose files.
-
-Changes
-    A file's identity is its device, inode, size and time of the last write (:meth:`LocalFile.identity`).
+    Are walked in the order of their names. As in ``pyarrow.dataset`` names that start with ``.`` or ``_`` are left out.
+    A link to a file counts as that file. A link to a directory is refused: following it may never end, and leaving it
+    out would silently lose files.
 """
 
 from __future__ import annotations
@@ -40,10 +36,7 @@ _IGNORED = (".", "_")
 
 
 class LocalFile:
-    """An open file of a root.
-
-    Not memory-mapped: a mapped file that another process shortens ends this process.
-    """
+    """An open file of a root; not memory-mapped: a mapped file that another process shortens ends this process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -86,7 +79,7 @@ class Roots:
         """Open the file at a resolved path to read; its owner closes it. Blocks.
 
         Raises:
-            Forbidden: it is outside of the roots, a symbolic link has come into the path, or it is not a regular file.
+            Forbidden: see "How" in the module's text.
             OSError: it cannot be opened.
         """
         root = next((root for root in self._roots if Path(path).is_relative_to(root)), None)
@@ -160,7 +153,7 @@ def _name(entry: os.DirEntry[str]) -> str:
 
 
 def _open_at(directory: int, name: str, flags: int, path: str) -> int:
-    """Open one element of a path, which must not be a symbolic link."""
+    """Open one element of a path, no symbolic link."""
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=directory)
     except OSError as error:

@@ -1,11 +1,9 @@
-"""Objects in S3: the counterpart of ``roots`` for ``s3://`` URLs. Used only where ``source_s3`` is set.
+"""Objects in S3: the counterpart of ``roots`` for ``s3://`` URLs.
 
-Credentials and endpoint are the process's own, found as every AWS client finds them; a URL is bucket and key and
-nothing else. A URL with credentials, or with options such as another endpoint, would let a client point this server's
-requests anywhere, and is refused.
+Credentials and endpoint are the process's own, found as every AWS client finds them. A URL is only bucket and key: with
+credentials, or options such as another endpoint, a client could point this server's requests anywhere.
 
-An object's identity is its size and time of writing. S3 changes an object only as a whole, but a reader sends many
-requests, so the identity is looked at before and after.
+An object can change between the many requests of a reader, so ``files`` compares its identity before and after.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class S3File:
         self.stream = files.open_input_file(path)
 
     def identity(self) -> tuple[int, ...]:
-        """Size and time of writing, as they are now. Blocks."""
+        """Size and time of writing, now. Blocks."""
         found = self._files.get_file_info(self._path)
         if found.type is not fs.FileType.File:
             raise FileNotFoundError(self._path)

@@ -1,8 +1,7 @@
-"""Source: the contract between ``pulls``, which runs a source, and ``files`` and ``relay``, which are sources.
+"""Source: the contract between ``pulls`` and the sources, ``files`` and ``relay``.
 
-Guarantee: a source is one snapshot of what it pulls from, taken when it was opened. Every pull of a partition gives
-the same messages, byte for byte, or fails; with :class:`SourceChanged` where the snapshot is gone and a new one would
-differ.
+Guarantee: a source is one snapshot of what it pulls from, taken when it was opened. Every pull of a partition gives the
+same messages, byte for byte, or fails; with :class:`SourceChanged` where a new snapshot would differ.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class Source(Protocol):
         """The partition's messages, in order, each when it is asked for. Cancelling is safe.
 
         Args:
-            so_far: the totals of what this pull has published, to be compared with the source's own at its end.
+            so_far: the totals of what this pull has published, to compare with the source's own.
 
         Raises:
             SourceChanged: see the class.
-            FlightShuffleError: any other failure; its message says what failed, not for which dataset.
+            FlightShuffleError: any other failure; its message does not name the dataset.
         """
