@@ -1,4 +1,4 @@
-"""The command ``flight-server``: reads the settings, sets up logs and allocator, runs the server on uvloop."""
+"""The command ``flight-server``: runs the server on uvloop."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _ended(code: int, *sentences: str) -> typer.Exit:
 
 
 def main() -> None:
-    """Entry point of the command ``flight-server``."""
+    """The command ``flight-server``."""
     typer.run(serve)
 
 

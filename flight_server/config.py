@@ -1,11 +1,10 @@
 """Settings: one typed model. Flags override the environment, which overrides TOML, which overrides defaults.
 
-The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capitals; the TOML key is the name
-itself; the flag is the name with dashes. No other module reads the environment.
+The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capitals, the TOML key its name, the flag
+its name with dashes. No other module reads the environment.
 
-A size is an integer of bytes, or a number and a unit and nothing else: ``64MiB``, ``1.5 GB``. pydantic also
-takes text after the unit, bits, true and false. They are refused here, because a limit that was misunderstood
-is noticed too late. Times are seconds.
+A size is bytes, or a number and a unit: ``64MiB``, ``1.5 GB``. What pydantic also takes (text after the unit, bits,
+true and false) is refused, because a misunderstood limit is noticed too late. Times are seconds.
 """
 
 from __future__ import annotations
@@ -227,11 +226,11 @@ class Settings(BaseSettings):
 
 
 def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
-    """The settings from the flags that were given, the environment, the file and the defaults.
+    """The settings from flags, environment, file and defaults.
 
     Raises:
         pydantic.ValidationError: a value is wrong or a key unknown; see :func:`explained`.
-        OSError: ``toml`` was named and is no file, or cannot be read.
+        OSError: ``toml`` is no file, or cannot be read.
         ValueError: it is not TOML, or the environment's text for a list is not JSON.
     """
     if toml is not None and toml.is_dir():

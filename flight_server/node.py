@@ -1,7 +1,6 @@
 """Node: makes the parts of one server and connects them; ``server`` starts them.
 
-Each part knows parts that are made above it, and none below. A setting reaches the parts that need it as a plain
-value, so no part knows the settings' model.
+Each part knows only parts that are made above it, and gets settings as plain values.
 """
 
 from __future__ import annotations
@@ -58,11 +57,7 @@ def _new_sources(
 
 
 class Node:
-    """The parts of one server.
-
-    Args:
-        catalogue: the datasets to serve; None for an empty catalogue.
-    """
+    """The parts of one server."""
 
     def __init__(self, settings: Settings, catalogue: Catalogue | None = None) -> None:
         self.catalogue = new_catalogue(settings) if catalogue is None else catalogue

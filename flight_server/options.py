@@ -1,4 +1,4 @@
-"""Options: the command line has one for each setting, made from the settings' model."""
+"""Options of the command line, one for each setting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _keyword(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """The value is None unless the option was given, so that environment and file count."""
+    """None unless the option was given, so that environment and file count."""
     metavars = (word for kind, word in _METAVARS if kind in str(field.annotation))
     option = typer.Option(help=_help(field), metavar=next(metavars, None))
     return _keyword(name, Annotated[_type(field) | None, option])

@@ -1,31 +1,26 @@
 """Server: starts, drains and stops the parts of one server, and keeps its duties going (see ``background``).
 
-Start: data directory and recovery, then the gRPC port, then the HTTP port. If a part fails, its error is raised before
-the server is announced, and what had been started is stopped. A port that is taken is an error (SO_REUSEPORT is off).
+Start: data directory and recovery, the gRPC port, then the HTTP port. A port that is taken is an error (SO_REUSEPORT is
+off).
 
 Drain: on SIGTERM, SIGINT, the action ``drain`` or the end of the parent, readiness turns off, and new datasets, puts
-and reads are refused. Running calls have ``drain_grace_seconds``; then the server ends them. Clients of the gRPC lane
-and producers on the bulk lane get UNAVAILABLE with the reason; connections of readers on the bulk lane are cut. A
-client that does not read the reason is disconnected after one or two seconds. Durable data is on disk when
-:meth:`Server.run` returns.
+and reads are refused. Running calls have ``drain_grace_seconds``. Then clients of the gRPC lane and producers on the
+bulk lane get UNAVAILABLE with the reason; connections of readers on the bulk lane are cut. A client that does not read
+the reason is disconnected after one or two seconds. Durable data is on disk when :meth:`Server.run` returns.
 
 HTTP/2 settings
-    ``decoder`` limits messages, with an error that says what to do. gRPC's own limit lies above that one and bounds
-    what gRPC can buffer. Keepalive pings find a peer that has vanished without closing its connection, within
-    ``keepalive_seconds`` and as long again for the answer.
+    gRPC's own limit on messages lies 64 MiB above that of ``decoder``, and bounds what gRPC can buffer.
 
     A producer may send one stream window ahead of what the server has read: 1/512 of the memory limit, between 64 KiB
-    and 4 MiB. gRPC holds these bytes and the pool does not count them: at most the window times the number of producing
-    streams. gRPC's probing of the bandwidth-delay product is off: it lets the window of a stream grow to several times
-    that at any memory limit. The cost is a ceiling of one window per round trip and stream: 4 MiB at 10 ms is 400 MB/s.
+    and 4 MiB. gRPC holds these bytes of each stream, and the pool does not count them. gRPC's probing of the
+    bandwidth-delay product is off: it lets a window grow to several times that at any memory limit. The cost is a
+    ceiling of one window per round trip and stream: 4 MiB at 10 ms is 400 MB/s.
 
-    A call that the loop has not accepted yet waits in the order of arrival, up to ``ACCEPT_PATIENCE_SECONDS``. gRPC's
-    default is 30 s, after which it cancels all calls that have waited longer: the client sees a bare CANCELLED and the
-    server sees nothing. ``turns`` says what keeps this wait short. By default gRPC cancels some calls of any client at
-    random when more than 1,000 wait, and all when more than 3,000 wait, counting calls that were reset. Both limits are
-    off. Instead each connection may have ``CALLS_OF_A_CONNECTION``; a reset call counts until the server has disposed
-    of it. A client of gRPC queues further calls. A call that is sent above the limit is refused; other connections are
-    not affected.
+    A call that the loop has not accepted yet waits in the order of arrival, up to ``ACCEPT_PATIENCE_SECONDS``;
+    ``turns`` keeps this wait short. By default gRPC cancels all calls that have waited for 30 s: the client sees a bare
+    CANCELLED and the server nothing. It also cancels calls of any client at random when more than 1,000 wait, and all
+    when more than 3,000 do, reset ones included. Both limits are off. Instead each connection may have
+    ``CALLS_OF_A_CONNECTION``; a reset call counts until the server has disposed of it.
 """
 
 from __future__ import annotations
@@ -90,12 +85,11 @@ class Server:
 
     @property
     def location(self) -> str:
-        """The address of the gRPC lane, as clients are told it."""
         assert self.node.locations.grpc is not None
         return self.node.locations.grpc
 
     async def start(self) -> None:
-        """Start every part. After this, clients are served; after an error no part runs.
+        """Start every part; after an error no part runs.
 
         Raises:
             OSError: the address cannot be bound, or the data directory cannot be used.
@@ -134,7 +128,7 @@ class Server:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def run(self) -> None:
-        """Serve until a drain is requested (see "Drain"); then stop."""
+        """Serve until a drain is requested; then stop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.node.drain_requested.set)
@@ -219,7 +213,6 @@ class Server:
             # For a new connection to begin HTTP/2; gRPC's default is 2 minutes.
             ("grpc.server_handshake_timeout_ms", int(self.settings.stall_seconds * 1000)),
             # No compressed messages (bit 0 is "identity"): a small one could become many times max_message.
-            # A client that compresses gets UNIMPLEMENTED before anything is decompressed.
             ("grpc.compression_enabled_algorithms_bitset", 1),
             ("grpc.max_metadata_size", 64 << 10),
             ("grpc.keepalive_time_ms", keepalive_ms),
@@ -266,7 +259,7 @@ class Server:
             _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
 
     async def _sweep_host(self) -> None:
-        """Remove the files of dead clients on this host; a living client does so, too, but there may be none."""
+        """Remove the files of dead clients on this host, where no living client may do so."""
         bases = self.settings.host_file_dirs
         removed = await asyncio.to_thread(sweep, bases) if bases else []
         if removed:
@@ -286,8 +279,8 @@ class Server:
 class _Heap:
     """Returns freed memory to the system when more than ``MAX_HOLES_BYTES`` of it is resident.
 
-    Freed is what is resident beyond the size at the start and what the pool may hold again: the most that it has
-    held within ``KEEP_FREED_SECONDS`` and a quarter (no matter far below the limit), at most the memory limit.
+    Freed is what is resident beyond the size at the start and 5/4 of the most that the pool has held within
+    ``KEEP_FREED_SECONDS``, at most the memory limit.
     """
 
     def __init__(self, memory: MemoryPool, limit_bytes: int) -> None:
