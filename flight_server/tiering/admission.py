@@ -1,8 +1,8 @@
 """Admission: room for an arrived message before it is stored.
 
-Guarantee: an admitted message is counted in the account ``frames``, and until then in ``arrivals``. A stream that
-waits for room is counted in ``wanted_bytes``, by which the spiller sees how much to move. At its deadline it gets an
-error that says why there is no room.
+Guarantee: an admitted message is counted in the account ``frames``. Until then it is counted in ``arrivals``, and in
+``wanted_bytes``, by which the spiller sees how much to move. A stream that finds no room until its deadline gets an
+error that says why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .spiller import Spiller
 
 
 class Admission:
-    """See the module's text. ``deadline_seconds``: how long a stream waits for room before it is refused."""
+    """See the module's text."""
 
     def __init__(self, budget: Budget, waits: Waits, spiller: Spiller, *, deadline_seconds: float) -> None:
         self.waits = waits
@@ -24,7 +24,7 @@ class Admission:
         self._deadline_seconds = deadline_seconds
 
     async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
-        """A reservation in ``frames`` for a message that has arrived. Cancelling releases it.
+        """A reservation in ``frames`` for an arrived message. Cancelling releases it.
 
         Raises:
             OutOfBudget: RAM and disk stayed full until the deadline.
@@ -56,11 +56,7 @@ class Admission:
     async def arrival(
         self, size_bytes: int, *, peer: str, dataset: str | None = None, partition: int | None = None
     ) -> Reservation:
-        """A reservation in ``arrivals`` for what is made of an arrived message. Cancelling releases it.
-
-        Raises:
-            OutOfBudget: there was no room until the deadline.
-        """
+        """The same in the account ``arrivals``, for what is made of an arrived message."""
         return await reserve(
             self._budget.arrivals,
             size_bytes,

@@ -1,34 +1,33 @@
 """Durability: writes a durable dataset to disk when it is sealed.
 
-Guarantee: when :meth:`Durability.persist` has returned for the last partition of a dataset, the dataset survives the
-death of this process and, as far as fsync tells the truth, of the machine; unless it was replaced meanwhile. A
-dataset that was not sealed before a crash is deleted at the next start. ``manifest`` has the format,
-``durable_files`` the order of writes, ``recovery`` the way back.
+Guarantee: when :meth:`Durability.persist` has returned for the last partition, the dataset survives the death of this
+process and, as far as fsync tells the truth, of the machine, unless it was replaced meanwhile. A dataset not sealed
+before a crash is deleted at the next start. ``manifest`` has the format, ``durable_files`` the order of writes,
+``recovery`` the way back.
 
 What is written when
-    Spilled frames are in segments already. At the seal of a partition its other frames and its dictionaries are
-    appended and all its segments synced; frames in RAM stay there and leave it later without further writes. The
-    manifest is written once, with the last partition. So a dataset of several partitions survives whole or not at
-    all: a producer whose partition is sealed can rely on it once all partitions are.
+    The seal of a partition appends its dictionaries and the frames that are not in segments yet, and syncs its
+    segments; frames in RAM leave it later without further writes. The last seal writes the manifest. So a sealed
+    partition survives only once all are sealed.
 
 Disk trouble
     The seal is listed as waiting for ``disk`` and tries again every ``RETRY_SECONDS`` until its deadline. Then it fails
-    with a retryable error: a put fails, a shuffle can be sealed again. After a failed fsync the frames are
-    written to another segment, from RAM or read back with their checksums verified.
+    with a retryable error: a put fails, a shuffle can be sealed again. After a failed fsync it writes the frames to
+    another segment, from RAM or read back with their checksums verified.
 
 Retention
-    Frames that enough readers have passed before the manifest is written are not in it and never come back. Those
-    that are passed later are released in RAM and stay on disk until the dataset goes: after a restart they are there
-    again, for as many readers as declared. A retention in seconds continues by the wall clock. The lease starts anew.
+    Frames that enough readers pass before the manifest is written are not in it and never come back. Those passed
+    later leave RAM but not the disk: after a restart they are there again, for as many readers as declared. A
+    retention in seconds continues by the wall clock. The lease starts anew.
 
 Order
-    The manifest is written, and the name set, while the task holds :meth:`Disk.turn`; the manifest's sequence number
-    is drawn there. So of several overwrites the next start finds the one that was acknowledged last, and an overwrite
-    that may no longer take the name writes no manifest.
+    The task draws the sequence number, writes the manifest and sets the name while it holds :meth:`Disk.turn`. So of
+    several overwrites the next start finds the one acknowledged last, and one that may no longer take the name writes
+    no manifest.
 
 Cancelling
-    A stream whose producer leaves during the seal fails, and its manifest is deleted. A shuffle keeps what was
-    written: its attempts are accepted, and the next seal continues from there.
+    A stream whose producer leaves during the seal fails, and its manifest is deleted. A shuffle keeps its accepted
+    attempts and what was written; the next seal continues from there.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ T = TypeVar("T")
 
 
 class Durability:
-    """See the module's text. ``deadline_seconds``: how long a seal tries again after disk trouble."""
+    """See the module's text. ``deadline_seconds``: of a seal."""
 
     def __init__(
         self, catalogue: Catalogue, waits: Waits, spiller: Spiller, *, deadline_seconds: float
@@ -87,7 +86,7 @@ class Durability:
         finish: Callable[[], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write the partitions to disk, and with the last one the manifest; call ``finish``. See the module's text.
+        """Write the partitions to disk, and with the last one the manifest; call ``finish``.
 
         Args:
             finish: seals the partitions in RAM and sets the dataset's name.
@@ -97,8 +96,7 @@ class Durability:
             OutOfBudget: the disk stayed full until the deadline.
             Unavailable: the disk refused writes until the deadline.
             CorruptFrame: a spilled frame or dictionary came back with another checksum.
-            DatasetDropped: the dataset was dropped meanwhile.
-            PartitionFailed: a partition has failed meanwhile.
+            DatasetDropped, PartitionFailed: the dataset was dropped, or a partition failed, meanwhile.
             Conflict: from ``finish`` or ``check``; a stream leaves nothing on disk.
         """
         files, writer = dataset.files, dataset.writer
@@ -152,7 +150,7 @@ def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavaila
 
 
 class _Seal:
-    """One try to write partitions of one dataset to disk."""
+    """One try to write partitions to disk."""
 
     def __init__(
         self, durability: Durability, dataset: Dataset, files: DurableFiles, writer: SegmentWriter
@@ -164,7 +162,7 @@ class _Seal:
         self._writer = writer
 
     async def run(self, wanted: set[int]) -> bool:
-        """Write the partitions' frames. True if all partitions are on disk, so that the manifest is due."""
+        """Write the partitions' frames; whether all partitions are on disk, so that the manifest is due."""
         files, dataset = self._files, self._dataset
         partitions = [partition for partition in dataset.partitions() if partition.index in wanted]
         for partition in partitions:
@@ -197,13 +195,13 @@ class _Seal:
                 raise
 
     def _check(self, indices: set[int]) -> None:
-        """Raise the cause if one of the partitions has failed: then it holds none of its frames."""
+        """Raise the cause if a partition has failed: then it holds no frames."""
         for partition in self._dataset.partitions():
             if partition.index in indices:
                 partition.check()
 
     async def _write_frames(self, partition: Partition) -> None:
-        """Give each of the partition's frames a place in a segment whose fsync can be trusted."""
+        """Give each frame a place in a segment whose fsync can be trusted."""
         place = 0
         # Again after each write, because the spiller moves frames meanwhile.
         while batch := _batch(partition.unwritten(place)):
@@ -219,12 +217,12 @@ class _Seal:
                 frame.place(await self._copy(partition, frame))
 
     async def _copy(self, partition: Partition, message: Message) -> SegmentSlice:
-        """Write a frame or dictionary of the partition from RAM, or from disk; its new place."""
+        """Write a message from RAM or from disk; its new place."""
         payload = message.payload
         if payload is not None:
             (slice_,) = await self._in_thread(self._writer.append, [payload.data])
             return slice_
-        # The account of reads from disk. Its other holders release it independently of this task.
+        # The other holders of ``sends`` release it independently of this task.
         room = await reserve(
             self._catalogue.budget.sends, message.size_bytes, self._waits, dataset=self._dataset.name
         )
@@ -240,7 +238,7 @@ class _Seal:
         return slice_
 
     async def _write_dictionaries(self, partition: Partition) -> None:
-        """Give each dictionary that the partition's frames need a place in such a segment."""
+        """The same for the dictionaries that the frames need."""
         for message in messages_of(partition.table.states()):
             if not _is_safe(message.slice):
                 slice_ = await self._copy(partition, message)
@@ -256,7 +254,7 @@ class _Seal:
 
 
 def _batch(frames: Iterable[Frame]) -> list[Frame]:
-    """The first of the frames, up to ``BATCH_BYTES`` in all, at least one."""
+    """The first frames, up to ``BATCH_BYTES``, at least one."""
     batch: list[Frame] = []
     size_bytes = 0
     for frame in frames:
@@ -273,8 +271,8 @@ def _is_safe(slice_: SegmentSlice | None) -> bool:
 
 
 class _Description:
-    """The manifest's contents. Copied on the event loop in one step; assembled and written in a thread, because that
-    takes long for a million frames.
+    """The manifest's contents: copied on the event loop in one step, and written in a thread, because a million frames
+    take long.
     """
 
     def __init__(self, dataset: Dataset, files: DurableFiles, sequence: int) -> None:

@@ -1,4 +1,4 @@
-"""Lost frames: what follows when a frame comes back from disk with another checksum."""
+"""Lost frames: frames that come back from disk with another checksum."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _log = structlog.get_logger("flight_server.tiering.lost_frames")
 def frame_lost(
     disposal: Disposal, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
 ) -> CorruptFrame:
-    """Fail the partition and note the damage if its dataset is committed on disk; returns the cause for its readers.
+    """Fail the partition, and note the damage if its dataset is committed on disk; the cause for its readers.
 
-    Nothing is changed if the partition has failed or was reopened since.
+    Changes nothing if the partition has failed or was reopened since.
 
     Args:
-        epoch: of the partition when the frame was one of its frames.
+        epoch: the partition's when it had the frame.
     """
     cause = CorruptFrame(
         f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",

@@ -1,30 +1,26 @@
 """ReadBack: the bytes of a subscription's frames and dictionaries, from RAM or disk, and room to send them.
 
-Guarantee: :meth:`ReadBack.next_to_send` returns the message's own bytes and a reservation for the copy that the
-transport makes of them, or raises; :meth:`ReadBack.next_nowait` returns the same if it need not wait. Messages on
-disk come back in runs of up to ``RUN_BYTES`` or one larger message, with one thread hop for each run. If the caller
-calls :meth:`ReadBack.read_ahead` before sending, the next run is read meanwhile. Frames read back stay at hand while
-a dictionary, which no run foresees, is read before them.
+Guarantee: ``next_to_send`` returns the message's own bytes and a reservation for the transport's copy of them, or
+raises. Messages on disk come back in runs of up to ``RUN_BYTES`` or one larger message, with one thread hop for each
+run. Frames read back stay at hand while a dictionary, which no run foresees, is read before them.
 
 No circular wait
-    A reader never waits for bytes of the account ``sends`` while it holds some of it: the caller of ``next_to_send``
-    has released all that it got here before. If the room to send is not free at once, the reader first releases
-    everything that it has read back, and then asks in one request for twice the frame's size: for its bytes, which
-    may be on disk by then, and for their copy. It does not hold the frame's bytes meanwhile: bytes that a waiting
-    reader holds cannot be spilled, so producers would wait for readers. Frames read ahead, and those after the first
-    of a run, take only room that is free at once.
+    A reader never waits for bytes of the account ``sends`` while it holds some: the caller of ``next_to_send`` has
+    released all that it got before. If room is not free at once, the reader releases everything that it has read
+    back and asks in one request for twice the frame's size: for its bytes, which may be on disk by then, and for
+    their copy. Meanwhile it holds no bytes, because held bytes cannot be spilled, so producers would wait for
+    readers. Frames read ahead, and those after the first of a run, take only room that is free at once.
 
 Disk trouble
-    A read that fails is tried again ``len(RETRY_SECONDS)`` times. Then the reader gets
-    :class:`~flight_server.protocol.ReadTrouble`, which it can retry; the frame stays on disk.
+    A failed read is tried again after each of ``RETRY_SECONDS``. Then the reader gets ``ReadTrouble``, which it
+    can retry; the frame stays on disk.
 
 Unproven readers (``memory.accounts``)
-    Their room is in the account's part ``unproven``. :meth:`ReadBack.release_sent` keeps the room of the messages
-    sent for the next ones, so that other readers, which may take nothing, do not get it in between; it is released
-    before the reader waits. Unproven readers do not read ahead.
+    Their room is in the account's part ``unproven``. ``release_sent`` keeps the room of sent messages for the next
+    ones; the reader releases it before it waits. Unproven readers do not read ahead.
 
 Who holds what
-    Bytes read back belong to this object, which belongs to one stream; other readers of the same frames share them
+    This object, which belongs to one stream, holds the bytes read back; other readers of the same frames share them
     (``Message.at_hand``). A run that a thread still reads when the stream ends stays counted until the thread is done.
 """
 
@@ -57,7 +53,7 @@ _Results = list[bytes | CorruptFrame | DiskTrouble]
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads, for waits and errors, and its pace. ``name``: the one in its ticket, see ``datasets.places``."""
+    """A reader, for waits and errors, and its pace. ``name``: its ticket's, see ``datasets.places``."""
 
     dataset: str
     partition: int
@@ -71,8 +67,6 @@ class ReadBack:
 
     Args:
         waiting: messages that the reader has taken from the subscription and asks for next.
-        budget: has the account ``sends``.
-        threads: where files are read.
         counted: called with the size of each frame read from disk.
     """
 
@@ -96,7 +90,7 @@ class ReadBack:
         self._counted = counted
         self._ready: dict[Message, Payload] = {}
         self._ahead: tuple[_Run, asyncio.Future[_Results]] | None = None
-        # Of an unproven reader: the room of the messages it was given, and what is kept of that for the next.
+        # Of an unproven reader: the room of the messages it was given, and what is kept for the next.
         self._taken_bytes = 0
         self._kept: Reservation | None = None
         reader.pace.on_stall = self.drop_ahead
@@ -106,10 +100,7 @@ class ReadBack:
         return self._budget.sends if self._reader.pace.proven else self._budget.unproven
 
     def next_nowait(self, frame: Message) -> tuple[Payload, Reservation] | None:
-        """The bytes of the next message, and a reservation for their copy.
-
-        None, and nothing changed, if the bytes are not in RAM or the room is not free.
-        """
+        """As :meth:`next_to_send`; None, and nothing taken, if the bytes are not in RAM or the room is not free."""
         payload = self._ready.get(frame) or frame.at_hand()
         if payload is None:
             return None
@@ -121,7 +112,7 @@ class ReadBack:
         return payload, room
 
     async def next_to_send(self, frame: Message) -> tuple[Payload, Reservation]:
-        """The same, waiting for disk and room. The caller holds no bytes of ``sends`` (see "No circular wait").
+        """The message's bytes and room for their copy. The caller holds no bytes of ``sends`` (see "No circular wait").
 
         Cancelling is safe: granted room is released.
 
@@ -158,7 +149,7 @@ class ReadBack:
         return payload, room
 
     async def _finish_ahead(self) -> None:
-        # A separate function, so that no variable holds the run while the reader waits for more room.
+        # Separate, so that no variable holds the run while the reader waits for room.
         assert self._ahead is not None
         run, future = self._ahead
         self._ahead = None
@@ -166,14 +157,14 @@ class ReadBack:
             self._keep(run, await future, wanted=None)
 
     def read_ahead(self) -> None:
-        """Start to read the next frames if they are on disk and there is room at once."""
+        """Start to read the next frames, while the caller sends, if they are on disk and room is free."""
         if self._reader.pace.proven and self._ahead is None and len(self._ready) <= 1:
             run = self._run_from(None, None)
             if run:
                 self._ahead = run, self._submit(run)
 
     def release_sent(self, run: Callable[[], object]) -> None:
-        """Call ``run``, which drops the messages sent; keep their room if the reader is unproven."""
+        """Call ``run``, which drops the messages sent; an unproven reader keeps their room."""
         self._kept = None
         if self._reader.pace.proven:
             run()
@@ -182,7 +173,7 @@ class ReadBack:
         self._taken_bytes = 0
 
     def drop_ahead(self) -> None:
-        """Release what was read ahead; a run being read is released when it is done. Twice is fine."""
+        """Release what was read ahead, a run being read when it is done. Twice is fine."""
         if self._ahead is not None:
             self._ahead[1].cancel()
             self._ahead = None
@@ -194,11 +185,11 @@ class ReadBack:
         self.drop_kept()
 
     def drop_kept(self) -> None:
-        """Release the room that :meth:`release_sent` has kept. The caller calls it before any wait."""
+        """Release the kept room. The caller does so before any wait."""
         self._kept = None
 
     def _room(self, size_bytes: int) -> Reservation | None:
-        """A reservation out of the kept room, or of room that is free at once; None if neither."""
+        """A reservation out of the kept room, or of free room; None if neither."""
         kept = self._kept
         if kept is not None:
             missing_bytes = size_bytes - kept.size_bytes
@@ -252,7 +243,6 @@ class ReadBack:
         return run
 
     def _submit(self, run: _Run) -> asyncio.Future[_Results]:
-        # The thread holds the run, so that its reservations outlive a stream that ends meanwhile.
         return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, run)
 
     def _keep(self, run: _Run, results: _Results, *, wanted: Message | None) -> None:
@@ -263,7 +253,7 @@ class ReadBack:
                 return
             if isinstance(data, CorruptFrame):
                 if frame is wanted:
-                    # Not `data`: its traceback refers to this call's variables, which would keep it, and this run.
+                    # Not `data`: its traceback would keep this call's variables, and so the run.
                     raise data.fresh()
                 return  # raised when the reader gets there
             if isinstance(frame, Frame):
@@ -279,7 +269,7 @@ def _read_all(run: _Run) -> _Results:
         try:
             results.append(frame.read_back())
         except CorruptFrame as corrupt:
-            # Without its traceback, which leads back here, to the results and the reservations of the run.
+            # Without its traceback, which would keep the run's results and reservations.
             results.append(corrupt.fresh())
         except DiskTrouble as trouble:
             results.append(DiskTrouble(str(trouble), full=trouble.full))

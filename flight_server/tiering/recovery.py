@@ -4,28 +4,23 @@ Guarantee: after :func:`recover` the catalogue has the datasets that were sealed
 manifest, segments and dictionaries are whole: each with its generation, its frames on disk, its partitions sealed.
 It runs before the server listens, under the directory's lock, so it may block.
 
-The reader's algorithm is in ``manifest``. A directory in ``datasets`` belongs to the server if it has a marker of its
-data directory (see ``ownership``). Everything else there is left as it is, logged, and listed in ``statistics`` as
-``foreign_files``. A directory of the server without a manifest was never sealed, or was dropped: the server's files
-in it are deleted.
+``manifest`` has the reader's algorithm. Everything in ``datasets`` without a readable marker of this data directory
+(see ``ownership``) is left as it is, logged, and listed in ``statistics`` as ``foreign_files``.
 
 Damage
     A dataset whose manifest, segments or dictionaries are proven damaged goes to the quarantine (see there). One
-    with a damage note, because a frame was lost while it was served, is served on.
+    with a damage note is served on.
 
-    One name may have several generations on disk, after a crash between the seal of the newer one and the deletion of
-    the older ones. The newest is restored; then the older ones are deleted, or quarantined if they have a damage note.
-    If the newest is damaged, or the manifest of any, none is served: the damaged one may be the newest, whose seal
-    was acknowledged, and an older one would be wrong data without an error. All go to the quarantine, each with the
-    reason, and a reader of the name gets their paths. ``quarantine`` says how to have an older one back.
+    A crash between the seal of a generation and the deletion of older ones leaves several of one name. The newest is
+    restored; then the older ones are deleted, or quarantined if they have a damage note. If the newest is damaged, or
+    the manifest of any, which may be the newest, none is served: an older one would be wrong data without an error.
+    All go to the quarantine, each with the reason.
 
-An I/O error is no proof of damage: it ends the start and nothing of that dataset is deleted, so the data is there when
-the disk works again. A manifest or segment that may not be read also ends the start, and so do another format version
-and a memory limit with no room for the metadata of datasets, frames and dictionaries. A directory or marker that may
-not be read counts as foreign.
+An I/O error proves no damage: nothing of that dataset is deleted, and the start ends. It also ends at a manifest or
+segment that may not be read, another format version, and a memory limit with no room for the metadata.
 
-Dictionaries are read, checked one at a time, and stay on disk like frames. The segments' bytes are counted in the
-disk pool even above its limit: then nothing is spilled until something has been dropped.
+Dictionaries are checked one at a time and stay on disk like frames. The segments' bytes are counted in the disk pool
+even above its limit: then nothing is spilled until something has been dropped.
 """
 
 from __future__ import annotations
@@ -75,7 +70,7 @@ from flight_server.storage import (
     sync_directory,
 )
 
-# What is deleted in a dataset's directory beside the manifest, which goes first, and the marker, which goes last.
+# Deleted in a dataset's directory between the manifest, which goes first, and the marker, which goes last.
 _OURS = re.compile(rf"segment-[0-9]{{6,}}|manifest\.new|{re.escape(NOTE_NAME)}|{re.escape(DAMAGE_NAME)}")
 
 _log = structlog.get_logger("flight_server.tiering.recovery")
@@ -83,7 +78,7 @@ _log = structlog.get_logger("flight_server.tiering.recovery")
 
 @dataclass(frozen=True)
 class Recovered:
-    """The result of :func:`recover`: numbers of datasets, of those damaged, of foreign files; and bytes of segments."""
+    """Numbers of datasets, of new entries in the quarantine's list and of foreign files; the segments' bytes."""
 
     datasets: int
     quarantined: int
@@ -93,7 +88,7 @@ class Recovered:
 
 @dataclass
 class _Generation:
-    """One sealed dataset on disk: its manifest, or why its manifest is not valid."""
+    """One sealed dataset on disk. ``manifest`` is None if it is not valid; ``damage`` says what is damaged."""
 
     directory: Path
     marker: Marker
@@ -110,10 +105,10 @@ class _Generation:
 
 
 def recover(catalogue: Catalogue) -> Recovered:
-    """Fill an empty catalogue. See the module's text.
+    """Fill an empty catalogue.
 
     Raises:
-        OSError: the directory cannot be read, the memory limit is too small for it, or another version wrote it.
+        OSError: the start must end, see the module's text.
     """
     base, data_dir = catalogue.disk.datasets_dir, catalogue.disk.data_dir
     assert base is not None
@@ -181,7 +176,7 @@ def _restore_newest(catalogue: Catalogue, generations: list[_Generation]) -> Non
 
 
 def _delete(directory: Path) -> None:
-    """Delete the server's files, the manifest first: a directory that is half deleted must not look like a dataset."""
+    """Delete the server's files, the manifest first: half of them must not look like a dataset."""
     (directory / MANIFEST_NAME).unlink(missing_ok=True)
     sync_directory(directory)
     _delete_files(directory, keep=set())
@@ -269,7 +264,7 @@ def _segments(catalogue: Catalogue, manifest: Manifest, directory: Path) -> Iter
             )
         except FileNotFoundError:
             raise Torn(f"{name} is missing") from None
-        # Also if recovery fails from here on, the file stays.
+        # The file stays, even if recovery fails now.
         segment.keep = True
         if segment.size_bytes < size_bytes:
             raise Torn(f"{name} has {segment.size_bytes} of {size_bytes} bytes")

@@ -1,19 +1,15 @@
 """Spiller: the one task that moves frames, and last dictionaries, from RAM to disk.
 
-Guarantee: while a stream waits for room in ``frames``, a frame is in RAM and the disk has room, frames are being
-moved. Moving starts at ``HIGH_WATER`` of the account, so that producers seldom wait for the disk.
-
-Source datasets without readers are released before anything is written, one at a time: they can be pulled again.
+Guarantee: while a stream waits for room in ``frames``, a frame is in RAM and the disk has room, it moves frames.
+Moving starts at ``HIGH_WATER`` of the account, so that producers seldom wait for the disk. Before it writes anything it
+releases source datasets without readers, one at a time: they can be pulled again.
 
 Disk trouble
     Frames whose write failed stay in RAM, readable. A write refused for lack of room is tried again with half as many
-    frames, down to one, so that the last bytes of a disk are used. Any other failure, and that of a single frame,
-    is *trouble*: it is in the statistics, in ``why``, and in the error that a refused producer gets. While a stream
-    waits, the write is tried again every ``RETRY_SECONDS``; otherwise at the next frame, not before
-    ``RETRY_SECONDS``. The first write that succeeds ends the trouble.
-
-A bug in a move is logged, counts as trouble, and is tried again like it. The server runs the spiller as a duty (see
-``background``), so an exception elsewhere in it does not end it.
+    frames, down to one, to use the disk's last bytes. Any other failure, that of a single frame, and a bug in a move,
+    which is logged, are *trouble*: statistics, ``why`` and a refused producer's error show it. While a stream waits,
+    the write is tried again every ``RETRY_SECONDS``; otherwise at the next frame, not before ``RETRY_SECONDS``. The
+    first write that succeeds ends the trouble.
 
 Cancelling
     No await lies between a write and its bookkeeping, so cancelling the task loses nothing: frames whose write was
@@ -36,14 +32,14 @@ from . import victims
 HIGH_WATER = 0.8
 SPILL_BATCH_BYTES = 16 << 20
 RETRY_SECONDS = 0.25
-# How soon to look again when all bytes left are held by readers that are sending them.
+# How soon to look again when readers that are sending hold all bytes left.
 _FIRST_LOOK_SECONDS = 0.005
 
 _log = structlog.get_logger("flight_server.tiering.spiller")
 
 
 class Spiller:
-    """See the module's text. ``poke`` it when frames have come or a stream waits."""
+    """See the module's text."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -54,12 +50,12 @@ class Spiller:
         self.spilled_frames = 0
 
     def poke(self) -> None:
-        """Wake the task if there is something to move. Cheap enough for every frame."""
+        """Wake the task if there is something to move: called when a frame has come or a stream waits."""
         if not self._poked.is_set() and (self._excess_bytes() > 0 or self._frames.wanted_bytes):
             self._poked.set()
 
     def failed(self, trouble: DiskTrouble) -> None:
-        """Note that the disk refused a write, of the spiller or of a durable dataset."""
+        """Note that the disk refused a write, also of a durable dataset."""
         if self.trouble is None:
             _log.warning("disk_trouble", trouble=str(trouble), full=trouble.full)
         self.trouble = str(trouble)
@@ -80,7 +76,7 @@ class Spiller:
                 if await self._moved(min(excess_bytes, SPILL_BATCH_BYTES)):
                     look_seconds = _FIRST_LOOK_SECONDS
                     continue
-                # Readers hold what is in RAM, or the disk refuses. Both may change.
+                # Readers hold what is in RAM, or the disk refuses.
                 await asyncio.sleep(RETRY_SECONDS if self.trouble else look_seconds)
                 look_seconds = min(2 * look_seconds, RETRY_SECONDS)
                 if not self._frames.wanted_bytes:
@@ -104,7 +100,6 @@ class Spiller:
         return False
 
     async def _move(self, size_bytes: int) -> bool:
-        # What can be pulled again is not written. One dataset at a time: it may be enough.
         if victims.release_unread(self._catalogue.alive(), spilled=self.trouble is not None):
             return True
         moved = False

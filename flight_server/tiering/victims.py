@@ -1,8 +1,8 @@
 """Victims: which frames and dictionaries leave RAM first, over all datasets.
 
 First the frames that no attached reader needs soon, of the oldest dataset first, in each the coldest first (see
-``partition``). Then the frames at a reader's position. Last the dictionaries, which each reader of a dataset needs.
-Choosing is one synchronous step without I/O; ``spiller`` moves what was chosen.
+``partition``); then those at a reader's position; last the dictionaries, which each reader needs. Choosing is one
+synchronous step without I/O.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ BATCH_FRAMES = 4096
 
 
 def pick(datasets: Sequence[Dataset], size_bytes: int) -> list[tuple[SegmentWriter, list[Message]]]:
-    """Messages of ``size_bytes`` in all, grouped by their dataset's writer; fewer if there are no more. Of each kind at
-    most ``BATCH_FRAMES`` of a dataset are looked at.
-
-    Args:
-        datasets: all that are alive, oldest first, also those that no name leads to.
+    """Messages of ``size_bytes`` in all, by their dataset's writer; fewer if there are no more. Of each kind at most
+    ``BATCH_FRAMES`` of a dataset are looked at. ``datasets``: see :meth:`Catalogue.alive`.
     """
     groups: list[tuple[SegmentWriter, list[Message]]] = []
     chosen: set[int] = set()
