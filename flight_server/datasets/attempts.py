@@ -2,17 +2,15 @@
 
 Guarantee: a sealed shuffle holds exactly the rows of the accepted attempts, each attempt whole.
 
-States of an attempt, and the verbs that change them:
+States, and the verbs that change them:
 
     state        publish    commit       hand over    discard
     WRITING      WRITING    COMMITTED    error        DISCARDED
     COMMITTED    error      COMMITTED    DISCARDED    DISCARDED
     DISCARDED    error      error        error        DISCARDED
 
-An error is a :class:`~flight_server.protocol.Conflict`, raised by the verb's method. A *commit* whose totals differ
-from what arrived discards the attempt. The seal hands the frames of the accepted attempts over to their partitions
-and discards the other attempts. A producer whose attempt was discarded gets the error at its next frame. The frames
-of a failed, speculative or zombie attempt never enter a partition; discarding the attempt releases them.
+An error is a ``Conflict``, raised by the verb's method; a producer whose attempt was discarded gets it at its next
+frame. The seal hands the frames of the accepted attempts over to their partitions and discards the other attempts.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from flight_server.protocol import AlreadyExists, Commit, Conflict, InvalidReque
 from .partition import Partition
 
 HANDED_AT_ONCE = 512
-"""An accepted attempt releases its frames in steps of so many, after its partitions have taken them."""
+"""An accepted attempt releases so many frames at once, after its partitions have taken them."""
 
 
 class AttemptState(StrEnum):
@@ -53,7 +51,7 @@ _AFTER: dict[tuple[AttemptState, str], AttemptState] = {
 
 
 class Attempt:
-    """One try of one producer: frames for any of the partitions, in the order of their arrival."""
+    """One try of one producer: frames for any partitions, in order of arrival."""
 
     __slots__ = (
         "_partitions",
@@ -100,7 +98,7 @@ class Attempt:
         self.total_bytes += frame.size_bytes
 
     def commit(self, totals: Commit) -> None:
-        """End the attempt: its producer has sent everything. Twice with the same totals is fine.
+        """The producer has sent all. Twice with the same totals is fine.
 
         Raises:
             InvalidRequest: the totals differ from what arrived; the attempt is discarded.
@@ -151,7 +149,7 @@ class Attempt:
         return self._table
 
     def victims(self) -> Iterator[Frame]:
-        """The frames in RAM, oldest first. No reader can ask for them before the seal."""
+        """The frames in RAM, oldest first. No reader can ask for them yet."""
         return self._table.in_ram(0, len(self._table))
 
 
@@ -203,20 +201,17 @@ class Attempts:
         return started
 
     def committed(self, attempt: Attempt) -> None:
-        """Note a commit. Of each producer, the first committed attempt is accepted unless the seal names another."""
+        """Note a commit."""
         self._first_commit.setdefault(attempt.producer, attempt.attempt)
 
     def chosen(self, wanted: dict[int, str] | None) -> list[Attempt] | None:
-        """The attempts to accept, in the order of their producers.
+        """The attempts to accept, in the order of their producers; None if they were accepted before.
 
         Args:
-            wanted: the attempt of each producer; None for the first committed one of each.
-
-        Returns:
-            None if these were accepted before; ``wanted`` None stands for any.
+            wanted: the attempt of each producer; None for those accepted before, or the first committed one of each.
 
         Raises:
-            Conflict: an attempt has not committed, or other attempts were accepted before.
+            Conflict: an attempt has not committed, or others were accepted before.
         """
         chosen = dict(self._first_commit) if wanted is None else wanted
         if self._accepted is not None:
@@ -246,7 +241,7 @@ class Attempts:
         self.discard_all()
 
     def discard(self, attempt: Attempt) -> None:
-        """Discard one attempt, for instance because its stream broke, and its commit."""
+        """Discard one attempt and its commit."""
         attempt.discard()
         if self._by_key.get((attempt.producer, attempt.attempt)) is attempt:
             del self._by_key[attempt.producer, attempt.attempt]
@@ -254,7 +249,6 @@ class Attempts:
                 del self._first_commit[attempt.producer]
 
     def discard_all(self) -> None:
-        """Discard every attempt. A producer that still writes gets Conflict at its next frame."""
         for attempt in self._by_key.values():
             attempt.discard()
         self._by_key.clear()

@@ -4,14 +4,13 @@ Guarantee: every change of the catalogue is one synchronous step, so a name neve
 After a replacement new readers get the new generation, and readers of the old one finish.
 
 Who holds what
-    The catalogue holds the datasets that have a name. A dataset that has left it is held by its readers. A
-    dataset that is not yet in it (an overwrite before its seal) is held by its producer. :meth:`Catalogue.alive`
-    lists all of them.
+    The catalogue holds the datasets that have a name. Readers hold one that has left it, and a producer one that is
+    not yet in it (an overwrite before its seal). :meth:`Catalogue.alive` lists all of them.
 
 Durable datasets
-    Their files stay when the process ends. A durable overwrite is on disk before the files of the generation that
-    it replaces are forgotten. A drop or an expiry forgets the files before it takes the name away. So after a crash
-    a name leads to the generation that it led to last. Exception: ``create`` replaces a *failed* dataset at once.
+    After a crash a name leads to the generation that it led to last: a durable overwrite is on disk before the files
+    that it replaces are forgotten, and a drop or an expiry forgets the files before it takes the name away.
+    Exception: ``create`` replaces a *failed* dataset at once.
 """
 
 from __future__ import annotations
@@ -49,11 +48,7 @@ class Catalogue:
     """See the module's text.
 
     Args:
-        budget: the pools; the server owns them.
-        disk: where the datasets' files go.
-        lease_seconds: for datasets that are created without a lease; None keeps those until they are dropped. A durable
-            dataset without a lease of its own has none.
-        max_datasets: how many names there may be.
+        lease_seconds: of datasets created without a lease, unless they are durable; None keeps them until a drop.
     """
 
     def __init__(
@@ -74,7 +69,7 @@ class Catalogue:
         self._max_datasets = max_datasets
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
-        # See alive; the keys count up.
+        # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
 
@@ -87,16 +82,15 @@ class Catalogue:
     # Finding
 
     def get(self, name: str) -> Dataset | None:
-        """The current dataset of that name; None if there is none."""
         return self._datasets.get(name)
 
     def find(self, name: str, generation: str | None = None) -> Dataset:
         """The current dataset of that name.
 
         Raises:
-            NotFound: the name leads to no dataset.
-            DataQuarantined: the name leads to no dataset, and one of that name is in the quarantine.
-            StaleTicket: the dataset has another generation.
+            NotFound: there is none.
+            DataQuarantined: there is none, but one in the quarantine.
+            StaleTicket: it has another generation.
         """
         found = self._datasets.get(name)
         lost = generation is not None and not from_this_process(generation)
@@ -149,18 +143,17 @@ class Catalogue:
         return dataset, index
 
     def listed(self, prefix: str) -> list[Dataset]:
-        """The datasets whose name starts with ``prefix``, sorted by name."""
+        """Those whose name starts with ``prefix``, sorted by name."""
         return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
 
     # Changing
 
     def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
-        """The dataset of that name, and whether it was made now. Creating the same dataset twice is fine. A failed
-        dataset of that name is replaced.
+        """The dataset of that name, and whether it was made now. Twice is fine. A failed dataset is replaced.
 
         Raises:
             Draining: the server is going down.
-            AlreadyExists, InvalidRequest: the name leads to a different dataset; see ``repeated_creation``.
+            AlreadyExists, InvalidRequest: the name leads to a different dataset (``repeated_creation``).
             InvalidRequest, OutOfBudget: see :meth:`prepare`.
         """
         self.check_open()
@@ -182,9 +175,7 @@ class Catalogue:
             )
 
     def drop(self, name: str, generation: str | None = None) -> Dataset:
-        """Drop a dataset: its streams get an error, its bytes are released. Raises as :meth:`find`. For a durable
-        dataset call :meth:`remove`.
-        """
+        """See :meth:`Dataset.drop`. Raises as :meth:`find`. For a durable dataset call :meth:`remove`."""
         dataset = self.find(name, generation)
         del self._datasets[name]
         dataset.drop()
@@ -195,9 +186,8 @@ class Catalogue:
         """Make a dataset that no name leads to yet.
 
         Raises:
-            InvalidRequest: a new dataset may not have that name, or it is to be durable without a lasting data
-                directory.
-            OutOfBudget: ``max_datasets`` is reached, or ``metadata`` has no room for the dataset.
+            InvalidRequest: a new dataset may not have that name, or be durable without a lasting data directory.
+            OutOfBudget: ``max_datasets`` is reached, or ``metadata`` has no room.
         """
         check_new_dataset_name(request.dataset)
         if len(self._datasets) >= self._max_datasets and request.dataset not in self._datasets:
@@ -243,7 +233,7 @@ class Catalogue:
         self._alive[self._made] = dataset
 
     def install(self, dataset: Dataset) -> None:
-        """Let the name lead to this dataset. Readers of the dataset that it replaces finish."""
+        """Let the name lead to this dataset; see :meth:`Dataset.replaced`."""
         before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
         if before is not None and before is not dataset:
@@ -251,9 +241,9 @@ class Catalogue:
             self.forget(before)
 
     def expire(self) -> list[Dataset]:
-        """Take away the datasets whose lease or retention in seconds has ended; returns those taken away in this call.
+        """Take away the datasets whose lease or retention in seconds has ended; those taken away now.
 
-        A committed durable dataset is only marked and forgotten on disk; a later call takes it away.
+        A committed durable dataset is only forgotten on disk; a later call takes it away.
         """
         gone = []
         for dataset in self:
@@ -284,7 +274,7 @@ class Catalogue:
     # Durable datasets
 
     def restore(self, dataset: Dataset, sequence: int) -> None:
-        """Let the name lead to a dataset that was found on disk."""
+        """Install a dataset found on disk."""
         self.disk.recovered(sequence)
         self.register(dataset)
         self.install(dataset)
@@ -297,7 +287,7 @@ class Catalogue:
     async def remove(self, name: str, generation: str | None = None) -> Dataset:
         """Drop a dataset. The name of a durable one leads to it until its manifest is deleted.
 
-        After it returns the dataset does not come back after a restart. Cancelling is safe: the removal goes on.
+        Then it does not come back after a restart. Cancelling is safe: the removal goes on.
 
         Raises:
             NotFound, DataQuarantined, StaleTicket: see :meth:`find`.
@@ -323,11 +313,11 @@ class Catalogue:
             return dataset
 
     def alive(self) -> list[Dataset]:
-        """All datasets that an object holds, oldest first, also those that no name leads to."""
+        """All datasets that an object holds, oldest first, also without a name."""
         return list(self._alive.values())
 
     def close(self) -> None:
-        """Drop all but sealed durable datasets and end the threads. Blocks until files are closed. Twice is fine."""
+        """Drop all but sealed durable datasets and end the threads. Blocks. Twice is fine."""
         for dataset in self:
             del self._datasets[dataset.name]
             if not (dataset.durable and dataset.sealed):

@@ -9,7 +9,7 @@ from flight_server.frames import Frame
 
 @dataclass
 class Counters:
-    """See the module's text. Each part of the server adds to its own."""
+    """See the module's text."""
 
     puts: int = 0
     gets: int = 0
@@ -18,13 +18,12 @@ class Counters:
     bytes_in: int = 0
     frames_out: int = 0
     bytes_out: int = 0
-    # Record batches encoded by producers or by the server's own sources. Readers are sent those bytes, so this
-    # equals frames_in for any number of readers.
+    # Batches encoded by producers or sources. Readers are sent those bytes, so this equals frames_in.
     encodes: int = 0
     frames_read_back: int = 0
     bytes_read_back: int = 0
     readers_ended_as_too_slow: int = 0
-    # Pulls of the partitions of source datasets, and those that failed.
+    # Of the partitions of source datasets.
     pulls: int = 0
     pulls_failed: int = 0
 

@@ -1,18 +1,15 @@
 """Dataset: a named set of partitions with one schema; its kind, generation, attempts and lease.
 
 Guarantee: a generation names one incarnation; a ticket of another generation never reads this one's data. A reader
-of a ``stream`` or a ``source`` sees the frames that its producer or pull has published so far. A reader of a
-``shuffle`` sees nothing before the seal, and after it exactly the accepted attempts.
+of a ``stream`` or a ``source`` sees the frames published so far. A reader of a ``shuffle`` sees nothing before the
+seal, and then exactly the accepted attempts.
 
 Who holds what
-    The catalogue and every stream that reads or writes the dataset hold it. A dataset that was replaced, or
-    whose retention ended, leaves the catalogue; its memory and files are released when its last reader leaves.
-    ``drop`` does not wait for readers: they get an error.
+    The catalogue and every stream that reads or writes the dataset hold it. After a replacement, or the end of its
+    retention, its memory and files are released with its last reader. ``drop`` does not wait: readers get an error.
 
-``lifetime`` has its state, lease and retention in seconds; ``partition`` and ``places`` keep retention by readers.
-
-A partition is made when it is first asked for, so 100,000 empty ones cost nothing. Each one made is counted in
-``metadata``; the first is a part of ``DATASET_BYTES``.
+A partition is made, and counted in ``metadata``, when it is first asked for, so 100,000 empty ones cost nothing. The
+first is a part of ``DATASET_BYTES``.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ class Puller(Protocol):
     """The pulls of a dataset of kind ``source``; see ``sources.pulls``. It holds no reference to the dataset."""
 
     def want(self, dataset: Dataset, index: int) -> None:
-        """A reader has come for the partition: start a pull if it needs one. Never waits."""
+        """A reader has come: start a pull if the partition needs one. Never waits."""
 
     def close(self) -> None:
         """Stop: the dataset was dropped."""
@@ -49,13 +46,9 @@ class Dataset(Lifetime):
     """See the module's text.
 
     Args:
-        writer: writes its spilled frames; None if nothing can be spilled.
-        metadata: counts what it keeps in RAM beside the frames' bytes.
-        files: its files as a durable dataset; None if it is not durable.
-        clock: monotonic seconds; tests pass a manual one.
-
-    Raises:
-        OutOfBudget: ``metadata`` has no room for it.
+        writer: None if nothing can be spilled.
+        metadata: counts what it keeps in RAM beside the frames' bytes; OutOfBudget if it has no room.
+        files: None if it is not durable.
     """
 
     def __init__(
@@ -104,14 +97,13 @@ class Dataset(Lifetime):
 
     @property
     def durable(self) -> bool:
-        """Whether it survives a restart once it is sealed."""
         return self.files is not None
 
     # Schema
 
     @property
     def schema(self) -> SchemaMessage | None:
-        """The schema; None until a producer has sent it, if ``create`` did not name it."""
+        """None until ``create`` or a producer has sent it."""
         return self._schema
 
     def check_schema(self, schema: SchemaMessage | None) -> None:
@@ -126,7 +118,7 @@ class Dataset(Lifetime):
             self.changes.tell()
 
     async def described(self) -> SchemaMessage:
-        """Wait for the schema. Cancelling is safe. Raises DatasetDropped if the dataset was dropped before."""
+        """Wait for the schema. Cancelling is safe. Raises why the dataset was dropped, if it was."""
         while self._schema is None:
             if self.dropped:
                 self.partition(0).check()  # raises why
@@ -138,9 +130,7 @@ class Dataset(Lifetime):
     def partition(self, index: int) -> Partition:
         """The partition, made now if it was never asked for.
 
-        Raises:
-            NotFound: the dataset has no such partition.
-            OutOfBudget: ``metadata`` has no room for another one.
+        Raises NotFound if the dataset has none, OutOfBudget if ``metadata`` has no room.
         """
         if not 0 <= index < self.partition_count:
             raise NotFound(
@@ -153,7 +143,7 @@ class Dataset(Lifetime):
         return self._partitions[index]
 
     def _make(self, indices: Collection[int]) -> None:
-        """Make the partitions, all or none. Raises OutOfBudget if ``metadata`` has no room for all."""
+        """Make all partitions, or raise OutOfBudget and make none."""
         counted = len(indices) if self._partitions else len(indices) - 1  # one came with the dataset
         self._metadata.grow(
             self._room,
@@ -174,7 +164,7 @@ class Dataset(Lifetime):
 
     @property
     def failure(self) -> BaseException | None:
-        """Why a partition failed; None if none did, and for a source, whose partitions can be pulled again."""
+        """Why a partition failed. None for a source, whose partitions can be pulled again."""
         if self.puller is not None:
             return None
         for partition in self._partitions.values():
@@ -188,7 +178,7 @@ class Dataset(Lifetime):
         return self.state in (DatasetState.OPEN, DatasetState.SEALING) and self.puller is None
 
     def want(self, index: int) -> None:
-        """Tell a source's puller that a reader has come for the partition."""
+        """See :meth:`Puller.want`."""
         if self.puller is not None:
             self.puller.want(self, index)
 
@@ -196,7 +186,7 @@ class Dataset(Lifetime):
         """The partition, for its one producer.
 
         Raises:
-            AlreadyExists: it has a producer, or had one.
+            AlreadyExists: it has or had one.
             NotFound, OutOfBudget: see :meth:`partition`.
         """
         partition = self.partition(index)
@@ -212,9 +202,7 @@ class Dataset(Lifetime):
         return partition
 
     def end_stream(self, partition: Partition) -> None:
-        """The producer has ended cleanly: seal the partition, and with the last one the dataset. Raises Conflict as
-        :meth:`Partition.seal`.
-        """
+        """Seal the partition, with the last one the dataset. Raises as :meth:`Partition.seal`."""
         partition.seal()
         if len(self._partitions) == self.partition_count and all(
             each.state is PartitionState.SEALED for each in self._partitions.values()
@@ -228,7 +216,7 @@ class Dataset(Lifetime):
         accepted: dict[int, str] | None,
         sealed_for_seconds: float,
     ) -> None:
-        """Make it the dataset that an earlier process sealed. Raises OutOfBudget as :meth:`Partition.restore`."""
+        """Make it the dataset that an earlier process sealed. Raises as :meth:`Partition.restore`."""
         for index, records, first, first_bytes, totals in partitions:
             self.partition(index).restore(records, first, first_bytes, totals)
         self.attempts.restore(accepted)
@@ -237,15 +225,14 @@ class Dataset(Lifetime):
     # Attempts
 
     def begin_attempt(self, producer: int, attempt: str) -> Attempt:
-        """Begin a try of a shuffle's producer. Raises as *write* in ``lifetime``, and as :meth:`Attempts.begin`."""
+        """Begin an attempt. Raises as *write* in ``lifetime``, and as :meth:`Attempts.begin`."""
         self._write(producer, attempt)
         return self.attempts.begin(producer, attempt)
 
     def commit(self, attempt: Attempt, totals: Commit) -> bool:
         """Commit the attempt. True if all declared producers have committed: the caller seals now.
 
-        Raises:
-            InvalidRequest, Conflict: see :meth:`Attempt.commit`, and *write* in ``lifetime``.
+        Raises as *write* in ``lifetime``, and as :meth:`Attempt.commit`.
         """
         self._write(attempt.producer, attempt.attempt)
         attempt.commit(totals)
@@ -260,8 +247,8 @@ class Dataset(Lifetime):
         False if these attempts were accepted before.
 
         Raises:
-            Conflict: see :meth:`Attempts.chosen`, or the dataset is of another kind or was dropped.
-            OutOfBudget: ``metadata`` has no room for its partitions; nothing was accepted.
+            Conflict: see :meth:`Attempts.chosen`, or it is no shuffle, or was dropped.
+            OutOfBudget: ``metadata`` has no room for the partitions; nothing was accepted.
         """
         if self.kind is not Kind.SHUFFLE:
             raise Conflict(
@@ -323,7 +310,7 @@ class Dataset(Lifetime):
     # Totals
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
-        """Frames that may leave RAM: those of attempts first, then of each partition; see :meth:`Partition.victims`."""
+        """Frames that may leave RAM: those of attempts, then each partition's (:meth:`Partition.victims`)."""
         for attempt in self.attempts:
             yield from attempt.victims()
         for partition in self._partitions.values():
@@ -339,13 +326,10 @@ class Dataset(Lifetime):
         return (message for message in messages_of(states) if message.resident)
 
     def release_unread(self, *, spilled: bool) -> bool:
-        """Release the frames of a source's sealed partitions if it has no readers: they can be pulled again.
+        """Release a source's sealed partitions, which can be pulled again, if it has no readers; whether it did so.
 
         Args:
             spilled: also if that frees only disk.
-
-        Returns:
-            Whether anything was released.
         """
         if self.puller is None or any(partition.subscriptions() for partition in self._partitions.values()):
             return False

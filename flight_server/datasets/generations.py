@@ -23,10 +23,10 @@ os.register_at_fork(after_in_child=_process.draw)
 
 
 def new_generation() -> str:
-    """An opaque name that no other incarnation on any server has: random bits of this process, and a number."""
+    """An opaque name that no other incarnation on any server has: this process's random bits and a number."""
     return f"{_process.prefix}{next(_process.numbers) & 0xFFFFFFFF:08x}"
 
 
 def from_this_process(generation: str) -> bool:
-    """Whether this process made the generation. Every start of a server is another process."""
+    """Whether this process, so this start of the server, made it."""
     return generation.startswith(_process.prefix)

@@ -8,17 +8,14 @@ States, and the verbs that change them:
     SEALED     error      SEALED     SEALED     DROPPED
     DROPPED    error      error      error      DROPPED
 
-An error is a :class:`~flight_server.protocol.Conflict`. *write*: a shuffle's attempt begins or commits. *accept*:
-the attempts of a shuffle are chosen. *seal*: every partition is whole, and on disk if the dataset is durable. A
-stream is sealed by its partitions, so it is never SEALING. A durable shuffle is written to disk while it is SEALING.
-An attempt that begins or commits then is refused, because no later step would accept it.
+An error is a ``Conflict``. *write*: a shuffle's attempt begins or commits. *accept*: a shuffle's attempts are chosen.
+*seal*: every partition is whole, and on disk if the dataset is durable. A stream is never SEALING, because its
+partitions seal it. A durable shuffle is written to disk while it is SEALING; an attempt that begins or commits then
+is refused, because no later step would accept it.
 
-Lease
-    ``touch`` renews it: reads and writes call it for each frame. The catalogue asks ``expired``. An open stream
-    alone does not renew it, because a stalled one would keep the dataset for ever.
-
-Retention
-    The retention in seconds counts from the first seal.
+Lease and retention
+    Reads and writes renew the lease for each frame. An open stream alone does not, because a stalled one would keep
+    the dataset for ever. The retention in seconds counts from the first seal.
 """
 
 from __future__ import annotations
@@ -56,7 +53,7 @@ _AFTER: dict[tuple[DatasetState, str], DatasetState] = {
 
 
 class Lifetime:
-    """See the module's text. ``name`` is for errors; ``clock`` gives monotonic seconds."""
+    """See the module's text. ``clock`` gives monotonic seconds."""
 
     def __init__(
         self, name: str, retention: Retention, lease_seconds: float | None, clock: Callable[[], float]
@@ -71,7 +68,6 @@ class Lifetime:
 
     @property
     def sealed(self) -> bool:
-        """Every partition is complete."""
         return self.state is DatasetState.SEALED
 
     @property
@@ -86,7 +82,7 @@ class Lifetime:
         return after
 
     def step(self, verb: str) -> None:
-        """Change to the state that the verb leads to; after an error nothing has changed."""
+        """Change to the state that the verb leads to, or raise and change nothing."""
         self.state = self.check_step(verb)
         if verb == "seal" and self._sealed_at is None:
             self._sealed_at = self._clock()
@@ -97,7 +93,6 @@ class Lifetime:
         self._sealed_at = self._clock() - sealed_for_seconds
 
     def touch(self) -> None:
-        """Renew the lease."""
         self._touched = self._clock()
 
     @property

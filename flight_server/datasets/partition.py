@@ -8,26 +8,23 @@ States, and the verbs that change them:
     FAILED    error     error     FAILED    DROPPED   OPEN      FAILED
     DROPPED   error     error     DROPPED   DROPPED   error     DROPPED
 
-An error is a :class:`~flight_server.protocol.Conflict`, raised by the verb's method. *adopt* counts as publish, and
-*restore* as seal. *corrupt* changes nothing for a frame of an earlier epoch; it is the only verb that fails a sealed
-partition. FAILED and DROPPED hold no frames: each reader, present or later, gets a fresh copy of the cause.
+An error is a ``Conflict``, raised by the verb's method. *adopt* counts as publish, and *restore* as seal. FAILED and
+DROPPED hold no frames: each reader, present or later, gets a fresh copy of the first cause.
 
 Who holds what
-    The partition holds its queue and the table of its frames; the table holds their bytes and files. When the last
-    reference to the partition goes (its dataset was dropped or replaced, and its last reader has left), bytes,
-    reservations and files are released with it.
+    The partition holds its queue and the table of its frames, the table their bytes and files. All are released with
+    the last reference to the partition: its dataset was dropped or replaced, and its last reader has left.
 
 Producing again
     A source's partition can be pulled again after a failure, or after its frames were released instead of spilled.
-    ``reopen`` starts again from frame 0 under the same generation; ``sources.repetition`` checks that the same
-    frames come. The totals of a partition that was sealed once stay known. ``epoch`` counts the openings: a task
-    that has awaited compares it before it publishes, seals, fails or corrupts.
+    ``reopen`` starts from frame 0 under the same generation; ``sources.repetition`` checks that the same frames
+    come. Totals stay known once sealed. ``epoch`` counts the reopenings: a task that has awaited compares it
+    before it publishes, seals, fails or corrupts.
 
 Victims
-    :meth:`Partition.victims` yields the frames in RAM, coldest first. First those behind all attached readers, oldest
-    first; without readers these are all. Then those from the hindmost reader to the next one, the farthest ahead
-    first, and so on from reader to reader up to the last frame. The ``NEAR_FRAMES`` frames from a reader's position
-    on are left out unless the caller asks for them, too.
+    :meth:`Partition.victims` yields the frames in RAM, coldest first: those behind all attached readers (without
+    readers, all), oldest first; then, from the hindmost reader on, those between each reader and the next, the
+    farthest ahead first. It leaves out the ``NEAR_FRAMES`` from a reader's position on, unless asked for them.
 """
 
 from __future__ import annotations
@@ -81,7 +78,7 @@ _AFTER: dict[tuple[PartitionState, str], PartitionState] = {
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals of a whole partition, sent in the trailers of each read."""
+    """Totals of frames, sent in the trailers of each read."""
 
     rows: int
     frames: int
@@ -93,11 +90,8 @@ class Partition:
     """See the module's text.
 
     Args:
-        dataset: its dataset's name, for errors.
-        index: its number in the dataset.
         retain_readers: see :class:`~flight_server.concurrency.BroadcastQueue`.
         changes: told of every verb.
-        metadata: counts the records of its frames.
     """
 
     __slots__ = (
@@ -164,7 +158,7 @@ class Partition:
 
     @property
     def resident_bytes(self) -> int:
-        """The bytes of the unreleased frames in RAM. Bytes that only readers still hold are not counted."""
+        """The bytes of the unreleased frames in RAM; not those that only readers hold."""
         return self._table.resident_bytes
 
     @property
@@ -173,11 +167,7 @@ class Partition:
         return self._table
 
     def publish(self, frame: Frame) -> None:
-        """Append a frame and wake the readers that wait. Never waits.
-
-        Raises:
-            OutOfBudget: ``metadata`` has no room for the frame's record.
-        """
+        """Append a frame and wake waiting readers. Raises OutOfBudget if ``metadata`` has no room for its record."""
         if self.state is not _OPEN:  # the only state that allows it, without a lookup for each frame
             self._check_step("publish")
         self._queue.publish(frame, frame.size_bytes)
@@ -196,14 +186,10 @@ class Partition:
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
 
     def restore(self, records: Iterable[Record], first: int, first_bytes: int, totals: Totals) -> None:
-        """Take the unreleased frames of a partition with these totals, and seal it.
+        """Take the frames from ``first`` on, and seal the partition. Raises as :meth:`publish`.
 
         Args:
-            records: of the frames from ``first`` on.
             first_bytes: the bytes of the frames before ``first``.
-
-        Raises:
-            OutOfBudget: ``metadata`` has no room for the records.
         """
         self._queue.skip(first, first_bytes)
         for record in records:
@@ -213,7 +199,7 @@ class Partition:
         self.seal()
 
     def check(self) -> None:
-        """Raise a fresh copy of the cause if the partition has failed or was dropped."""
+        """Raise a fresh copy of the cause if the partition failed or was dropped."""
         self._queue.check()
 
     def seal(self) -> None:
@@ -223,9 +209,9 @@ class Partition:
         self._queue.close()
 
     def reopen(self) -> None:
-        """Release all frames and start again from the first; see "Producing again".
+        """Release all frames and start again; see "Producing again".
 
-        Readers of a failed partition keep their error. The caller reopens a sealed one only if it has no readers.
+        Readers of a failed partition keep their error. The caller reopens a sealed one only without readers.
         """
         self._step("reopen")
         self.epoch += 1
@@ -237,16 +223,16 @@ class Partition:
         self._queue.fail(cause)
 
     def corrupt(self, cause: FlightShuffleError, epoch: int) -> None:
-        """Fail the partition because a frame of this epoch is lost, sealed or not.
+        """Fail the partition, sealed or not, because a frame of this epoch is lost.
 
-        Does nothing if the partition was reopened since (the frame is not one of its present frames) or dropped.
+        Does nothing if the partition was reopened since, or dropped.
         """
         if self.state is not PartitionState.DROPPED and self.epoch == epoch:
             self._step("corrupt")
             self._queue.fail(cause)
 
     def drop(self, why: str = "dropped") -> None:
-        """Release all frames; readers get :class:`DatasetDropped`, which contains ``why``. Twice is fine."""
+        """Release all frames; readers get DatasetDropped with ``why``, or why it failed before. Twice is fine."""
         self._step("drop")
         self._queue.fail(
             DatasetDropped(
@@ -257,9 +243,7 @@ class Partition:
         )
 
     def subscribe(self, start: int = 0) -> Subscription[Frame]:
-        """A subscription from frame ``start`` on; the caller closes it.
-
-        That of a failed or dropped partition raises the cause at its first read.
+        """A subscription from frame ``start`` on; the caller closes it. Its first read raises the cause, if any.
 
         Raises:
             Released: retention has released that frame.
@@ -271,7 +255,7 @@ class Partition:
 
     @property
     def places(self) -> Places:
-        """The places of the readers that have a name; made for the first one."""
+        """The places of the readers that have a name."""
         if self._places is None:
             self._places = Places(self._queue)
         return self._places
@@ -313,7 +297,7 @@ class Partition:
         return self._queue.subscriptions()
 
     def frames(self, start: int = 0) -> Iterator[Frame]:
-        """The unreleased frames from ``start`` on, in order. See ``frames.table`` on how long each is an object."""
+        """The unreleased frames from ``start`` on, in order; see ``frames.table``."""
         return self._queue.items(start, len(self._queue))
 
     def frame(self, index: int) -> Frame:

@@ -1,7 +1,6 @@
-"""Places: which frames of a partition each reader has passed, so that retention by readers counts a reader once.
+"""Places: which frames of a partition each reader has passed, for retention by readers.
 
-Guarantee: a frame counts as passed by a reader that has acknowledged it or, for a reader without a name, whose
-whole stream has ended cleanly. Until enough readers have passed a frame, it can be read again.
+Guarantee: a frame can be read again until enough readers have passed it, each counted once.
 
     who reads                      what counts as passed                                  when
     =============================  =====================================================  =========================
@@ -9,18 +8,16 @@ whole stream has ended cleanly. Until enough readers have passed a frame, it can
     (``reader`` in its ticket)     acknowledges; a resume ``from=k`` acknowledges k       ``acknowledge``, or resume
     a reader without a name        every frame that the stream gave                       at the stream's clean end
     a stream that broke, no name   nothing                                                never
-    a place that was given back    nothing: other readers take its turn; but all, if the  ``resume_seconds`` after
-                                   reader has every frame of a sealed partition           its connection ended
+    a place that was given back    nothing; but all, if the reader has every frame of a   ``resume_seconds`` after
+                                   sealed partition                                       its connection ended
 
 Taking over
-    A name belongs to one reader. When a second connection uses it, the place goes on there, and the first
-    connection gets an error.
+    When a second connection uses a name, the place goes on there, and the first connection gets an error.
 
 Giving back
-    A reader with a name that does not return within ``resume_seconds`` after its connection ended loses its place.
-    The unreleased frames that it has passed no longer count as passed by it, so another reader can take its turn;
-    released frames stay released. Without other readers the frames stay until the lease ends. Due places are given
-    back, and take effect, only when a reader with a name begins or acknowledges, or one without a name ends.
+    A named reader that does not return within ``resume_seconds`` loses its place: unreleased frames no longer count as
+    passed by it, so another reader can take its turn. Without one the frames stay until the lease ends. Due places are
+    given back only when a named reader begins or acknowledges, or another one ends.
 """
 
 from __future__ import annotations
@@ -41,12 +38,7 @@ class _Place:
 
 
 class Places:
-    """The named readers of one partition. Times are seconds of one monotonic clock.
-
-    Args:
-        count: called with each range of frames (start, stop) and 1 when a reader has passed it, -1 when it no longer
-            counts.
-    """
+    """The named readers of one partition. Times are seconds of one monotonic clock."""
 
     def __init__(self, queue: BroadcastQueue[Any]) -> None:
         self._queue = queue
@@ -68,7 +60,7 @@ class Places:
         self._advance(place, subscription.start)
 
     def leave(self, reader: str, subscription: Subscription[Any], until: float) -> None:
-        """The connection has ended; keep the place until then. No effect if another connection has taken it over."""
+        """The connection has ended; keep the place until then. No effect if another has taken it over."""
         place = self._by_reader.get(reader)
         if place is not None and place.subscription is subscription:
             place.subscription = None
@@ -76,7 +68,7 @@ class Places:
             self._left[reader] = place
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """The reader has received the frames before ``frames``. Raises NotFound if it has no place, or lost it."""
+        """The reader has received the frames before ``frames``. Raises NotFound if it has no place."""
         self.expire(now)
         place = self._by_reader.get(reader)
         if place is None:
