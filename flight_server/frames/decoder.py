@@ -1,27 +1,25 @@
 """FrameDecoder: checks a producer's messages before any of them is accepted.
 
-Guarantee: a schema or record batch that :meth:`FrameDecoder.feed` accepts is one that Arrow's own reader decodes
-after all messages fed before it. pyarrow's client ends a read *silently* at a truncated, garbage or empty frame,
-so no such frame may be stored. A dictionary is decoded together with the batch that follows it. A message without
-a header is accepted with its app_metadata alone.
+Guarantee: Arrow's own reader decodes a schema or record batch that ``feed`` accepts, after all messages fed before it.
+pyarrow's client ends a read *silently* at a truncated, garbage or empty frame, so no such frame may be stored. A
+dictionary is decoded with the batch that follows it, and is not sent if none does. A message without a header is
+accepted as app_metadata alone.
 
 How
-    One ``pyarrow.ipc`` stream reader per producer reads from a file object that returns views of the received
-    messages, so decoding copies nothing (about 4 µs for a batch of 1 MiB). The reader keeps the producer's
-    dictionaries as a reader of the dataset will: replaced, extended by deltas, nested. The decoded batch is
-    validated (``full``: also every offset and every UTF-8 text) and dropped; the message is stored as it came.
+    One ``pyarrow.ipc`` stream reader per producer reads views of the received messages, so decoding copies nothing
+    (about 4 µs for a batch of 1 MiB). It keeps dictionaries as a reader of the dataset will: replaced, extended by
+    deltas, nested. The decoded batch is validated and dropped; the message is stored as it came.
 
 Two steps
-    :meth:`FrameDecoder.inspect` looks at the framing only, in microseconds. It takes the decoded size from the
-    sizes in front of compressed buffers, so a message that would decompress to more than the limit is refused
-    before it is decompressed. :meth:`FrameDecoder.decode` does the work; the caller runs it in a thread for a
-    large or compressed message (``costly``).
+    ``inspect`` looks at the framing only, in microseconds. It takes the decoded size from the sizes in front of
+    compressed buffers, so a message that would exceed the limit is never decompressed. ``decode`` does the work; for a
+    ``costly`` message the caller runs it in a thread.
 
 Schemas
-    The first header must be a schema. Later producers of a dataset must send an equal one (metadata aside).
-    Readers get the dataset's schema message with every producer's dictionaries, so the dictionary ids must agree,
-    too. pyarrow and, by default, other implementations number them by their place in the schema. A producer that
-    numbers otherwise is refused, unless its schema message equals the dataset's byte for byte.
+    The first header must be a schema; later producers of a dataset must send an equal one (metadata aside). Readers
+    get the dataset's schema message with every producer's dictionaries, so the dictionary ids must agree, too. pyarrow
+    and, by default, others number them by their place in the schema; with other numbers the producer's message must
+    equal the dataset's byte for byte.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from .schema_text import check_text
 COSTLY_BYTES = 4 << 20
 """A body of this size takes up to 2 ms to decode (UTF-8 text), as long as the event loop may be held."""
 COSTLY_HEADER_BYTES = 64 << 10
-"""A header of this size takes some milliseconds: its fields, texts and metadata are looked at one by one."""
+"""A header of this size takes milliseconds to check."""
 _DECODED_SCHEMA_COST = 4
 """The message, Arrow's copy of its header, ours, and one while ours is made."""
 _DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
@@ -64,11 +62,7 @@ def _has_dictionaries(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class SchemaMessage:
-    """A schema as the IPC header that a producer sent. Arrow's object takes several times its memory and is not held.
-
-    Args:
-        room: counts the header's bytes; see ``schemas``.
-    """
+    """A schema as its IPC header. Arrow's object takes several times its memory and is not held."""
 
     header: bytes
     room: Reservation | None = field(default=None, compare=False, repr=False)
@@ -87,7 +81,7 @@ class SchemaMessage:
         return self.header == SchemaMessage.of(self.schema).header
 
     def check_same(self, other: SchemaMessage, dataset: str) -> None:
-        """Raise InvalidRequest, with the first difference, if ``other`` may not write to a dataset of this schema."""
+        """Raise InvalidRequest, with the first difference, if a producer may not send ``other``."""
         if self.header == other.header:
             return
         if wire.is_little_endian(self.header) != wire.is_little_endian(other.header):
@@ -128,7 +122,7 @@ def _difference(wanted: pa.Schema, given: pa.Schema) -> str:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A message whose framing is right. ``decoded_bytes``: of its body without compression."""
+    """A message whose framing is right. ``decoded_bytes``: of its decompressed body, or of all copies of a schema."""
 
     parts: wire.FlightData
     kind: wire.MessageKind
@@ -138,11 +132,10 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What a decoder or encoder knows of one message.
+    """An accepted message.
 
-    ``metadata``: its app_metadata. ``rows``: 0 but for a record batch. ``crc32c``: of its IPC message. ``sent_crc32c``:
-    of all parts of the message, see ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this
-    dictionary.
+    ``metadata``: its app_metadata. ``crc32c``: of its IPC message. ``sent_crc32c``: of all its parts, see
+    ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this dictionary.
     """
 
     kind: wire.MessageKind
@@ -157,7 +150,7 @@ class Accepted:
 
 
 class _Feed:
-    """The file that the reader reads from: returns views, never blocks, never copies."""
+    """The reader's file: returns views, never blocks."""
 
     closed = False
 
@@ -191,9 +184,8 @@ class FrameDecoder:
     """The state of one producer's stream.
 
     Args:
-        max_message_bytes: a message that is larger, or decompresses to more, is refused.
-        max_schema_bytes: a larger schema header is refused before it is decoded.
-        full_validation: check every offset and text, too, in a pass over string columns.
+        max_message_bytes: also of a decompressed message.
+        full_validation: check every offset and UTF-8 text, too.
     """
 
     def __init__(
@@ -244,9 +236,7 @@ class FrameDecoder:
         return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
 
     def measure(self, parts: wire.FlightData) -> HeaderSize:
-        """The sizes of the schema in this message. Computed once; for a costly schema the caller runs it in a
-        thread. Raises as :meth:`feed`.
-        """
+        """The sizes of this schema, computed once; the caller uses a thread if it is costly. Raises as :meth:`feed`."""
         if self._schema_size is None:
             try:
                 self._schema_size = measure(parts.header)
@@ -255,14 +245,11 @@ class FrameDecoder:
         return self._schema_size
 
     def decode(self, inspected: Inspected, said: int | None = None) -> Accepted:
-        """Check the contents of the message that was inspected last. May run in any one thread.
-
-        Args:
-            said: the checksum that the producer sent with it; None if it sent none.
+        """Check the contents of the message inspected last. May run in any one thread.
 
         Raises:
-            DamagedMessage: its checksum differs.
-            BadFrame: as in :meth:`feed`.
+            DamagedMessage: its checksum is not the one that the producer ``said``.
+            BadFrame: as :meth:`feed`.
         """
         parts, kind = inspected.parts, inspected.kind
         checksum = message_crc32c(parts.header, parts.body)
@@ -279,9 +266,7 @@ class FrameDecoder:
         return Accepted(kind, **common, rows=self._take_batch(parts))
 
     def end(self) -> None:
-        """Release what the reader holds. Dictionaries that no batch followed were never decoded and are not sent. A
-        thread that still decodes finishes.
-        """
+        """Release what the reader holds. A thread that still decodes finishes."""
         self._feed = _Feed()
         self._reader = None
 
@@ -328,7 +313,7 @@ class FrameDecoder:
             raise BadFrame(f"the schema message is not valid: {_first_line(error)}") from None
         if self._feed.parts:
             raise BadFrame("the schema message is longer than it says")
-        # Flight's writers send the header as it is, IPC streams padded to 8 bytes: the same schema is one text.
+        # Padded to 8 bytes as in IPC streams, which Flight's writers do not do: one schema is one text.
         header = bytes(parts.header)
         return SchemaMessage(header + b"\0" * (-len(header) % 8))
 
@@ -367,7 +352,7 @@ class FrameDecoder:
 
 
 def check(said: int | None, checksum: int) -> None:
-    """Raise DamagedMessage if the producer sent a checksum (``said``) and the message's differs."""
+    """Raise DamagedMessage if the producer sent another checksum (``said``)."""
     if said is not None and said != checksum:
         raise DamagedMessage(
             f"a message was damaged on its way: its checksum is {checksum:08x}, and its producer sent {said:08x}; "

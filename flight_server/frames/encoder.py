@@ -4,14 +4,13 @@ Guarantee: the messages, after the schema's, decode to the rows that went in, in
 ``max_message_bytes``; the same batches give the same bytes.
 
 Sizes
-    :meth:`Encoder.encode` cuts batches larger than ``TARGET_BYTES`` and joins smaller ones, so the messages do not
-    depend on a file's own layout (batches of 1,000 rows, row groups of a million). They stay below the 4 MiB that
-    gRPC clients take by default, except for a larger row, a larger dictionary, and a batch of views or unions, whose
-    slices are sent with the buffers of all rows. One of these that is larger than ``max_message_bytes`` is an error.
+    The encoder cuts batches larger than ``TARGET_BYTES`` and joins smaller ones, so a file's layout does not matter.
+    The messages stay below the 4 MiB that gRPC clients take by default, except for a larger row or dictionary, and a
+    batch of views or unions, whose slices are sent with the buffers of all rows. One larger than
+    ``max_message_bytes`` is an error.
 
 Dictionaries
-    One IPC stream writer for all batches decides which dictionary messages precede a batch: none while the
-    dictionary is the same, else its replacement.
+    One IPC stream writer for all batches sends a dictionary again only when it has changed, as its replacement.
 """
 
 from __future__ import annotations
@@ -32,13 +31,7 @@ _OVERHEAD_BYTES = 4096  # of a message beyond its batch; FlightData's own framin
 
 
 class Encoder:
-    """The encoder of one partition.
-
-    Args:
-        schema: of every batch.
-        max_message_bytes: the server's limit.
-        max_rows: of one message; None for no limit.
-    """
+    """The encoder of one partition. ``max_rows``: of one message; None for no limit."""
 
     def __init__(self, schema: pa.Schema, *, max_message_bytes: int, max_rows: int | None = None) -> None:
         self._schema = schema
@@ -52,14 +45,14 @@ class Encoder:
         """The messages of all batches. Blocks while ``batches`` blocks.
 
         Raises:
-            InvalidRequest: a row, a dictionary, or a batch that slicing does not make smaller exceeds the limit.
+            InvalidRequest: see "Sizes".
         """
         for batch in self._gathered(batches):
             for piece in self._cut(batch):
                 yield from self._messages(piece)
 
     def _gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the batches; neighbours that together stay within the target are joined."""
+        """The batches; neighbours that together stay within the target are joined."""
         waiting: list[pa.RecordBatch] = []
         size_bytes = rows = 0
         for batch in batches:
@@ -130,12 +123,12 @@ class Encoder:
 
 
 def _size_bytes(batch: pa.RecordBatch) -> int:
-    """Of the batch's message, without its dictionaries' messages."""
+    """Of its message, without dictionaries."""
     return int(pa.ipc.get_record_batch_size(batch))
 
 
 def _shrinks(batch: pa.RecordBatch, size_bytes: int) -> bool:
-    """Whether slices are smaller: a slice of views or unions is sent with the buffers of all rows."""
+    """Whether slices are smaller: those of views or unions are not."""
     half = batch.num_rows // 2
     return (
         half > 0

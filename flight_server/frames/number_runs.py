@@ -1,7 +1,6 @@
-"""Runs: a set of ascending numbers, most of them in runs of neighbours.
+"""Runs: a set of ascending numbers, kept as where runs of neighbours begin and end.
 
-It keeps only where runs begin and end. So its size grows with the number of gaps, and the next number in either
-direction is found without passing over removed ones.
+Its size grows with the gaps, and finding the next number in either direction passes over no removed ones.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Runs:
             stops[at] = number
 
     def remove_below(self, stop: int) -> None:
-        """Remove all numbers below ``stop``."""
         at = bisect_right(self._stops, stop)
         del self._starts[:at], self._stops[:at]
         if self._starts and self._starts[0] < stop:

@@ -1,12 +1,11 @@
 """Records: all that is known of the frames of one partition or attempt without their bytes, in 28 bytes each.
 
-Guarantee: :meth:`Records.record` returns what was appended and placed, until it is released.
+Guarantee: ``record`` returns what was appended and placed, until it is released.
 
 Who holds what
-    The records are packed into blocks of ``BLOCK_FRAMES``. Beside them, each held once for all its frames, are the
-    segments on disk (numbered from 1 in a dataset) and the dictionary states. A segment is released with the last
-    record that lies in it, a state with the last frame that needs it. The records' own bytes are counted in
-    ``metadata`` in advance, in steps of up to ``COUNTED_AT_ONCE`` records, and released a block at a time.
+    This object holds blocks of ``BLOCK_FRAMES`` records, and once each the segments on disk (numbered from 1 in a
+    dataset) and the dictionary states, until the last record that refers to them is released. Records are counted in
+    ``metadata`` in advance, up to ``COUNTED_AT_ONCE`` at a time, and released a block at a time.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class _Held:
 
 
 class Records:
-    """See the module's text. ``dataset`` and ``partition`` are for errors."""
+    """See the module's text."""
 
     __slots__ = (
         "_base",
@@ -88,7 +87,7 @@ class Records:
         self._blocks: list[bytearray] = []
         self._block_stop = 0  # the number of the first record that the last block has no place for
         self._state = NO_DICTIONARIES  # of the last record
-        # Made when it is first needed: many tables have none.
+        # Made when first needed: many tables have none.
         self._starts: list[int] | None = None  # the bytes before each block
         self._held: dict[int, _Held] | None = None
         self._states: list[tuple[int, DictionaryState]] | None = None  # each from a number on
@@ -106,11 +105,7 @@ class Records:
     def add(
         self, size_bytes: int, rows: int, crc32c: int, metadata_crc32c: int, dictionaries: DictionaryState
     ) -> int:
-        """Append a record without a place; its number.
-
-        Raises:
-            OutOfBudget: ``metadata`` has no room for it; nothing was changed.
-        """
+        """Append a record without a place; its number. Raises OutOfBudget, and changes nothing, if there is no room."""
         index = self._length
         if index == self._counted:
             self._count_more()
@@ -136,14 +131,14 @@ class Records:
             self.place(index, segment, offset)
 
     def make_room(self) -> None:
-        """Count the next record even if it does not fit: another table counts it, too, and releases it then."""
+        """Count the next record even if it does not fit: another table counts it, too, and then releases it."""
         if self._length == self._counted:
             self._reservation = self._reservation or self._metadata.pool.empty()
             self._reservation.grow(RECORD_BYTES)
             self._counted += 1
 
     def place(self, index: int, segment: Segment, offset: int) -> None:
-        """The bytes of an unreleased frame are there, and no longer where they were."""
+        """The bytes of an unreleased frame are there now."""
         block, at = self._find(index)
         self._unhold(_SEGMENT.unpack_from(block, at + _SEGMENT_AT)[0])
         if self._held is None:
@@ -173,7 +168,7 @@ class Records:
         return map(self.record, range(self._first, self._length))
 
     def states(self) -> list[DictionaryState]:
-        """The dictionary states of unreleased frames, in order; some may occur twice."""
+        """Those of unreleased frames, in order; some may occur twice."""
         return [state for _, state in self._states or ()]
 
     def segments(self) -> list[Segment]:
@@ -187,7 +182,6 @@ class Records:
             return sum(sizes, self._starts[block] if self._starts is not None else 0)
 
     def release(self, stop: int) -> None:
-        """Release the records before ``stop``."""
         if stop == self._length:
             self._release_all()
             return
@@ -205,13 +199,13 @@ class Records:
             del self._states[0]
 
     def skip(self, count: int, size_bytes: int) -> None:
-        """Begin with number ``count``, as if earlier records, of ``size_bytes`` in all, had been released."""
+        """Begin with number ``count``, as if earlier records, of ``size_bytes``, had been released."""
         assert self._length == 0
         self._base = self._counted = self._block_stop = self._first = self._length = count
         self._total_bytes = size_bytes
 
     def copied(self) -> Records:
-        """A copy that later changes do not reach. It is not counted: keep it only for a moment."""
+        """A copy that later changes do not reach. It is not counted: keep it for a moment."""
         copy = Records(Metadata(), self._dataset, self._partition)
         copy._base, copy._first, copy._length = self._base, self._first, self._length
         copy._blocks = list(map(bytearray, self._blocks))
@@ -221,7 +215,7 @@ class Records:
         return copy
 
     def _find(self, index: int) -> tuple[bytearray, int]:
-        """The block of a record, and where the record begins in it."""
+        """The block of a record, and where it begins there."""
         block, place = divmod(index - self._base, BLOCK_FRAMES)
         return self._blocks[block], place * _RECORD.size
 

@@ -1,16 +1,16 @@
 """The size of an IPC message's header as Arrow's objects, known before Arrow reads it.
 
 Guarantee: in a header that :func:`measure` accepts, the fields, texts and metadata, each counted at every place that
-refers to it, need no more bytes than the header has without sharing, and ``SHARED_BYTES`` besides.
+refers to it, need at most ``SHARED_BYTES`` more than the header has.
 
 Why
-    A flatbuffer may refer to one table or text from many places. Arrow makes an object, and copies the text, for
-    each place: a header of 140,000 bytes became 1 GB. Arrow's writers share nothing.
+    A flatbuffer may refer to one table or text from many places, and Arrow makes an object or copy for each: a header
+    of 140,000 bytes became 1 GB. Arrow's writers share nothing.
 
 How
-    The walk goes from table to table as Arrow's reader does and stops when the sum exceeds the limit, so its time is
-    bounded by the header's size: about 4 µs for each field. It trusts no offset: one that leads out of the header is
-    an error. (``Message.fbs`` and ``Schema.fbs`` of Apache Arrow.)
+    The walk follows the tables as Arrow's reader does (Apache Arrow's ``Message.fbs`` and ``Schema.fbs``) and stops
+    when the sum exceeds the limit, so the header's size bounds its time: about 4 µs a field. An offset that leads out
+    of the header is an error.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ from flight_server.protocol import BadFrame, MessageKind, follow, message_kind, 
 
 SHARED_BYTES = 64 << 10
 _FIELD_BYTES = 24
-"""The least that a field takes in a header: its place among its siblings and its table."""
+"""The least that a field takes in a header."""
 _PAIR_BYTES = 16
-"""The same for a key and value in metadata."""
+"""The same for a pair of metadata."""
 _TIMESTAMP, _UNION = 10, 14
 
 # What Arrow 26 takes beside the header in a stream's reader, measured with 100,000 fields of each type: plain ones
-# 280 to 450 bytes, nested ones 360 to 630 for each level, dictionaries 700, pairs 160, and texts twice their length.
+# 280 to 450 bytes, nested ones 360 to 630 a level, dictionaries 700, pairs 160, texts twice their length.
 _FIELD_COST, _NESTED_COST, _DICTIONARY_COST, _UNION_COST, _PAIR_COST, _TEXT_COST = 448, 256, 320, 512, 192, 2
 
 
 @dataclass
 class HeaderSize:
-    """The sizes of a header's contents, each counted at every place that refers to it.
+    """The sizes of a header's contents.
 
-    Args:
-        unfolded_bytes: the least that the header would have without sharing.
-        object_bytes: the most that Arrow's objects take.
+    ``unfolded_bytes``: the least that they take without sharing. ``object_bytes``: the most that Arrow's objects take.
     """
 
     unfolded_bytes: int = 0
@@ -46,11 +44,7 @@ class HeaderSize:
 
 
 def measure(header: bytes | memoryview) -> HeaderSize:
-    """The sizes of the header's contents.
-
-    Raises:
-        BadFrame: they exceed what the header has room for, or it is not a header.
-    """
+    """The sizes of the header's contents. Raises BadFrame if they exceed the limit, or it is not a header."""
     walk = _Walk(memoryview(header))
     try:
         walk.message()
@@ -60,11 +54,7 @@ def measure(header: bytes | memoryview) -> HeaderSize:
 
 
 def check_footer(footer: bytes) -> None:
-    """The same of the footer of an IPC file.
-
-    Raises:
-        BadFrame: see :func:`measure`.
-    """
+    """Raise as :func:`measure` for the footer of an IPC file."""
     try:
         _Walk(memoryview(footer)).footer()
     except (struct.error, ValueError, IndexError):
@@ -135,12 +125,12 @@ class _Walk:
         self._more(length, length * _TEXT_COST)
 
     def _length(self, table: int, index: int) -> int:
-        """The length of the text or vector in this field of the table; 0 if there is none."""
+        """Of the text or vector in this field; 0 if there is none."""
         at = slot(self._header, table, index)
         return int(struct.unpack_from("<I", self._header, follow(self._header, at))[0]) if at else 0
 
     def _tables(self, table: int, index: int) -> list[int]:
-        """The positions of the tables of the vector in this field. The caller has counted them against the limit."""
+        """The positions of this vector's tables, which the caller has counted."""
         at = slot(self._header, table, index)
         if not at:
             return []

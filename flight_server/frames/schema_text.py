@@ -1,8 +1,8 @@
 """The text in a schema: names of columns and fields, time zones, and the keys of metadata must be UTF-8.
 
-Arrow's format demands it and pyarrow does not check it. Readers in Rust and Java refuse other schemas or show other
-names, and pyarrow raises when a program asks for the name. The *values* of metadata are bytes for pyarrow, and
-programs put bytes there, so they are not checked; readers in Rust take only UTF-8 there, too.
+Arrow's format demands it, but pyarrow does not check it and raises when asked for the name; readers in Rust and Java
+refuse such schemas or show other names. Metadata's *values* are not checked, because programs put bytes there; readers
+in Rust take only UTF-8.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Schemas: the schemas of all datasets, each held once and counted in ``metadata``.
 
-Guarantee: a schema of more than ``UNCOUNTED_BYTES`` has a reservation while a dataset has it, and a dataset whose
-schema does not fit is refused.
-
-Datasets hold the :class:`~flight_server.frames.SchemaMessage`, which holds its reservation. This table refers to it
-weakly, so that datasets with the same schema share one.
+Guarantee: a schema of more than ``UNCOUNTED_BYTES`` has a reservation while a dataset has it; a new dataset whose
+schema does not fit is refused. Datasets hold the ``SchemaMessage``, and it its reservation; this table refers to it
+weakly.
 """
 
 from __future__ import annotations
@@ -21,11 +19,7 @@ UNCOUNTED_BYTES = 1 << 10
 
 
 class Schemas:
-    """See the module's text.
-
-    Args:
-        budget: has ``metadata``, and the default of ``max_bytes``.
-    """
+    """See the module's text."""
 
     def __init__(self, budget: Budget) -> None:
         self.max_bytes = budget.max_schema_bytes
@@ -50,13 +44,13 @@ class Schemas:
         return self._held.get(schema.header) or self._new(schema, self.room(size_bytes, dataset))
 
     def recovered(self, schema: SchemaMessage) -> SchemaMessage:
-        """The same for a dataset found at the start. Never refused, because it was acknowledged before."""
+        """The same for a dataset found at the start: never refused."""
         size_bytes = len(schema.header)
         room = self._metadata.pool.reserve(size_bytes) if size_bytes > UNCOUNTED_BYTES else None
         return self._held.get(schema.header) or self._new(schema, room)
 
     def room(self, size_bytes: int, dataset: str) -> Reservation | None:
-        """A reservation for bytes of a schema; None up to ``UNCOUNTED_BYTES``. Raises OutOfBudget as :meth:`hold`."""
+        """A reservation for so much of a schema; None up to ``UNCOUNTED_BYTES``. Raises OutOfBudget."""
         if size_bytes <= UNCOUNTED_BYTES:
             return None
         return self._metadata.reserve(size_bytes, f"the schema of dataset {dataset!r}", dataset=dataset)

@@ -1,21 +1,18 @@
 """FrameTable: the frames of one partition or one attempt, in order.
 
-Guarantee: every unreleased frame is found by its number, with everything :class:`~flight_server.frames.Frame` has.
-A frame in RAM is an object; a frame that has left RAM is a record (see ``records``), and an object only while
-something refers to it.
+Guarantee: every unreleased frame is found by its number. A frame in RAM is an object; one that has left RAM is a
+record (see ``records``), and an object only while something refers to it.
 
 Who holds what
-    The table holds the frames in RAM, and by their records the segments of those on disk. A frame refers to its
-    table weakly and tells it when its bytes are on disk and when they have left RAM. So a table is released with all
-    its contents when its last reference goes.
+    The table holds the frames in RAM, and by their records the segments of those on disk. A frame refers to its table
+    weakly, so a table's last reference releases its contents.
 
 Objects on demand
-    :meth:`FrameTable.item` makes an object of a record, or returns the one that a reader holds already, so that
-    readers share bytes read back (:meth:`Message.share`).
+    ``item`` makes an object of a record, or returns the one that a reader holds, so that readers share bytes read back
+    (:meth:`Message.share`).
 
 Victims
-    The numbers of the frames in RAM are kept as ``number_runs``: frames leave RAM in runs, and a search for the next
-    victims skips those that have left.
+    Frames leave RAM in runs, so their numbers are kept as ``number_runs``: a search skips those that have left.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class FrameTable(Records):
     def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
         super().__init__(metadata, dataset, partition)
         self.resident_bytes = 0  # of the frames in RAM
-        # Made when it is first needed: many tables have none.
+        # Made when first needed: many tables have none.
         self._runs: Runs | None = None
         self._resident: dict[int, Frame] | None = None
         self._loaned: dict[int, weakref.ref[Frame]] | None = None
@@ -70,7 +67,6 @@ class FrameTable(Records):
         return self._borrowed(index) or self._lend(index, self._made(index))
 
     def release(self, stop: int) -> None:
-        """Release the frames before ``stop``."""
         if self._resident is not None and self._runs is not None:
             for index in self._runs.upwards(self._first, stop):
                 self.resident_bytes -= self._resident.pop(index).size_bytes
@@ -104,12 +100,12 @@ class FrameTable(Records):
     # What frames tell their table
 
     def placed(self, index: int, slice_: SegmentSlice) -> None:
-        """Called by a frame: its bytes are there on disk, too."""
+        """Its bytes are there on disk, too."""
         if index >= self._first:
             self.place(index, slice_.segment, slice_.offset)
 
     def left(self, index: int, frame: Frame) -> None:
-        """Called by a frame: it has left RAM."""
+        """It has left RAM."""
         if self._resident is not None and self._runs is not None and index in self._resident:
             del self._resident[index]
             self._runs.remove(index)
@@ -119,7 +115,7 @@ class FrameTable(Records):
             self._lend(index, frame)
 
     def _lend(self, index: int, frame: Frame) -> Frame:
-        """Refer weakly to the object of a frame that is not in RAM, so that readers share it."""
+        """Refer weakly to the object of a frame that is not in RAM."""
         loaned = {} if self._loaned is None else self._loaned
         loaned[index] = weakref.ref(frame, partial(_given_back, weakref.ref(self), index))
         self._loaned = loaned
@@ -131,7 +127,7 @@ class FrameTable(Records):
 
     def _returned(self, index: int, loan: weakref.ref[Frame]) -> None:
         # Runs in the thread that dropped the last reference. A loan made in the same moment may be lost: then the frame
-        # is made twice, and the bytes that one reader has read back are not shared.
+        # is made twice, and its bytes read back are not shared.
         loaned = self._loaned
         if loaned is not None and loaned.get(index) is loan:
             del loaned[index]
