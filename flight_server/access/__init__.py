@@ -1,7 +1,4 @@
-"""Checks of who may ask, and for what: the server's token, browsers' requests, and addresses of other servers.
-
-Both lanes check their requests here; ``sources`` checks the servers that it may pull from.
-"""
+"""Checks of tokens and of browsers' requests, for both lanes, and of servers that ``sources`` may pull from."""
 
 from .auth import authorize, check
 from .browsers import Doorkeeper

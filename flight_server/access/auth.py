@@ -1,8 +1,8 @@
 """Authorization: a server's one token, the same on both lanes.
 
-A call carries it in the header ``authorization``: ``Bearer <token>``, or ``Basic`` credentials whose password is the
-token; or, on the gRPC lane, in ``auth-token-bin``, where clients of Flight's older handshake put the handshake's
-answer. A comparison takes the same time wherever two texts differ, and no error or log repeats a given token.
+A call carries it in the header ``authorization``, as ``Bearer <token>`` or the password of ``Basic`` credentials; or,
+on the gRPC lane, in ``auth-token-bin``, where clients of Flight's older handshake put its answer. A comparison takes
+the same time wherever texts differ, and no error or log repeats a given token.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from flight_server.protocol import Unauthenticated
 
 
 def authorize(token: str | None, header: str | None, legacy: bytes | None = None) -> None:
-    """Return if the header, or without one the legacy header, carries the token, or if the server has none.
-
-    Raises:
-        Unauthenticated: it does not.
-    """
+    """Raise Unauthenticated unless the header, or without one the legacy one, has the token, or there is none."""
     if token is None:
         return
     if header:
@@ -31,11 +27,7 @@ def authorize(token: str | None, header: str | None, legacy: bytes | None = None
 
 
 def check(token: str, given: list[bytes], where: str) -> None:
-    """Return if one of ``given`` is the token.
-
-    Raises:
-        Unauthenticated: none is.
-    """
+    """Raise Unauthenticated unless one of ``given`` is the token."""
     if True not in [hmac.compare_digest(each, token.encode()) for each in given]:
         raise Unauthenticated(f"the token {where} is not this server's")
 

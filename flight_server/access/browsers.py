@@ -1,21 +1,20 @@
-"""Browsers: keeps pages of other sites from reading this server through a browser, and from using up its resources.
+"""Browsers: keeps other sites' pages from reading this server, or using up its resources, through a browser.
 
 Guarantee: a request that a browser sends for another site's page is refused before it is handled, health checks
-excepted, and no answer carries a CORS header. Two things tell such a request:
+excepted, and no answer carries a CORS header.
 
 Host
-    A page whose author points the page's own name at this server (DNS rebinding) has the server's origin for the
-    browser, but the request carries that name. So ``Host`` must be an IP address or a name of this server:
-    ``localhost``, what it listens on and advertises, the machine's host name with and without its domain, and
-    ``allowed_hosts``. With a token any name is accepted, because the page's author does not have the token.
+    A page whose name its author points at this server (DNS rebinding) has the server's origin for the browser, but
+    the request carries that name. So ``Host`` must be an IP address or a name of this server: ``localhost``, what it
+    listens on and advertises, the machine's host name with and without its domain, and ``allowed_hosts``. With a
+    token, which the author does not have, any name is accepted.
 
 Origin
-    ``Origin``, if present, must name the host that ``Host`` names. Images, scripts, frames and links send none:
-    there ``Sec-Fetch-Site`` decides, and where a browser does not send that either (plain HTTP beyond this machine)
-    ``Referer``, without which a browser gets nothing below ``/v1/``. Links to the page ``/`` are followed; it has
-    no data of its own, and cannot be framed.
+    ``Origin``, if present, must name the host that ``Host`` names. Images, scripts, frames and links send none: there
+    ``Sec-Fetch-Site`` decides, and without it (plain HTTP beyond this machine) ``Referer``; without all three a browser
+    gets nothing below ``/v1/``. Links to the page ``/`` are followed; it has no data, and cannot be framed.
 
-Other programs send none of these headers, do not pretend to be browsers, and ask for the server by its name.
+Programs that are no browsers pass if they ask for the server by its name.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ _ELSEWHERE = frozenset({"cross-site", "same-site"})
 
 
 class Doorkeeper:
-    """Checks the requests of one server.
+    """See the module's text.
 
     Args:
-        names: of this server, beside ``localhost`` and the machine's; one that begins with a dot stands for itself
-            without the dot and for all names that end in it. IP addresses are always accepted.
-        any_name: accept any ``Host``, because the server wants a token.
+        names: of this server, beside ``localhost`` and the machine's; ``.domain`` stands for ``domain`` and all names
+            that end in ``.domain``.
+        any_name: whether the server wants a token.
     """
 
     def __init__(self, names: Iterable[str], background: Background, *, any_name: bool) -> None:
@@ -53,11 +52,11 @@ class Doorkeeper:
         self._knows_domain = False
 
     async def check(self, request: web.Request) -> None:
-        """Return if no page of another site has sent this request.
+        """Check a request.
 
         Raises:
-            Forbidden: one may have.
-            InvalidRequest: the request has no ``Host`` (HTTP/1.1), several, or a malformed one.
+            Forbidden: another site's page may have sent it.
+            InvalidRequest: it has no ``Host`` (HTTP/1.1), several, or a malformed one.
         """
         given = request.headers.getall("Host", [])
         if not given and request.version < (1, 1):

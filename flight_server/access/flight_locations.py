@@ -2,9 +2,8 @@
 
     grpc://host:port   grpc+tcp://host:port (the same)   grpc+tls://host:port
 
-A host is a name, an IPv4 address, or an IPv6 address in brackets. Letter case, a name's final dot, and the spelling of
-an IPv6 address make no difference. Names are not looked up to be compared, so a host that is allowed by name is not
-allowed by its address. An address has no user, path or query.
+A host is a name, an IPv4 address, or an IPv6 address in brackets. Case, a final dot, and an IPv6 address's spelling
+make no difference. Names are not looked up: a host allowed by name is not allowed by its address.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True)
 class FlightLocation:
-    """An address. In a list of allowed addresses a port or TLS of None means any."""
+    """An address. In a list of allowed ones a port or TLS of None means any."""
 
     host: str
     port: int | None
@@ -31,11 +30,7 @@ class FlightLocation:
 
     @classmethod
     def parse(cls, text: str) -> FlightLocation:
-        """The address that a text means.
-
-        Raises:
-            ValueError: it means none; the message says what does.
-        """
+        """The address that a text means. Raises ValueError if it means none."""
         matched = _PATTERN.fullmatch(text)
         try:
             if matched is None:
@@ -50,12 +45,12 @@ class FlightLocation:
         return cls(host, port, None if scheme is None else scheme.lower() == "grpc+tls")
 
     def covers(self, other: FlightLocation) -> bool:
-        """True if ``other`` is this address, or one that this leaves open."""
+        """Whether ``other`` is this address, or one left open."""
         return self.host == other.host and self.port in (None, other.port) and self.tls in (None, other.tls)
 
     @property
     def target(self) -> str:
-        """Host and port for gRPC; with the scheme ``dns``, because a host may be named like a scheme of gRPC's."""
+        """For gRPC; with the scheme ``dns``, because a host may be named like a scheme of gRPC's."""
         return f"dns:///{self._authority}"
 
     @property
