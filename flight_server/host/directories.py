@@ -1,28 +1,26 @@
 """The directories in which a host's processes share files, and what a sweep removes from them.
 
-Guarantee: a sweep removes only files of this format and of this user, and only those that no living process needs.
-Every client of a host sweeps when it begins and before it makes a file; so does a server that runs on the host.
+Guarantee: a sweep removes only files of this format and this user that no living process needs. Each client sweeps
+when it begins and before it makes a file; a server sweeps every minute.
 
 Directory: ``flight-shuffle-<uid>-2`` under a base
-    Mode 0700, owned by that user, with a file ``flight-shuffle-format``; one that is not empty and has no such file
-    is refused and not touched. The number is the format's. Names that are not of this format, links, pipes and files
-    of other users are neither read nor removed.
+    Mode 0700, owned by that user, with a file ``flight-shuffle-format``; any other is refused and stays as it is. The
+    number is the format's. Files of other names or users, links and pipes are neither read nor removed.
 
 Files, for a key ``<application>-<content>``
     ``<key>.arrows``  complete from the moment it has this name;
     ``<key>.<pid>.<bytes>.part``  being written, about to be that large, held shared by its writer;
     ``<key>.lock``  held by the one process that may write; in the first base;
-    ``<application>.owner``  held by the driver that made the key, on the driver's host; in the first base;
-    ``names.lock``  held while a file gets its name or is removed, so that a sweep never removes a file that
-    replaced the one it looked at.
+    ``<application>.owner``  held by the driver that made the key, on its host; in the first base;
+    ``names.lock``  held while a file gets its name, and while a sweep looks at files and removes them, so that it
+    removes no replacement.
 
-Locks are ``flock``: the kernel releases them when a process ends, however it ends. A forked child shares its
-parent's locks until it ends, too.
+Locks are ``flock``: the kernel releases them when the process and the children that it forked have ended.
 
 A sweep removes
     ``.arrows``  that no process holds: at once if its application's owner file is there and not held, never while
-    that is held, and without one (on other hosts than the driver's) when it was not opened for ``idle_seconds``.
-    A process holds a file shared for as long as it maps it.
+    that is held, and without one (on other hosts than the driver's) when not opened for ``idle_seconds``. A process
+    that maps a file holds it shared.
     ``.part``, ``.lock``  that no process holds; a lock after ``idle_seconds``, or with its application.
     ``.owner``  that is not held, when nothing else of the application is left.
 """
@@ -55,7 +53,7 @@ _POLL_SECONDS = 0.02
 
 
 class Owner(Enum):
-    """What a host knows of the driver of an application."""
+    """What a host knows of an application's driver."""
 
     LIVES = "lives"
     ENDED = "ended"
@@ -64,7 +62,7 @@ class Owner(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of this format. ``size_bytes`` of a part is its announced size, if that is larger than it is now."""
+    """A file of this format. ``size_bytes`` of a part is at least its announced size."""
 
     path: Path
     kind: str
@@ -81,7 +79,7 @@ class HostDirectory:
         self.path = base / f"flight-shuffle-{os.getuid()}-2"
 
     def prepare(self) -> None:
-        """Make it, and refuse it if another user can write there.
+        """Make it if it is missing.
 
         Raises:
             PermissionError: it is a link, another user's, open to others, or has other files and no format file.
@@ -94,7 +92,7 @@ class HostDirectory:
                 "from it; remove it"
             )
         marker = self.path / FORMAT
-        # The marker is looked for again, because another process may have prepared the directory meanwhile.
+        # Again, because another process may have prepared it meanwhile.
         if marker.exists() or not any(self.path.iterdir()) or marker.exists():
             marker.touch(mode=0o600)
             return
@@ -110,7 +108,7 @@ class HostDirectory:
         return False
 
     def entries(self) -> list[Entry]:
-        """The files of this format and this user; none if the directory is not ours."""
+        """The files of this format and user; none if it is not ours."""
         found: list[Entry] = []
         for path in list(self.path.iterdir()) if self.is_ours else []:
             name = path.name
@@ -128,11 +126,7 @@ class HostDirectory:
     def changing_names(
         self, deadline_seconds: float = _NAMES_SECONDS
     ) -> contextlib.AbstractContextManager[int]:
-        """Hold ``names.lock``, to give a file its name, or to look at a file and then unlink it.
-
-        Raises:
-            Unavailable: another process held it until the deadline.
-        """
+        """Hold ``names.lock``. Raises as :func:`locked`."""
         return locked(self.path / _NAMES_LOCK, deadline_seconds, "changing the names of")
 
     def _is_private(self) -> bool:
@@ -141,7 +135,7 @@ class HostDirectory:
 
 
 def default_bases() -> tuple[Path, ...]:
-    """The writable bases for host files, the preferred one first; may be empty."""
+    """The writable bases, the preferred one first; may be empty."""
     memory = Path("/dev/shm")  # noqa: S108 - the directory below it is checked
     bases = [memory] if os.access(memory, os.W_OK) else []
     with contextlib.suppress(FileNotFoundError):
@@ -150,11 +144,11 @@ def default_bases() -> tuple[Path, ...]:
 
 
 def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS) -> list[Path]:
-    """Remove the files that no living process needs; their paths. Waits for no other process, raises nothing."""
+    """Remove what no living process needs; its paths. Waits for no process, raises nothing."""
     removed: list[Path] = []
     # Each once, because a second lock of the same file is refused: TMPDIR may be /dev/shm.
     directories = [found for found in map(HostDirectory, dict.fromkeys(bases)) if found.is_ours]
-    # Another process sweeps, or gives a file its name, or a directory goes: the next sweep comes.
+    # Another process holds the names, or a directory goes: the next sweep comes.
     with contextlib.suppress(OSError, Unavailable), contextlib.ExitStack() as names:
         for directory in directories:
             names.enter_context(directory.changing_names(0.0))
@@ -186,9 +180,9 @@ def _sweep_owners(entries: Iterable[Entry], removed: Iterable[Path]) -> list[Pat
 
 
 def take_oldest(entries: Iterable[Entry], size_bytes: int) -> int:
-    """Remove files that no process holds, those opened longest ago first; the freed bytes.
+    """Remove files that no process holds, those opened longest ago first, to free ``size_bytes``; the freed bytes.
 
-    It ends when these are ``size_bytes``. The caller holds ``names.lock``.
+    The caller holds ``names.lock``.
     """
     free_bytes = 0
     for entry in sorted((each for each in entries if each.kind == "arrows"), key=lambda each: each.opened):
@@ -200,7 +194,7 @@ def take_oldest(entries: Iterable[Entry], size_bytes: int) -> int:
 
 
 def owner_of(bases: Sequence[Path], application: str) -> Owner:
-    """Whether the driver of an application lives, as far as this host can know."""
+    """See :class:`Owner`."""
     for base in bases:
         try:
             descriptor = open_regular(HostDirectory(base).path / f"{application}.owner")
@@ -214,11 +208,7 @@ def owner_of(bases: Sequence[Path], application: str) -> Owner:
 
 
 def open_regular(path: Path) -> int:
-    """Open a regular file of this user to read; its descriptor.
-
-    Raises:
-        OSError: there is none: nothing, a link, a pipe, another user's file.
-    """
+    """Open a regular file of this user to read; its descriptor. Raises OSError if the path leads to none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
@@ -237,10 +227,10 @@ def leads_to(path: Path, descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, deadline_seconds: float, doing: str) -> Iterator[int]:
-    """Hold a lock file, made if it is missing; its descriptor. The error names the process that holds it.
+    """Hold a lock file, made if it is missing; its descriptor.
 
     Raises:
-        Unavailable: another process held it until the deadline.
+        Unavailable: another process, named in the error, held it until the deadline.
     """
     deadline = time.monotonic() + deadline_seconds
     while True:
@@ -261,7 +251,7 @@ def locked(path: Path, deadline_seconds: float, doing: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def try_locked(path: Path) -> Iterator[int | None]:
-    """The descriptor of the lock file while it is held; None if another process holds it."""
+    """The same without waiting; None if another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         # A sweeper may have unlinked the file between the open and the lock: then this lock guards nothing.
@@ -271,7 +261,7 @@ def try_locked(path: Path) -> Iterator[int | None]:
 
 
 def _take(path: Path) -> bool:
-    """Unlink a file that no process holds; whether it was unlinked."""
+    """Unlink a file that no process holds; whether it did."""
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The memory that this process may use: the machine's, or less if one of the process's cgroups has a lower limit.
+"""The memory that this process may use: the machine's, or less if one of its cgroups has a lower limit.
 
-A container sees its own limit at the root of the cgroup file system; a service on a machine has it in its own group or
-in one above. So the limits are read from the process's group up to the root, in both versions of cgroups.
+A container sees its limit at the root of the cgroup file system, a service in its own group or one above. So the
+limits are read from the process's group up to the root, in both versions of cgroups.
 """
 
 from __future__ import annotations

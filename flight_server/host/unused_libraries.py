@@ -1,8 +1,7 @@
-"""Keeps numpy out of the server's process, where nothing uses it. Imported for its effect.
+"""Keeps numpy, which nothing uses, out of the server's process. Imported for its effect.
 
 pyarrow imports numpy when it finds it, which takes 11 MiB of resident memory. A module that is None in ``sys.modules``
-counts as not installed, and pyarrow works without numpy. Only the command line imports this, before anything that
-imports pyarrow; a process that imports the package otherwise is not changed.
+counts as not installed. Only the command line imports this, before pyarrow; other processes are not changed.
 """
 
 from __future__ import annotations
