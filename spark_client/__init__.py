@@ -1,7 +1,4 @@
-"""The client for the Spark driver and its Python tasks: exchanges, broadcasts, put and get.
-
-Importing it imports neither gRPC nor PySpark nor the server: each name is loaded at its first use.
-"""
+"""The client for the Spark driver and its Python tasks. Importing it loads neither gRPC nor PySpark nor the server."""
 
 from __future__ import annotations
 

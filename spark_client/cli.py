@@ -10,7 +10,7 @@ from spark_client.executors import zipped
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command with ``arguments``; None for those of the command line."""
+    """Run the command; None for the command line's arguments."""
     parser = argparse.ArgumentParser(prog="flight-shuffle", description="Tools of the Spark client.")
     commands = parser.add_subparsers(required=True)
     zip_ = commands.add_parser("zip", help="write the package as a zip for spark-submit --py-files")

@@ -1,16 +1,15 @@
 """ShuffleClient: a client of one server, for a driver or any Python program.
 
 Guarantee: ``get`` gives the whole dataset or an error; when ``put`` returns, its dataset is complete on the server.
-Errors are those of :mod:`flight_server.protocol.errors`, with the server's own sentence.
+Errors are those of ``flight_server.protocol.errors``, with the server's own sentence.
 
 What a client owns
-    The results of its pipelines and its broadcasts. Their leases are renewed in the background while the client is
-    open, and :meth:`ShuffleClient.close` drops them; after it every call raises. A dataset of ``put`` has no owner: it
-    stays until it is dropped, or until the server's own default lease ends.
+    The results of its pipelines and its broadcasts. A thread renews their leases until :meth:`ShuffleClient.close`;
+    after that every call raises. A dataset of ``put`` stays until it is dropped or the server's default lease ends.
 
-The constructor removes files that killed clients left on this host (see :mod:`flight_server.host.directories`). The
-first call that needs a connection or a thread starts it. Only ``pipeline``, ``broadcast``, ``ship``, ``release`` and
-``scope`` need PySpark. The client cannot be pickled: functions in Spark's tasks can use broadcasts, but not the client.
+The constructor removes files that killed clients left on this host (``host.directories``). The first call that needs
+a connection or a thread starts it. Only ``pipeline``, ``broadcast``, ``ship``, ``release`` and ``scope`` need
+PySpark. Functions in Spark's tasks can use broadcasts, but not the client: it cannot be pickled.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _Merged = TypeVar("_Merged")
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A dataset as the server lists it; ``rows`` and ``size_bytes`` are -1 while it is being written."""
+    """A dataset as the server lists it; ``rows`` and ``size_bytes`` are -1 while it is written."""
 
     name: str
     partitions: int
@@ -72,8 +71,8 @@ class ShuffleClient:
         token: the bearer token that the server requires.
         tls_root_certs: PEM certificates to trust; None for the system's.
         timeouts: the deadlines of all waits.
-        reading: lane, memory budget and scratch directory of reads, here and in Spark's tasks.
-        writing: lane of writes, here and in Spark's tasks.
+        reading: lane, memory budget, scratch directory and check of reads, also in Spark's tasks.
+        writing: lane and check of writes, also in Spark's tasks.
         copies: where hosts keep their copies of broadcasts, and how many bytes of them.
         lease_seconds: how long the client's datasets outlive a driver that died.
     """
@@ -120,12 +119,8 @@ class ShuffleClient:
         """A client with an embedded server on loopback, which ends with ``close`` or with this process.
 
         Args:
+            copies: as for the client, like the others; the server sweeps these directories, too.
             server_options: the server's settings, for example ``memory_limit="2GiB"``.
-            lease_seconds: as for the client.
-            timeouts: as for the client.
-            reading: as for the client.
-            writing: as for the client.
-            copies: as for the client; the server sweeps these directories, too.
 
         Raises:
             InvalidRequest: the server has no such setting.
@@ -168,15 +163,15 @@ class ShuffleClient:
 
         Args:
             name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
-            data: a Table, RecordBatch, RecordBatchReader, an iterable of RecordBatches, or an object with
+            data: a Table, RecordBatch, RecordBatchReader, iterable of RecordBatches, or object with
                 ``__arrow_c_stream__``. Batches above about 4 MiB are sent in several frames.
             mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while readers of the old
                 dataset finish.
 
         Raises:
             AlreadyExists: the name exists; its dataset is unchanged.
-            InvalidRequest, Unavailable: the put failed or was not confirmed. The dataset that it began is failed; with
-                ``overwrite`` the old one stays.
+            FlightShuffleError: the put failed or was not confirmed. Its dataset is failed; with ``overwrite`` the old
+                one stays.
         """
         server, command, reader = self._open(), _put_command(name, mode), as_reader(data)
         with about(name, server.location), PutStream(server, command, reader.schema) as stream:
@@ -186,14 +181,13 @@ class ShuffleClient:
             return stream.rows
 
     def get(self, name: str, *, ordered: bool = False) -> pa.RecordBatchReader:
-        """The rows of all partitions of dataset ``name``, which may still be being written.
-
-        If the dataset cannot be read to its end, the reader raises; it never ends early.
+        """The rows of all partitions of a dataset, which may still be written. The reader raises if it cannot give
+        them all.
 
         Args:
             name: the dataset.
             ordered: partition by partition; batches of later partitions that do not fit the memory budget wait in a
-                local file. Otherwise in order of arrival, those of one partition in their order.
+                local file. Otherwise in order of arrival, each partition's in its order.
 
         Raises:
             NotFound: there is no dataset of that name.
@@ -203,7 +197,7 @@ class ShuffleClient:
     async def aput(self, name: str, data: Any, *, mode: str = "create") -> int:
         """As :meth:`put`, without blocking the event loop; ``data`` may also be an async iterable of batches.
 
-        Cancelling it ends the stream without its commit, so readers get an error and not a short dataset.
+        Cancelling it ends the stream without a commit, so readers get an error and not a short dataset.
         """
         server = self._open()
         with about(name, server.location):
@@ -217,7 +211,7 @@ class ShuffleClient:
         """Drop a dataset; its readers get an error.
 
         Raises:
-            NotFound: there is no dataset of that name.
+            NotFound: there is none of that name.
         """
         server = self._open()
         with about(name, server.location):
@@ -241,28 +235,25 @@ class ShuffleClient:
         return self._open().action("statistics", DatasetRequest(name).encode())
 
     def why(self, name: str | None = None) -> list[dict[str, Any]]:
-        """All waiting streams of the server, or of one dataset: what each waits for, how long, and its peer."""
+        """What each waiting stream of the server, or of one dataset, waits for, how long, and its peer."""
         return list(self._open().action("why", DatasetRequest(name).encode()).get("waits", []))
 
     # Spark.
 
     def pipeline(self, df: DataFrame) -> Pipeline:
-        """A pipeline over ``df``, see :mod:`spark_client.pipeline.plan`."""
+        """A pipeline over ``df``, see ``pipeline.plan``."""
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         return Pipeline.start(self._owned(), df)
 
     def broadcast(self, data: DataFrame | pa.Table, name: str | None = None) -> Broadcast:
-        """A table that tasks on every host share, see :mod:`spark_client.broadcast.broadcasts`."""
+        """A table that tasks on every host share, see ``broadcast.broadcasts``."""
         from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
 
         return Broadcast.create(self._owned(), data, name)
 
     def ship(self, spark: SparkSession) -> None:
-        """Send the package to executors that do not have it, see ``executors.shipping``.
-
-        Call it once for a session, before the first job. Twice is fine.
-        """
+        """Send the package to executors that lack it, once before the session's first job. Twice is fine."""
         from spark_client.executors import ship  # noqa: PLC0415 - as above
 
         self._open()
@@ -271,25 +262,26 @@ class ShuffleClient:
     def release(self, result: DataFrame) -> None:
         """Drop the results that a DataFrame reads: one that ``toDF`` returned, or all that it was made from.
 
-        Every frame, view and cache made from them cannot be computed again.
+        Frames, views and caches made from them cannot be computed again.
 
         Raises:
-            InvalidRequest, FlightShuffleError: as :meth:`~spark_client.jobs.results.Results.release`.
+            InvalidRequest: ``result`` is no DataFrame, or reads no result that this client still has.
+            FlightShuffleError: the server could not be reached; the datasets end with their leases.
         """
         self._owned().results.release(result)
 
     def scope(self) -> AbstractContextManager[None]:
         """``with client.scope():`` releases at its end the results that ``toDF`` returned in the block.
 
-        Garbage collection of a DataFrame does not release its result (:mod:`spark_client.jobs.results` says why). So a
-        program that makes many results releases them, or uses scopes.
+        A program that makes many results needs this or :meth:`release`: garbage collection of a DataFrame releases
+        nothing.
         """
         return self._owned().results.scope()
 
     # Life.
 
     def close(self) -> None:
-        """Drop the client's results and broadcasts, end its threads, connections and embedded server. Twice is fine."""
+        """Drop the client's results and broadcasts, end threads, connections and embedded server. Twice is fine."""
         with self._lock:
             self._closed = True
             shuffles, self._shuffles = self._shuffles, None
