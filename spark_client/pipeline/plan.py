@@ -1,35 +1,26 @@
 """Pipelines: Python stages with exchanges between them, as a plan that is checked before anything runs.
 
-Guarantee: the DataFrame of :meth:`Pipeline.toDF` has exactly the rows that Spark would give for the same steps, where
-``exchange(n, *keys)`` places rows as ``repartition(n, *keys)`` does, partition by partition. A step that cannot work
-raises when it is added, not in a task.
+Guarantee: the DataFrame of :meth:`Pipeline.toDF` has exactly the rows that Spark would give for the same steps;
+``exchange(n, *keys)`` puts each row in the partition of ``repartition(n, *keys)``. A step that cannot work raises
+when it is added, not in a task. Works on Spark Classic and Spark Connect.
 
 What runs where
-    Consecutive Python stages are one pass of one Python worker. Before the first exchange that pass is a
-    ``mapInArrow`` over the DataFrame; after an exchange it reads the service. If an exchange is the first step, Spark
-    hashes its keys; after a Python stage the task hashes them, by the same function over Arrow (see
-    :mod:`spark_client.placement.hashing`).
+    One Python worker runs consecutive Python stages in one pass: before the first exchange as a ``mapInArrow`` over
+    the DataFrame, after one over what it reads from the service. If an exchange is the first step, Spark hashes its
+    keys; after a Python stage the task does (``placement.hashing``).
 
 What runs when
-    ``toDF`` runs one Spark job for each exchange and returns when the last one is sealed. The stages after the last
-    exchange run each time that the DataFrame is used, over the last exchange's dataset. ``release`` or ``close`` of
-    the client, or the end of a ``scope``, drops that dataset (see :mod:`spark_client.jobs.results`); an earlier one is
-    dropped as soon as the next exchange is sealed.
+    ``toDF`` runs one Spark job for each exchange, drops each dataset when the next one is sealed, and returns when
+    the last one is. Each use of the DataFrame runs the stages after that. ``jobs.results`` says when the last dataset
+    is dropped. When a job fails, all are dropped and Spark's exception is raised, which ends with the task's error.
 
 Groups
-    ``applyInArrow`` groups by the keys of the exchange before it. A ``mapInArrow`` between the two must not change
-    those columns: a row whose key it changes stays in its partition. A group whose key belongs to another partition
-    is an error, which names the stage and the key.
+    ``applyInArrow`` groups by the keys of the exchange before it. A row whose key a ``mapInArrow`` between the two
+    changes stays in its partition. A group whose key belongs to another partition is an error, which names the stage
+    and the key.
 
-Sizes of batches
-    Functions get batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBatch`` and ``maxBytesPerBatch``, as
-    they are set when ``toDF`` is called.
-
-Failure
-    When a job fails, the datasets of the pipeline are dropped and Spark's exception is raised. It ends with the
-    task's error, which has the server's own sentence if the server refused.
-
-Works on Spark Classic and Spark Connect.
+Functions get batches within Spark's ``spark.sql.execution.arrow.maxRecordsPerBatch`` and ``maxBytesPerBatch``, as
+they are set when ``toDF`` is called.
 """
 
 from __future__ import annotations
@@ -82,7 +73,7 @@ MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Exchange:
-    """Sends rows to ``partitions`` partitions by the hash of ``keys``, or in turn without keys."""
+    """The arguments of :meth:`Pipeline.exchange`."""
 
     partitions: int
     keys: tuple[str, ...]
@@ -94,7 +85,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Leg:
-    """The stages of one pass, the schema of their result, and the exchange after them; None after the last."""
+    """The stages of one pass, their result's schema, and the exchange after them, if any."""
 
     stages: tuple[Stage, ...]
     struct: StructType
@@ -104,7 +95,7 @@ class Leg:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps over a DataFrame; each method returns a new pipeline. Made by ``ShuffleClient.pipeline``."""
+    """Steps over a DataFrame; each method returns a new pipeline."""
 
     shuffles: Shuffles
     df: DataFrame
@@ -116,7 +107,7 @@ class Pipeline:
         """A pipeline without steps.
 
         Raises:
-            InvalidRequest: as :func:`check_frame`, or a type that Spark has no Arrow type for.
+            InvalidRequest: as :func:`check_frame` and :func:`arrow_schema`.
         """
         check_frame(df, "the DataFrame")
         struct = declared_struct(df.sparkSession, df.schema, "the DataFrame")
@@ -142,8 +133,8 @@ class Pipeline:
     def applyInArrow(self, fn: Callable[..., Any], schema: StructType | str) -> Pipeline:  # noqa: N802
         """``fn`` for each group of the last exchange's keys, as in Spark's ``groupBy(keys).applyInArrow``.
 
-        ``fn(table)`` or ``fn(keys, table)`` returns a table; annotated with iterators of RecordBatch, it takes and
-        returns those.
+        ``fn(table)`` or ``fn(keys, table)``, with the keys as a tuple of Arrow scalars, returns a table; annotated
+        with iterators of RecordBatch, it takes and returns those.
 
         Raises:
             InvalidRequest: no exchange with keys before it, a key whose column is gone or cannot be grouped by, a
@@ -179,12 +170,12 @@ class Pipeline:
             partitions: 1 to 100,000; any integer type.
             keys: names of columns, found as Spark finds them (``spark.sql.caseSensitive``).
             budget_bytes: bytes that one writing task may gather before it sends, at least 1 MiB; its peak is about
-                twice as much (see :mod:`spark_client.arrow.coalescer`). Frames are about
-                ``budget_bytes / partitions`` large, up to 2 or 3 MiB: many partitions need a larger budget.
+                twice as much (``arrow.coalescer``). Frames have about ``budget_bytes / partitions``, up to 2 or 3
+                MiB, so many partitions need a larger budget.
 
         Raises:
-            InvalidRequest: a number of partitions or a budget out of range, a key that is not a column, or a key
-                whose type has no hash, a collation, or a variant.
+            InvalidRequest: ``partitions`` or ``budget_bytes`` out of range; a key that is no column, has a type
+                without a hash, a collation, or a variant.
         """
         if isinstance(partitions, str):
             named = ", ".join(map(repr, (partitions, *keys)))
@@ -224,8 +215,9 @@ class Pipeline:
         """Run all steps up to the last exchange; a DataFrame that reads from the service and runs the others.
 
         Raises:
+            InvalidRequest: Spark would start its tasks with an interpreter that cannot run them.
             FlightShuffleError: the server refused, or could not be reached.
-            pyspark.errors.PySparkException: a job failed; see the module.
+            pyspark.errors.PySparkException: a job failed.
         """
         if not self.done:
             if not self.current.stages:
@@ -259,7 +251,6 @@ class Pipeline:
         return self.df.sparkSession
 
     def _write(self, dataset: str, leg: Leg, source: Readable | None, partitions: int) -> Readable:
-        """Run the job that writes ``leg`` to its exchange, and seal it; the dataset to read."""
         assert leg.exchange is not None
         exchange = leg.exchange
         if source is not None:
@@ -312,11 +303,7 @@ class Pipeline:
         return replace(self, current=current)
 
     def _keys(self, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
-        """The names of the keys' columns.
-
-        Raises:
-            InvalidRequest: a key is not text, names several columns, or none; the message names all that are missing.
-        """
+        """The names of the keys' columns, as Spark resolves them."""
         schema: pa.Schema = self.current.declared.schema
         exact = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
         found: list[str] = []
@@ -345,7 +332,7 @@ class Pipeline:
 
 
 def _integer(value: Any) -> int:
-    """The value as an int; 0, which every caller refuses, for a bool or another type that is no integer."""
+    """The value as an int; 0, which every caller refuses, if it is no integer or a bool."""
     try:
         return 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -357,7 +344,7 @@ def _folded(name: str, key: str) -> bool:
 
 
 def _numbers(spark: SparkSession, partitions: int) -> DataFrame:
-    """The numbers 0 to ``partitions - 1``, one in each Spark partition."""
+    """0 to ``partitions - 1``, one in each Spark partition."""
     return spark.range(0, partitions, 1, partitions)
 
 
