@@ -1,29 +1,23 @@
-"""Broadcast: one table for every task, one copy per host.
+"""Broadcast: one table for every task, one copy per host, which all its processes map (``hosts.host_files``).
 
-Guarantee: :meth:`Broadcast.table` returns the whole table or raises. All processes of a host map one file (see
-:mod:`spark_client.hosts.host_files`). Rows are in the order of the DataFrame's partitions and of the rows in them, the
-same on every host and at every call.
+Guarantee: :meth:`Broadcast.table` returns the whole table or raises. Its rows are in the order of the DataFrame's
+partitions and of the rows in them, on every host and at every call.
 
 Who holds the data
     The server holds the dataset until :meth:`Broadcast.destroy`, ``close`` of the client, or the end of its lease
-    after the driver died. A host holds the file until ``unpersist``, ``destroy`` or ``close`` there; after a driver
-    was killed, and under the bound of :class:`~spark_client.hosts.Copies`, a sweep removes it (see
-    :mod:`flight_server.host.directories`). A process keeps its mapping until it ends or finds the file removed; pages
-    that are not accessed take no RAM.
-
-Writing
-    Spark's tasks write a DataFrame directly to the server; the driver collects nothing. The driver sends a
-    ``pyarrow.Table``.
+    after the driver died. A host holds the file until ``unpersist``, ``destroy`` or ``close`` there, or until a
+    sweep: after a driver was killed (``host.directories``), or under the bound of ``Copies``. A process keeps its
+    mapping, in which it can still read the table, until it ends or finds the file removed; pages that are not
+    accessed take no RAM.
 
 Reach of ``unpersist`` and ``destroy``
-    Both remove the copy of the host on which they are called; with a Spark session also the copies of the hosts where
-    its tasks happen to run. Other hosts keep theirs until a sweep. A process that has the table can still read it.
-    After ``destroy`` the driver's object raises, also when it is pickled; a function that was sent before finds no
-    dataset, and reads only the copy that its host has.
+    Both remove this host's copy; with a Spark session also those of the hosts where its tasks happen to run. Other
+    hosts keep theirs until a sweep. After ``destroy`` the driver's object raises, also when it is pickled; a function
+    that was sent before can read only a copy that its host has.
 
 The file
-    An Arrow IPC stream, not compressed, so that tasks read it in the mapping; the stream format, because dictionaries
-    may differ from batch to batch. ``spark.executor.pyspark.memory`` counts the mapping as address space.
+    An Arrow IPC stream, because dictionaries may differ from batch to batch; not compressed, so that tasks read it in
+    the mapping. ``spark.executor.pyspark.memory`` counts the mapping as address space.
 """
 
 from __future__ import annotations
@@ -76,7 +70,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Content:
-    """The dataset of a broadcast, which never changes, and its totals."""
+    """The dataset of a broadcast, and its totals."""
 
     name: str
     source: Readable
@@ -88,17 +82,13 @@ class Content:
 
     @property
     def key(self) -> str:
-        """The name of a host's file, unique to this driver and this content."""
+        """The name of a host's file, unique to this driver and content."""
         source = self.source
         text = f"{source.server.location}\n{source.dataset}\n{source.generation}"
         return f"{self.application}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def fetch(self, path: Path) -> None:
-        """Write the whole content to a file.
-
-        Raises:
-            NotFound: the server no longer has it.
-        """
+        """Write the content to a file, or raise ``NotFound``."""
         try:
             with (
                 contextlib.closing(self.source.read(0)) as rows,
@@ -118,8 +108,8 @@ class Content:
         """The table in a file that ``fetch`` wrote, mapped without a copy.
 
         Raises:
-            PartitionFailed: the file has another number of rows, which only a crash of the host can cause. The file is
-                removed.
+            PartitionFailed: the file, now removed, has another number of rows, which only a crash of the host can
+                cause.
         """
         table = pa.ipc.open_stream(pa.BufferReader(file.map())).read_all()
         if table.num_rows != self.rows:
@@ -132,7 +122,7 @@ class Content:
 
 
 class Broadcast:
-    """A table that tasks can use. Its pickle has the location of the content, not the content."""
+    """A table that tasks can use. Its pickle has the content's location, not the content."""
 
     def __init__(self, content: Content, owner: Shuffles | None = None) -> None:
         self._content = content
@@ -141,10 +131,11 @@ class Broadcast:
 
     @classmethod
     def create(cls, owner: Shuffles, data: DataFrame | pa.Table, name: str | None = None) -> Broadcast:
-        """Write ``data`` to the server; hosts fetch it when a task first uses it.
+        """Write ``data`` to the server: Spark's tasks write a DataFrame, the driver a table. Hosts fetch it at its
+        first use.
 
         Raises:
-            InvalidRequest: ``data`` is neither a DataFrame nor a table, or a column has no Arrow type.
+            InvalidRequest: ``data`` is neither, or a column has no Arrow type.
         """
         name = name or "table"
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
@@ -179,12 +170,10 @@ class Broadcast:
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's schema."""
         return self._content.schema
 
     @property
     def rows(self) -> int:
-        """The table's number of rows."""
         return self._content.rows
 
     @property
@@ -232,7 +221,7 @@ class Broadcast:
         """Remove copies, see the module; the hosts where there was one. A later ``table`` fetches it again.
 
         Args:
-            spark: also remove the copies of hosts where tasks of this session happen to run.
+            spark: the session whose tasks remove copies of other hosts, too.
         """
         self._check()
         return self._remove_copies(spark)
@@ -241,7 +230,7 @@ class Broadcast:
         """Remove copies as :meth:`unpersist` does, and drop the dataset. Twice is fine.
 
         Raises:
-            InvalidRequest: called in a task: only the driver that made a broadcast can destroy it.
+            InvalidRequest: called in a task, not in the driver.
         """
         if self._destroyed:
             return
@@ -268,7 +257,7 @@ class Broadcast:
 
 
 def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readable, dict[str, Any]]:
-    """Send a table from the driver; its :class:`Readable` and its totals. After an error the dataset is dropped."""
+    """Send a table from the driver. After an error the dataset is dropped."""
     generation = owner.create(dataset, table.schema, 1)
     try:
         command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
@@ -297,6 +286,6 @@ def _remove_in_task(content: Content, numbers: Iterator[Any]) -> Iterator[Any]:
 
 
 def _forget_removed() -> None:
-    """Drop the mappings whose files were removed; tables in use keep theirs."""
+    """Drop the mappings of removed files; tables in use keep theirs."""
     for key in [key for key, known in _mapped.items() if not known.file.is_current]:
         _mapped.pop(key).file.close()
