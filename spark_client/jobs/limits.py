@@ -9,13 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """At most this many rows, and about this many bytes, in one batch; 0 is no limit, as in Spark."""
+    """At most this many rows, and about this many bytes, in a batch; 0 is no limit, as in Spark."""
 
     rows: int = 0
     size_bytes: int = 0
 
     def cut(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; those above the limits in slices."""
         for batch in batches:
             rows = self.rows_of(batch)
             if batch.num_rows <= rows:
@@ -25,7 +24,7 @@ class BatchLimits:
                 yield batch.slice(start, rows)
 
     def rows_of(self, data: Any) -> int:
-        """The number of rows of a slice of this batch or table that fits the limits; at least one."""
+        """How many rows of ``data`` fit the limits; at least one."""
         rows = max(1, int(data.num_rows))
         if self.rows > 0:
             rows = min(rows, self.rows)

@@ -1,7 +1,7 @@
 """Shows on the driver how much of a dataset has arrived while tasks write it.
 
-The numbers are the server's statistics, the only source on both Spark Classic and Spark Connect. If the server does
-not answer, the last numbers stay.
+The numbers are the server's statistics, the only source on both Spark Classic and Spark Connect. Without an
+answer the last ones stay.
 
 Where
     ==============================================  =======================================================
@@ -30,7 +30,7 @@ _INTERVAL_SECONDS = 0.25
 
 
 class _Display(Protocol):
-    """An output for progress. ``live`` says whether ``show`` replaces the last text."""
+    """An output. ``live`` says whether ``show`` replaces the last text."""
 
     live: bool
 
@@ -85,7 +85,7 @@ def _display(spark: Any) -> _Display | None:
 
 
 class _Bar:
-    """A bar of rich's without a total, because the dataset's final size is not known."""
+    """rich's bar without a total, because the final size is not known."""
 
     live = True
 
@@ -105,8 +105,6 @@ class _Bar:
 
 
 class _Line:
-    """One line at the end."""
-
     live = False
 
     def show(self, text: str) -> None:
@@ -118,8 +116,6 @@ class _Line:
 
 
 class _Notebook:
-    """One output of the running cell, replaced each time."""
-
     live = True
 
     def __init__(self) -> None:
@@ -141,7 +137,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _arrived(server: Server, dataset: str) -> tuple[int, int] | None:
-    """Bytes and rows of all attempts so far, also of those that Spark will not accept. None without an answer."""
+    """Bytes and rows of all attempts, also of those that Spark will not accept; None without an answer."""
     try:
         body = DatasetRequest(dataset).encode()
         attempts = server.action("statistics", body, timeout_seconds=2.0)["datasets"][dataset]["attempts"]

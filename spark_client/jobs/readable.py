@@ -1,10 +1,8 @@
 """The locations where a dataset's partitions can be read, as a value that is pickled into tasks.
 
-Guarantee: :meth:`Readable.read` gives the whole partition of this one generation, or an error (see
-:mod:`spark_client.merge.merged`).
+Guarantee: :meth:`Readable.read` gives the whole partition of this one generation, or an error (``merge.merged``).
 
-The driver asks the server once for a dataset's endpoints. All partitions of a dataset have the same locations, so a
-task needs no call to find its partition.
+Only the driver asks the server: all partitions have the same locations.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from spark_client.merge import merge
 
 @dataclass(frozen=True)
 class Readable:
-    """One generation of a dataset. ``places`` are the locations of its endpoints, without their paths."""
+    """One generation of a dataset. ``places`` are its endpoints' locations, without their paths."""
 
     server: Server
     dataset: str
@@ -31,7 +29,7 @@ class Readable:
 
     @classmethod
     def find(cls, server: Server, dataset: str, generation: str) -> Readable:
-        """Ask the server for the locations of ``dataset``.
+        """Ask the server for the locations.
 
         Raises:
             NotFound: the server has no such dataset.
@@ -42,7 +40,7 @@ class Readable:
         return cls(server, dataset, generation, tuple(location.removesuffix(path) for location in locations))
 
     def stream(self, partition: int) -> PartitionStream:
-        """The stream of one partition, not opened yet."""
+        """The partition's stream, not opened yet."""
         path = bulk_path(self.dataset, partition, self.generation)
         locations = [place + path if place.startswith("http") else place for place in self.places]
         return PartitionStream(
@@ -53,7 +51,7 @@ class Readable:
         )
 
     def read(self, partition: int) -> Generator[Any, None, None]:
-        """The batches of one partition, in order, as they arrive."""
+        """The partition's batches, in order, as they arrive."""
         reading = self.server.reading
         pool = MemoryPool(reading.budget_bytes, "merge")
         with merge(

@@ -1,15 +1,15 @@
 """The datasets that a driver's results read, and when they are dropped.
 
-Guarantee: a result, and every frame, view and cache made from it, can be computed until the result is released:
-by :meth:`Results.release`, at the end of a :meth:`Results.scope`, or by the close of the client.
+Guarantee: a result, and every frame, view and cache made from it, can be computed until :meth:`Results.release`, the
+end of a :meth:`Results.scope`, or the close of the client.
 
 Why not when the DataFrame is garbage-collected
-    Derived frames, temporary views and caches still read the dataset, and none of them refers to the Python object of
-    the result: on Spark Classic a derived frame's plan is in the JVM, on Spark Connect a view's is in the server.
-    Dropping on collection would fail ``toDF().filter(...)``, whose first frame is collected at once.
+    Derived frames, views and caches read the dataset without a reference to the result's Python object: their plans
+    are in the JVM or in Spark Connect's server. ``toDF().filter(...)`` would fail, because its first frame is
+    collected at once.
 
 Which results a frame reads
-    The function that reads a result has the name of its dataset, and Spark shows functions' names in every plan. So
+    Spark shows functions' names in every plan, and the function that reads a result is named after its dataset. So
     ``release`` asks Spark to explain the frame, and takes derived frames, too.
 """
 
@@ -36,7 +36,7 @@ _explaining = threading.Lock()
 
 
 def reader(task: ReadTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function that reads a result in Spark's tasks, named after its dataset."""
+    """The function that reads a result in Spark's tasks."""
     function = Portable(partial(_read, task))
     function.__name__ = task.source.dataset  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
@@ -60,12 +60,7 @@ def _read(task: ReadTask, numbers: Iterator[Any]) -> Iterator[Any]:
 
 
 class Results:
-    """The datasets that results of one driver read.
-
-    Args:
-        drop: drops a dataset, or raises an error.
-        discard: drops a dataset, or leaves it to its lease.
-    """
+    """The datasets that one driver's results read. Where ``drop`` raises, ``discard`` leaves them to their lease."""
 
     def __init__(self, drop: Callable[[str], None], discard: Callable[[str], None]) -> None:
         self._drop = drop
@@ -74,7 +69,6 @@ class Results:
         self._lock = threading.Lock()
 
     def add(self, dataset: str) -> None:
-        """Keep a dataset until its result is released."""
         with self._lock:
             self._datasets.add(dataset)
         scope = _scope.get()
@@ -82,12 +76,7 @@ class Results:
             scope[1].append(dataset)
 
     def release(self, result: DataFrame) -> None:
-        """Drop every dataset that ``result`` reads: those of all results that it was made from.
-
-        Raises:
-            InvalidRequest: ``result`` is no DataFrame, reads no result of this driver, or all were released before.
-            FlightShuffleError: the server could not be reached; the datasets end with their leases.
-        """
+        """Drop every dataset that ``result`` reads; errors are those of ``ShuffleClient.release``."""
         if not hasattr(result, "explain"):
             raise InvalidRequest(f"release takes a DataFrame of Spark, not {type(result).__name__}")
         with self._lock:
@@ -107,7 +96,7 @@ class Results:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Release, at the end of the block, the results that the block made in its thread or asyncio task."""
+        """Release, at the end of the block, the results that it made in its thread or asyncio task."""
         made: list[str] = []
         token = _scope.set((self, made))
         try:
@@ -121,7 +110,7 @@ class Results:
                 self._discard(dataset)
 
     def clear(self) -> None:
-        """Forget all of them: the close drops every dataset of the driver."""
+        """Forget all: the close drops every dataset of the driver."""
         with self._lock:
             self._datasets.clear()
 
@@ -134,7 +123,7 @@ def _named_in(text: str, datasets: set[str]) -> set[str]:
 
 
 def explained(df: DataFrame) -> str:
-    """The output of ``df.explain("extended")``. Runs no job."""
+    """The output of ``df.explain("extended")``, without a job."""
     with _explaining:
         heard = _Heard(sys.stdout, threading.get_ident())
         with contextlib.redirect_stdout(heard):
@@ -143,7 +132,7 @@ def explained(df: DataFrame) -> str:
 
 
 class _Heard(io.StringIO):
-    """Keeps the output of one thread, and passes on that of others."""
+    """Keeps one thread's output and passes on the others'."""
 
     def __init__(self, others: Any, thread: int) -> None:
         super().__init__()

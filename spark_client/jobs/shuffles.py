@@ -1,10 +1,8 @@
-"""The driver's shuffle datasets: creates them, runs the job that writes them, seals the accepted attempts, drops them.
+"""The driver's shuffle datasets, and the jobs that write them.
 
 Guarantee: a dataset that :meth:`Shuffles.write` returns is sealed with exactly the attempts whose reports reached the
 driver, one for each task of the job. If the job, the seal or the driver fails, the dataset is dropped at once, or by
-the server when its lease ends.
-
-The leases are renewed until the drop (see :mod:`spark_client.connection.leases`).
+the server when its lease ends. Leases are renewed until the drop.
 """
 
 from __future__ import annotations
@@ -48,17 +46,15 @@ class Shuffles:
     """The shuffle datasets of one driver.
 
     Args:
-        server: the server that holds them.
         lease_seconds: how long they outlive a driver that died.
-        copies: how hosts keep copies of broadcasts.
-        host: an object that must live as long as the datasets, such as an embedded server; referenced from here.
+        host: an object that must live as long as the datasets, such as an embedded server.
     """
 
     def __init__(
         self, server: Server, lease_seconds: float, copies: Copies | None = None, host: object = None
     ) -> None:
         self.server = server
-        # The lease-renewal thread refers to this object: so the host also lives while results outlive their client.
+        # The lease-renewal thread refers to ``self``, so the host lives while results outlive their client.
         self._host = host
         self.lease_seconds = lease_seconds
         self.copies = copies or Copies()
@@ -90,10 +86,7 @@ class Shuffles:
         return generation
 
     def seal(self, dataset: str, generation: str, attempts: dict[int, str]) -> dict[str, Any]:
-        """Make exactly these attempts readable, atomically; ``rows`` and ``bytes`` of the whole dataset.
-
-        Twice with the same attempts is fine.
-        """
+        """Make exactly these attempts readable, atomically; the dataset's ``rows`` and ``bytes``. Twice is fine."""
         return self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
 
     def write(
@@ -106,14 +99,10 @@ class Shuffles:
         *,
         label: str,
     ) -> tuple[Readable, dict[str, Any]]:
-        """Run the job that writes ``rows`` to a new dataset, and seal it; its :class:`Readable` and its totals.
+        """Run the job that writes ``rows`` to a new dataset, and seal it; the dataset and its totals.
 
-        ``task`` makes the job's :class:`WriteTask` from the generation; ``label`` is for the progress bar.
-
-        Raises:
-            InvalidRequest: Spark would start its tasks with an interpreter that cannot run them.
-            FlightShuffleError: the server refused, or could not be reached.
-            pyspark.errors.PySparkException: the job failed.
+        ``task`` makes the job's :class:`WriteTask` from the generation; ``label`` is for the progress bar. Raises as
+        ``Pipeline.toDF``.
         """
         check_interpreter(rows.sparkSession)
         generation = self.create(dataset, schema, partitions)
@@ -137,26 +126,26 @@ class Shuffles:
                 self.server.action("drop", DatasetRequest(dataset, generation).encode())
 
     def discard(self, dataset: str) -> None:
-        """As :meth:`drop`, but a server that cannot be reached raises nothing: the dataset then ends with its lease."""
+        """As :meth:`drop`; a dataset of a server that cannot be reached ends with its lease."""
         try:
             self.drop(dataset)
         except FlightShuffleError as error:
             _log.info("%s stays until its lease ends: %s", dataset, error.message)
 
     def application(self) -> str:
-        """The driver's name in its host's files. The first call marks it there as alive until the close."""
+        """The driver's name in its host's files. The first call marks it as alive there, until the close."""
         with self._lock:
             if self._application is None:
                 self._application = uuid.uuid4().hex
                 try:
                     self._end_application = HostFiles(self.copies).own(self._application)
                 except (OSError, Unavailable) as error:
-                    # Its files on this host are then removed after they have been idle, see ``Copies.idle_seconds``.
+                    # Its files here are then removed after ``Copies.idle_seconds``.
                     _log.warning("this host cannot be told that the driver lives: %s", error)
             return self._application
 
     def at_close(self, call: Callable[[], object]) -> None:
-        """Call ``call`` when this is closed, before the datasets are dropped; it must not raise."""
+        """Add a call, which must not raise, for before the close drops the datasets."""
         with self._lock:
             self._at_close.append(call)
 
@@ -179,7 +168,7 @@ class Shuffles:
 
 
 def accepted(reports: Iterable[Any]) -> dict[int, str]:
-    """The accepted attempt of each producer, from the rows that the tasks reported.
+    """The accepted attempt of each producer, from the tasks' reports.
 
     Raises:
         FlightShuffleError: two attempts of one producer; Spark never accepts two.

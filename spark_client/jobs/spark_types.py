@@ -1,7 +1,6 @@
 """Converts Spark's schemas to Arrow's by Spark's own rules, in the driver.
 
-:func:`arrow_schema` calls Spark's ``to_arrow_schema`` with the session's time zone and string width, so a function gets
-the same Arrow types after Spark and after an exchange. Works on Spark Classic and Spark Connect.
+So a function gets the same Arrow types after Spark and after an exchange. Works on Spark Classic and Spark Connect.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def check_frame(df: DataFrame, where: str) -> None:
     """Check that ``mapInArrow`` can take ``df``'s rows.
 
     Raises:
-        InvalidRequest: ``df`` is no DataFrame of Spark, is a stream, or has a dot or backtick in a column's name.
+        InvalidRequest: ``df`` is no DataFrame, is a stream, or has a dot or backtick in a column's name.
     """
     if not hasattr(df, "mapInArrow"):
         raise InvalidRequest(
@@ -46,7 +45,7 @@ def check_frame(df: DataFrame, where: str) -> None:
 
 
 def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -> StructType:
-    """The ``StructType`` of a schema, which may be DDL text; Spark parses it.
+    """The ``StructType`` of a schema, which may be DDL text.
 
     Raises:
         InvalidRequest: no columns, or a name that appears twice.
@@ -67,7 +66,7 @@ def check_key(struct: StructType, key: str, where: str) -> None:
     """Check that Spark compares the key's values by their bytes.
 
     Raises:
-        InvalidRequest: the key's type has a collation or a variant, at any depth: Arrow's types show neither.
+        InvalidRequest: the type has a collation or a variant, at any depth: Arrow's types show neither.
     """
     kind = struct[key].dataType
     for part in _parts(kind):
@@ -87,7 +86,7 @@ def check_key(struct: StructType, key: str, where: str) -> None:
 
 
 def batch_limits(spark: SparkSession) -> BatchLimits:
-    """The session's limits for the batches that Python functions get."""
+    """The session's limits."""
     rows = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
     # Spark 4.0 has no such setting; later versions validate the default value, too.
     size = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch", f"{(1 << 31) - 2}b")
@@ -95,13 +94,12 @@ def batch_limits(spark: SparkSession) -> BatchLimits:
 
 
 def _java_bytes(text: str) -> int:
-    """The bytes of a size in Spark's settings: a number and a unit, which is a power of 1024. 0 for other text."""
+    """The bytes of a size in Spark's settings, whose units are powers of 1024; 0 for other text."""
     found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
     return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0
 
 
 def _parts(kind: DataType) -> Iterator[DataType]:
-    """The type and all types inside it."""
     yield kind
     if isinstance(kind, StructType):
         for field in kind:
@@ -119,7 +117,7 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
     """Spark's own Arrow schema for ``struct``, with the session's time zone and string width.
 
     Raises:
-        InvalidRequest: a type that Spark has no Arrow type for.
+        InvalidRequest: Spark has no Arrow type for a column.
     """
     accepted = inspect.signature(to_arrow_schema).parameters
     options: dict[str, Any] = {
@@ -135,7 +133,7 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
         try:
             fields.extend(to_arrow_schema(StructType([field]), **options))
         except (PySparkTypeError, UnsupportedOperationException, ValueError) as error:
-            # The ValueError is pyarrow's: elements of type null that are declared not null, as in Spark SQL's array().
+            # The ValueError is pyarrow's: null elements declared not null, as in Spark SQL's array().
             name = field.dataType.simpleString()
             helps = name.replace("void", "string") if "void" in name else "string"
             raise InvalidRequest(

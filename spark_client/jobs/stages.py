@@ -1,28 +1,22 @@
 """The Python stages between two exchanges, run one after the other in one pass of one Python worker.
 
-Guarantee: the batches from :func:`run` have exactly the last stage's declared schema (see
-:mod:`spark_client.arrow.types`). Batches pass one at a time from stage to stage, without the JVM: only a group stage
-holds more than the batch it works on.
+Guarantee: the batches from :func:`run` have exactly the last stage's declared schema (``arrow.types``). Batches pass
+one at a time from stage to stage: only a group stage holds more than the batch it works on.
 
 Memory that a function writes again
-    A function may overwrite a batch that it has given as soon as it goes on; Spark has encoded it by then. So a batch
-    is copied before a later stage or a writer gets it, and a group's result before the next group's call, except
-    columns that the function cannot write to (see :mod:`spark_client.arrow.own_memory`). A batch that leaves the last
-    stage is copied only if ``Pass.kept`` is set.
-
-Signatures
-    Those of Spark. A map stage calls ``fn(Iterator[RecordBatch]) -> Iterator[RecordBatch]`` once. A group stage calls
-    ``fn`` once for each group, with a ``pyarrow.Table`` or, if its annotations say so, with an iterator of batches; a
-    function of two arguments gets the keys, a tuple of Arrow scalars, as the first.
+    A function may overwrite a batch that it has given as soon as it goes on. So a batch is copied before a later
+    stage or a writer gets it, and a group's result before the next group's call, except columns that the function
+    cannot write to (``arrow.own_memory``). A batch that leaves the last stage is copied only with ``Pass.kept``:
+    Spark encodes it before the function goes on.
 
 Groups
-    A group stage first gathers its whole partition. The worker must have room for it, and for the memory that
-    :mod:`spark_client.placement.grouping` names. Results of small groups are joined into batches of ``BATCH_ROWS``
-    rows or ``BATCH_BYTES``, because one message for each group would cost more than the group.
+    A group stage gathers its whole partition. The worker must have room for it, and for the memory that
+    ``placement.grouping`` names. Results of small groups are joined into batches of ``BATCH_ROWS`` rows or
+    ``BATCH_BYTES``: a message for each group would cost more than the group.
 
 Errors
-    An exception of a function is raised unchanged, with a note that names the stage. An exception of the stages'
-    input has a note that says so, because Spark's traceback shows the function's lines in either case.
+    An exception gets a note that names the stage of the function, or says that the stages' input raised it, because
+    Spark's traceback shows the function's lines in either case.
 """
 
 from __future__ import annotations
@@ -50,7 +44,7 @@ class Pass:
 
     Args:
         kept: whether the caller still holds a batch, or part of it, when it asks for the next one.
-        partition: the exchange's partition that the batches are of; None without an exchange.
+        partition: the exchange's partition; None without an exchange.
         limits: of the batches that functions get.
     """
 
@@ -60,7 +54,6 @@ class Pass:
 
 
 ENCODED_AT_ONCE = Pass()
-"""For a caller that keeps nothing."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +79,8 @@ class MapStage:
 class GroupStage:
     """``applyInArrow``: one call of ``fn`` for each group of ``keys`` in the partition.
 
-    ``schema`` is the input's; ``with_keys`` and ``iterates`` say which signature ``fn`` has; ``placed`` checks that
-    the exchange would place the keys in this partition, None for no check.
+    ``schema`` is the input's, ``with_keys`` and ``iterates`` give ``fn``'s signature, and ``placed`` checks that the
+    exchange would place the keys here; None for no check.
     """
 
     fn: Callable[..., Any]
@@ -102,8 +95,7 @@ class GroupStage:
         """The function's results, checked, cast and joined.
 
         Raises:
-            InvalidRequest: the exchange would place a group's key in another partition, or a result does not have
-                the declared schema.
+            InvalidRequest: a group's key belongs to another partition, or a result does not have the declared schema.
         """
         results: list[pa.RecordBatch] = []
         rows = size_bytes = 0
@@ -170,7 +162,7 @@ _NOTE = "raised "
 
 
 def _note(error: Exception, text: str) -> None:
-    # An error of the input or of an earlier stage passes through the later stages, which must not note it again.
+    # An error passes through the later stages, which must not note it again.
     if not any(other.startswith(_NOTE) for other in getattr(error, "__notes__", ())):
         error.add_note(text)
 

@@ -1,17 +1,15 @@
 """The code of Spark's tasks: read a partition, run the Python stages, write to the next exchange.
 
-Guarantee: a write task commits all rows of its stages as one attempt, or none. It yields one row, which reports the
-attempt. Only attempts whose rows reached the driver are sealed, so the rows of a failed, retried, speculative or
-killed task are never visible.
+Guarantee: a write task commits all rows of its stages as one attempt, or none, and yields one row, which reports the
+attempt. ``shuffles`` seals only attempts whose reports reached the driver: the rows of a failed, retried, speculative
+or killed task are never visible.
 
-Attempts are named by ``taskAttemptId``, which is unique in the application. ``attemptNumber`` repeats when a stage is
-run again (SPARK-24552).
+Attempts are named by ``taskAttemptId``: ``attemptNumber`` repeats when a stage is run again (SPARK-24552).
 
-Memory of a write task: one batch, the coalescer's budget (see :mod:`spark_client.arrow.coalescer`), and the stages. Of
-a read task: the streams' pool (see :mod:`spark_client.merge.merged`) and the stages.
+Beside its stages, a write task holds one batch and the coalescer's budget (``arrow.coalescer``), a read task the
+streams' pool (``merge.merged``).
 
-Back-pressure: when the server takes nothing for too long, the task fails with an error that says why, and Spark runs
-it again.
+When the server takes nothing for too long, the task fails with an error that says why, and Spark runs it again.
 """
 
 from __future__ import annotations
@@ -54,10 +52,7 @@ class Placement(Protocol):
     """Splits each batch of a task into the rows to send and their partitions."""
 
     def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
-        """The batch to send, and the partition of each of its rows.
-
-        ``first_row`` is how many rows of the task came before.
-        """
+        """The batch to send, and each row's partition. ``first_row`` rows of the task came before."""
         ...
 
 
@@ -73,7 +68,7 @@ class ByColumn:
 
 @dataclass(frozen=True)
 class ByKeys:
-    """Partitions by Spark's hash of the keys, computed in the task."""
+    """Spark's hash of the keys, computed in the task."""
 
     keys: tuple[str, ...]
     partitions: int
@@ -95,10 +90,9 @@ class InTurn:
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Reads the partitions whose numbers are its input, and runs the stages over each.
+    """Reads the partitions whose numbers are its input (one, by the plan), and runs the stages over each.
 
-    A task gets one number: the plan has as many Spark partitions as the dataset has. ``kept`` and ``limits``: see
-    :class:`~spark_client.jobs.Pass`.
+    ``kept`` and ``limits`` are as in :class:`~spark_client.jobs.Pass`.
     """
 
     source: Readable
@@ -107,7 +101,6 @@ class ReadTask:
     kept: bool = False
 
     def run(self, numbers: Iterator[Any]) -> Iterator[Any]:
-        """The rows of the partitions, after the stages."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 how = Pass(self.kept, number, self.limits)
@@ -118,7 +111,7 @@ class ReadTask:
 class WriteTask:
     """Runs the stages over its input, or over what ``source`` reads, and writes the result; yields one report.
 
-    ``places`` are the server's for puts on the bulk lane; with None the task asks the server.
+    ``places`` are the server's for puts on the bulk lane; None to ask the server.
     """
 
     server: Server
@@ -134,7 +127,6 @@ class WriteTask:
     places: tuple[str, ...] | None = None
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Write, then yield one row: producer, attempt and the commit's totals."""
         context = TaskContext.get()
         assert context is not None
         producer, attempt = context.partitionId(), str(context.taskAttemptId())
@@ -148,7 +140,7 @@ class WriteTask:
         yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
-        """Send all batches as one attempt and commit it; the server's answer, with ``frames`` added."""
+        """Send all batches as one attempt and commit it; the server's answer and ``frames``."""
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
         coalescer = Coalescer(self.declared.schema, self.partitions, budget_bytes=self.budget_bytes)
         with PutStream(self.server, command, self.declared.schema, self.places) as stream:
