@@ -1,9 +1,8 @@
-"""Checks the Python that would run Spark's tasks, before a job fails in each of them.
+"""Checks, before a job, the Python that would run Spark's tasks.
 
-Spark starts the interpreter that ``PYSPARK_PYTHON`` names, else the first ``python3`` in the search path; that is not
-the driver's in a virtual environment that was not activated. The check is made only on Spark Classic with a local
-master, whose workers have this host and this environment. On other masters the executors' environment decides, and
-their error names the missing package.
+Spark starts the interpreter that ``PYSPARK_PYTHON`` names, else the first ``python3`` in the search path: not the
+driver's in a virtual environment that was not activated. Only Spark Classic with a local master is checked, whose
+workers have this host and environment. On other masters the executors' error names the missing package.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ elif missing:
 
 
 def check_interpreter(spark: SparkSession) -> None:
-    """Check the interpreter of a local master's tasks; does nothing for other masters.
+    """Check the interpreter of a local master's tasks.
 
     Raises:
-        InvalidRequest: the interpreter that Spark would start cannot run the tasks; the message says what to set.
+        InvalidRequest: it cannot run them; the message says what to set.
     """
     if "connect" in type(spark).__module__ or not (spark.conf.get("spark.master") or "").startswith("local"):
         return
@@ -55,7 +54,7 @@ def check_interpreter(spark: SparkSession) -> None:
 
 @cache
 def _unfit(path: str | None) -> str | None:
-    """Why the interpreter cannot run our tasks; None if it can, or if that is not known."""
+    """Why the interpreter cannot run our tasks; None if it can, or if that is unknown."""
     if path is None:
         return "is not in the search path"
     try:

@@ -1,14 +1,10 @@
 """Brings the package to executors as a zip, and explains the error where it is missing.
 
-Guarantee: an executor needs pyarrow, numpy and google-crc32c; :func:`ship`, or the file that ``flight-shuffle zip``
-writes, has the rest: the modules of ``spark_client`` and those of ``flight_server`` that they import. The same sources
-give the same bytes.
+Guarantee: :func:`ship`, or the file that ``flight-shuffle zip`` writes, has all that an executor needs but pyarrow,
+numpy and google-crc32c: the modules of ``spark_client`` and those of ``flight_server`` that they import. The same
+sources give the same bytes.
 
-A zip, not a wheel: Spark puts zips on the path of its tasks, but only copies wheels to the executors.
-
-Executors without the package
-    Our functions are sent in :class:`Portable`: bytes, and a loader that refers to nothing of the package. So the task
-    fails with an error that says what to do, not with one of unpickling.
+A zip, because Spark does not put wheels on the path of its tasks.
 """
 
 from __future__ import annotations
@@ -42,16 +38,13 @@ def zipped() -> bytes:
 
 
 def ship(spark: SparkSession) -> None:
-    """Make the package available to all later tasks of the session. Twice is fine.
-
-    Works on Spark Classic and Spark Connect.
-    """
+    """Make the package available to all later tasks of the session, Classic or Connect. Twice is fine."""
     spark.addArtifacts(str(_file()), pyfile=True)
 
 
 @cache
 def _file() -> Path:
-    """The zip in a file that exists until this process ends, because executors that start later fetch it, too."""
+    """The zip in a file that exists until this process ends: executors that start later fetch it, too."""
     data = zipped()
     directory = Path(tempfile.mkdtemp(prefix="flight-shuffle-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -62,7 +55,9 @@ def _file() -> Path:
 
 
 class Portable:
-    """A function for Spark's tasks. Unpickling gives the function itself.
+    """A function for Spark's tasks, sent as bytes with a loader that refers to nothing of the package.
+
+    Unpickling gives the function itself.
 
     Raises:
         ImportError: on unpickling, a package is missing; the message says what to do.
@@ -72,7 +67,6 @@ class Portable:
         self._function = function
 
     def __call__(self, batches: Iterator[Any]) -> Any:
-        """Call the function."""
         return self._function(batches)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,7 +105,6 @@ def _loader() -> Callable[[bytes], Any]:
 
 
 def _sources() -> dict[str, bytes]:
-    """The content of each file, by its path in the zip."""
     client = Path(__file__).parents[1]
     root = client.parent
     waiting = list(client.rglob("*.py"))
