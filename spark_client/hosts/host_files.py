@@ -1,21 +1,16 @@
-"""One file per host and key: the first process that needs it makes it, all processes map it, a sweep removes it.
+"""One file per host and key, which all processes map and a sweep removes.
 
 Guarantee: of all processes on a host that ask for a key at the same time, one makes the file and the others wait for
-it. A visible file is complete. If a process is killed at any point, another can continue. See
-:mod:`flight_server.host.directories` for the files, their locks, and what a sweep removes after the driver and the
-tasks have ended.
+it. A visible file is complete. If a process is killed at any point, another can continue. ``host.directories`` has
+the files, their locks, and what a sweep removes.
 
 Bases
-    ``/dev/shm`` if it has room for the file and a margin, else the directory for temporary files. If a base becomes
-    full during the write, the next one is tried.
+    The first base with room for the file and a margin is used; if it becomes full during the write, the next one.
 
 Bound
-    All files of a base together stay below ``limit_bytes``, by their expected sizes: before a new file is made, files
-    that no process maps are removed, those opened longest ago first. The next reader makes such a file again. If
-    mapped files leave no room in any base, a new file is an error.
-
-Waiting
-    Readers wait for the writer at most ``deadline_seconds``. The error names the process that holds the lock.
+    All files of a base together stay below ``limit_bytes``, by their expected sizes: a new file first removes files
+    that no process maps, those opened longest ago first; their next reader makes them again. If mapped files leave no
+    room in any base, a new file is an error.
 """
 
 from __future__ import annotations
@@ -49,9 +44,8 @@ class Copies:
 
     Args:
         dirs: directories to try, the preferred one first; None for ``/dev/shm`` and the temporary directory.
-        limit_bytes: for the sum of all copies in each of them, of all applications of the user; None for half of the
-            file system.
-        idle_seconds: how long a host without a driver of the application keeps a copy that no task maps.
+        limit_bytes: for all copies of the user in each of them together; None for half of the file system.
+        idle_seconds: how long a host without the application's driver keeps a copy that no task maps.
     """
 
     dirs: tuple[str, ...] | None = None
@@ -68,15 +62,12 @@ class HostFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether the path still leads to this file."""
         return directories.leads_to(self.path, self._descriptor)
 
     def map(self) -> pa.Buffer:
-        """The content, mapped; also of an unlinked file."""
         return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
 
     def sync(self) -> None:
-        """Write the content to disk (fsync)."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
@@ -96,7 +87,6 @@ class HostFiles:
         self._directories = tuple(map(HostDirectory, self.bases))
 
     def open(self, key: str) -> HostFile | None:
-        """The file of ``key``, if this host has one."""
         for directory in self._directories:
             if (found := _open_shared(directory.path / f"{key}.arrows")) is not None:
                 return found
@@ -110,11 +100,11 @@ class HostFiles:
         Args:
             key: the application, a dash, and a name of this content only: lower case and digits.
             size_bytes: the file's expected size.
-            write: writes the content to the file at the path. May be called once for each base.
-            deadline_seconds: how long to wait for another process that makes the file.
+            write: writes the content to a path, once for each base that is tried.
 
         Raises:
-            Unavailable: another process held the lock until the deadline, or the host has no directory for copies.
+            Unavailable: another process, which the error names, held the lock until the deadline; or the host has no
+                directory for copies.
             OutOfBudget: the files that living processes map leave no room.
             PermissionError: other users can access a directory, or it has files that are not ours.
         """
@@ -133,7 +123,7 @@ class HostFiles:
             return self._make(key, size_bytes, write)
 
     def remove(self, key: str) -> bool:
-        """Remove the file of ``key``; whether there was one. Mappings stay, and the next reader makes it again."""
+        """Remove the file of ``key``; whether there was one. Mappings stay."""
         removed = False
         for directory in self._directories:
             with contextlib.suppress(FileNotFoundError):
@@ -149,7 +139,7 @@ class HostFiles:
         return removed
 
     def sweep(self) -> list[Path]:
-        """Remove files that no living process needs, see ``host.directories``; their paths. Never waits or raises."""
+        """Remove files that no living process needs; their paths. Never waits or raises."""
         return directories.sweep(self.bases, self._copies.idle_seconds)
 
     def own(self, application: str) -> Callable[[], None]:
@@ -172,7 +162,7 @@ class HostFiles:
         return end
 
     def _make(self, key: str, size_bytes: int, write: Callable[[Path], None]) -> HostFile:
-        # This process holds the key's lock, so every other part of the key is a dead process's.
+        # This process holds the key's lock: other parts of the key are dead processes'.
         for directory in self._directories:
             for entry in directory.entries():
                 if entry.kind == "part" and entry.key == key:
@@ -197,7 +187,7 @@ class HostFiles:
         )
 
     def _begin(self, directory: HostDirectory, key: str, size_bytes: int) -> tuple[HostFile | None, int]:
-        """An empty part with its lock, if the bound allows it; else None, and the bytes that cannot be removed."""
+        """An empty part with its lock; or None, and the bytes that cannot be removed."""
         with directory.changing_names():
             entries = [entry for entry in directory.entries() if entry.kind in ("arrows", "part")]
             over_bytes = (
@@ -208,7 +198,7 @@ class HostFiles:
                 return None, over_bytes + self._limit_bytes(directory) - size_bytes
             part = directory.path / f"{key}.{os.getpid()}.{size_bytes}.part"
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            # Locked before another process may look at the names, until the close: no sweeper can remove it.
+            # Locked until the close, before others may look at the names: no sweeper removes it.
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             return HostFile(part, descriptor), 0
 
