@@ -1,19 +1,19 @@
 """The state machine of a merge: the items of many streams, in the order in which the consumer takes them.
 
-Guarantee: every pushed item is taken exactly once and in order, or the taker gets the first error. No stream waits for
-the consumer: an item that does not fit in RAM is sent to disk by :meth:`MergeQueue.admit`'s answer, not by a wait.
+Guarantee: every pushed item is taken exactly once and in order, by any consumer, or the taker gets the first error.
+No stream waits for the consumer.
 
-This file is synchronous. It starts no thread, waits for nothing and does no I/O: a method changes all state and
-returns the action to take (*keep*, *park*, *wake the consumer*, *wait*). It is not thread-safe: its owner calls it
-under one lock, and a wake-up is decided under the same lock as the state that it announces. So no wake-up is lost,
-which a test shows by running the consumer *only* when it was woken, under thousands of schedules.
+This file starts no thread, waits for nothing and does no I/O: a method changes all state and returns the action to
+take (*keep*, *park*, *wake the consumer*, *wait*). Its owner calls it, and wakes all waiting consumers, under one
+lock. So no wake-up is lost.
 
 Order
     ``arrival``: one line for all streams, first in, first out.
-    ``stream``: all of stream 0, then all of stream 1, and so on. Each stream has its own line.
+    ``stream``: a line for each stream; all of stream 0, then all of stream 1, and so on.
 
 Memory
-    :meth:`MergeQueue.admit` decides where an item goes, before it is pushed:
+    An item is a ``BatchRun``, admitted, parked and taken as a whole, because its batches often share one allocation.
+    :meth:`MergeQueue.admit` decides where it goes, before it is pushed:
 
     1. it fits the pool: RAM;
     2. the consumer waits for this item, and the pool is not over its limit already: RAM;
@@ -21,19 +21,13 @@ Memory
     4. otherwise: disk.
 
     So the pool holds at most ``limit + largest item`` for each merge that uses it, and the streams' shared
-    dictionaries (:class:`Meter`). Not counted is the item that each open stream's thread holds between receiving and
-    pushing it: at worst ``open streams * largest item``, while all threads wait for the disk.
-
-    An item is the run of batches that a stream received together, which often share one allocation. It is admitted,
-    parked and taken as a whole, because half of it would keep all of its memory alive.
+    dictionaries (:class:`Meter`). Not counted is the item that each open stream's thread holds before it is pushed:
+    at worst ``open streams * largest item``, while all threads wait for the disk.
 
 Ending
     A queue ends once: *finished* (all streams ended and every item was taken), *failed* (the first error) or *closed*
-    by its consumer. After the last two, queued items are released at once, because the merge can no longer be whole,
-    and later pushes are dropped. ``(length, ended)`` is one state, read in one call, :meth:`MergeQueue.take`.
-
-Two consumers
-    Each item is taken once, by any consumer. A wake-up is for every consumer that was told to wait.
+    by its consumer. After the last two, queued items are released at once and later pushes are dropped.
+    :meth:`MergeQueue.take` reads the items and the end as one state.
 """
 
 from __future__ import annotations
@@ -66,7 +60,7 @@ END: Final = Nothing.END
 
 @dataclass(frozen=True, slots=True)
 class Held(Generic[T]):
-    """An item in RAM with what accounts for it; the reservations end with this object."""
+    """An item in RAM; its reservations end with this object."""
 
     item: T
     reservation: Reservation
@@ -75,7 +69,7 @@ class Held(Generic[T]):
 
 @dataclass(frozen=True)
 class QueueStatistics:
-    """One consistent reading; ``held`` items are in RAM, ``parked`` ones on disk. An item is a run, not a batch."""
+    """One consistent reading; ``held`` items are in RAM, ``parked`` ones on disk."""
 
     streams: int
     streams_opened: int
@@ -89,12 +83,11 @@ class QueueStatistics:
 
 
 class MergeQueue(Generic[T]):
-    """See the module. ``T`` is the type of pushed items: a :class:`Held`, or a name of a parked item.
+    """``T`` is the type of pushed items: a :class:`Held`, or a name of a parked item.
 
     Args:
         streams: their number; methods take a stream's index.
-        pool: counts the RAM. Other merges may share it.
-        order: see the module.
+        pool: counts the RAM; other merges may share it.
     """
 
     def __init__(self, streams: int, pool: MemoryPool, order: Order = "arrival") -> None:
@@ -102,7 +95,6 @@ class MergeQueue(Generic[T]):
             raise ValueError(f"order is 'arrival' or 'stream', not {order!r}")
         self._pool = pool
         self._by_stream = order == "stream"
-        # One line, or one for each stream.
         self._lines: list[deque[T]] = [deque() for _ in range(streams if self._by_stream else 1)]
         self._opened: set[int] = set()
         self._open = set(range(streams))
@@ -119,7 +111,7 @@ class MergeQueue(Generic[T]):
     # The streams' side.
 
     def opened(self, stream: int) -> bool:
-        """The stream has its schema. Always True: wake the threads that wait for the schema."""
+        """The stream has its schema. Always True: wake the threads that wait for it."""
         self._opened.add(stream)
         return True
 
@@ -139,7 +131,7 @@ class MergeQueue(Generic[T]):
         return _reserve_alone(self._pool, size_bytes) if size_bytes > limit_bytes else None
 
     def push(self, stream: int, item: T) -> bool:
-        """Append the stream's next item. True: wake the consumer. Dropped when the queue has ended."""
+        """Append the stream's next item, or drop it after the queue's end. True: wake the consumer."""
         if self._error is not None:
             return False
         self._lines[stream if self._by_stream else 0].append(item)
@@ -156,7 +148,7 @@ class MergeQueue(Generic[T]):
         return self._wake_for(stream)
 
     def fail(self, error: BaseException) -> bool:
-        """End with an error. True: this was the first one, so cancel the streams and wake the consumer."""
+        """End with an error. True: it is the first, so cancel the streams and wake the consumer."""
         if self._error is not None or self._finished:
             return False
         self._error = error
@@ -169,18 +161,16 @@ class MergeQueue(Generic[T]):
 
     @property
     def ended(self) -> bool:
-        """Whether the queue has finished, failed or was closed."""
         return self._error is not None or self._finished
 
     @property
     def broken(self) -> bool:
-        """Whether the queue failed or was closed."""
         return self._error is not None
 
     # The consumer's side.
 
     def take(self) -> T | Nothing:
-        """The next item, ``END``, or ``WAIT``. After ``WAIT``, the call that brings an item, an end or an error wakes.
+        """The next item, ``END``, or ``WAIT``: then the call that brings an item, an end or an error wakes.
 
         Raises:
             BaseException: the first error, at each call; errors of our tree as a fresh instance.
@@ -204,12 +194,11 @@ class MergeQueue(Generic[T]):
             return WAIT
 
     def check(self) -> None:
-        """Raise the error that the queue ended with, if it did."""
+        """Raise the error that the queue ended with, if any."""
         if self._error is not None:
             raise fresh(self._error)
 
     def statistics(self) -> QueueStatistics:
-        """Counts of streams and items."""
         queued = sum(len(line) for line in self._lines)
         return QueueStatistics(
             streams=self._streams,
@@ -246,7 +235,7 @@ class MergeQueue(Generic[T]):
 
 
 def fresh(error: BaseException) -> BaseException:
-    """A new instance of one of our errors, because Python adds a traceback at each raise; any other error itself."""
+    """A new instance of one of our errors, because each raise adds a traceback; any other error itself."""
     if isinstance(error, FlightShuffleError):
         twin = error.fresh()
         twin.__cause__ = error
@@ -265,8 +254,8 @@ def _reserve_alone(pool: MemoryPool, size_bytes: int) -> Reservation | None:
 class Meter:
     """Counts one stream's batches in decoded bytes, each shared dictionary once.
 
-    The batches that refer to a dictionary and the stream's decoder share it, so it has its own reservation, which
-    lives as long as any of them. It is counted even when it does not fit: the decoder holds it already.
+    A dictionary has its own reservation, which lives as long as any batch that refers to it. It is counted even when
+    it does not fit: the stream's decoder holds it already.
     """
 
     def __init__(self, pool: MemoryPool, schema: pa.Schema) -> None:
@@ -276,7 +265,7 @@ class Meter:
         self._shared: Reservation | None = None
 
     def weigh(self, run: BatchRun) -> tuple[int, tuple[Reservation, ...]]:
-        """Bytes of the run without dictionaries, at least its shared allocation; and the dictionaries' reservations."""
+        """The run's bytes without dictionaries, at least its shared allocation; and the dictionaries' reservations."""
         if not self._columns:
             own_bytes = sum([batch.get_total_buffer_size() for batch in run.batches])
             return max(own_bytes, run.shared_bytes), ()
@@ -285,7 +274,7 @@ class Meter:
         return max(sum(own_bytes for own_bytes, _ in measured), run.shared_bytes), tuple(shared.values())
 
     def measure(self, batch: pa.RecordBatch) -> tuple[int, Reservation | None]:
-        """Bytes of the batch without its shared dictionaries, and their reservation, if any.
+        """The batch's bytes without its shared dictionaries, and their reservation, if any.
 
         Dictionaries inside nested columns are counted with each batch: too much, never too little.
         """

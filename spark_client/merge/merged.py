@@ -1,37 +1,27 @@
 """merge: many streams become one, without a deadlock and within a memory budget.
 
 Guarantee: the consumer gets every batch of every stream exactly once, or the first error. A thread for each stream
-drains it as fast as its batches arrive, independent of the consumer and of the other streams. No queue is bounded, so
-no stream waits for another's consumer, and the deadlock of bounded queues over a shared HTTP/2 connection window
-cannot happen. Memory is bounded: batches that do not fit the budget are parked in a local file (``scratch``).
+drains it as fast as its batches arrive. No queue is bounded, so no stream waits for another's consumer, and the
+deadlock of bounded queues over a shared HTTP/2 connection window cannot happen. Batches that do not fit the memory
+budget are parked in a local file (``scratch``).
 
 Who holds the data
-    The stream's thread holds a batch until it is in the queue, where the pool counts its decoded bytes, or in the
-    scratch file; then the consumer takes it. The batches that a stream received together are one *run*
-    (:class:`~spark_client.lanes.BatchRun`) with one reservation, which ends when the last of them is taken.
-    Worst case in the pool: see ``merge_queue``. Not counted: one run in the thread of each open stream, the
-    transport's buffers (:mod:`spark_client.connection.transport`), one run that the consumer has read back from disk,
-    and the batch that it works on. The batches of a run may share one allocation of up to 4 MiB: a consumer that
-    keeps one of them keeps all.
+    A stream's thread holds a run (``lanes.BatchRun``) until it is in the scratch file or in the queue, where the pool
+    counts its decoded bytes until the consumer has taken its last batch. ``merge_queue`` has the worst case. Also not
+    counted: the transport's buffers (``connection.transport``), one run that the consumer has read back from disk,
+    and the batch that it works on. A run's batches may share one allocation of up to 4 MiB: a consumer that keeps one
+    keeps all.
 
 Ending
-    The end, an error, ``close``, leaving a ``with`` block, an exception out of ``next`` (also Ctrl-C) and garbage
-    collection end the merge: streams are cancelled, threads end, connections are given back or closed, the scratch
-    file is closed, reservations return to zero. All but garbage collection (also that of a reader from
-    ``to_reader``) wait up to ``close_seconds`` for the threads. A thread that is connecting ends at its deadline; it
-    is a daemon and holds only that connection. At the interpreter's exit every merge is closed.
+    The end, an error, ``close``, leaving a ``with`` block, an exception out of ``next`` (also Ctrl-C), garbage
+    collection and the interpreter's exit end the merge: streams are cancelled, threads end, connections are given
+    back or closed, the scratch file is closed, reservations return to zero. All but garbage collection (also that of
+    a reader from ``to_reader``) wait up to ``close_seconds`` for the threads. A thread that is connecting ends at its
+    deadline; it is a daemon and holds only that connection. In a forked child ``next`` raises ``ForkedProcess``.
 
 Deadlines
-    A waiting consumer asks every half second whether a stream is overdue. An overdue stream fails the merge, with an
-    error that names what the server waits for. While the consumer does not wait, the deadlines are not checked.
-
-Sync and async
-    :class:`MergedStream` is an iterator for any thread; in a thread with an event loop it blocks the loop.
-    :class:`AsyncMergedStream` never blocks its loop: disk reads and the call to the server run in a thread. Both are
-    thin shells over ``merge_queue``, which makes the decisions.
-
-Fork
-    Threads do not survive a fork: in a child, ``next`` of the parent's stream raises ``ForkedProcess``.
+    Only a waiting consumer checks them, every half second. An overdue stream fails the merge, with an error that
+    names what the server waits for.
 """
 
 from __future__ import annotations
@@ -55,24 +45,21 @@ OPEN_STREAMS = 64
 
 
 class _Merged:
-    """The common part of both shells."""
-
     def __init__(self, run: StreamThreads) -> None:
         self._run = run
         finalizer = weakref.finalize(self, run.abandon)
         finalizer.atexit = False
 
     def close(self) -> None:
-        """End the merge, see the module. Twice, and after the end, is fine."""
+        """End the merge. Twice, and after the end, is fine."""
         self._run.close()
 
     def statistics(self) -> MergeStatistics:
-        """Counts of streams and items, and bytes held and spilled."""
         return self._run.statistics()
 
 
 class MergedStream(_Merged):
-    """An iterator of record batches; also a context manager. See the module."""
+    """An iterator of record batches, for any thread (it blocks an event loop); also a context manager."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -127,14 +114,17 @@ class MergedStream(_Merged):
 
 
 class AsyncMergedStream(_Merged):
-    """As :class:`MergedStream`, for ``async for`` in one task. Cancelling ``__anext__`` loses no batch."""
+    """As :class:`MergedStream`, for ``async for`` in one task. Cancelling ``__anext__`` loses no batch.
+
+    Disk reads and the call to the server run in a thread.
+    """
 
     def __init__(self, run: StreamThreads) -> None:
         super().__init__(run)
         self._loading: asyncio.Future[list[Batch]] | None = None
 
     async def schema(self) -> pa.Schema:
-        """The schema of every batch. Safe to cancel."""
+        """As :attr:`MergedStream.schema`. Safe to cancel."""
         while self._run.schema is None:
             await self._wait(self._has_schema)
         return self._run.schema
@@ -168,7 +158,7 @@ class AsyncMergedStream(_Merged):
                 self._run.hand_out(item.item.batches, item)
                 return
             self._loading = asyncio.get_running_loop().run_in_executor(None, self._run.load, item)
-        # Shielded: after a cancel, the next ``__anext__`` gets the batches of the load that was running.
+        # Shielded: after a cancel, the next call gets the batches of the running load.
         batches = await asyncio.shield(self._loading)
         self._loading = None
         self._run.hand_out(batches)
@@ -188,7 +178,7 @@ class AsyncMergedStream(_Merged):
         return taken[0]
 
     async def _wait(self, ready: Callable[[], Any]) -> bool:
-        """Ask ``ready`` under the lock, and return True if it holds. Else wait for one wake-up or one slice; False."""
+        """True if ``ready`` holds under the lock; False after one wake-up or one slice."""
         run = self._run
         run.here()
         loop = asyncio.get_running_loop()
@@ -239,15 +229,15 @@ def merge(
     timeouts: Timeouts | None = None,
     open_streams: int = OPEN_STREAMS,
 ) -> MergedStream:
-    """Start draining all streams; see the module.
+    """Start draining all streams.
 
     Args:
         streams: at least one, all of one schema, none of them opened by others.
         pool: the budget in decoded bytes; None for a new pool of 256 MiB.
-        scratch_dir: the directory of the scratch file; None for the system's temporary directory.
+        scratch_dir: None for the system's temporary directory.
         order: ``arrival``, or ``stream``: all of the first stream, then all of the second, …
         timeouts: ``slot_seconds`` and ``close_seconds`` are used here; the streams have their own.
-        open_streams: how many streams open at once without a wait, see *Opening* in ``stream_threads``.
+        open_streams: how many open at once without a wait, see *Opening* in ``stream_threads``.
 
     Raises:
         ValueError: no streams.
@@ -273,7 +263,7 @@ def merge_async(
     timeouts: Timeouts | None = None,
     open_streams: int = OPEN_STREAMS,
 ) -> AsyncMergedStream:
-    """As :func:`merge`, for ``async for``. May be called without a running loop."""
+    """As :func:`merge`, for ``async for``; needs no running loop."""
     return AsyncMergedStream(
         StreamThreads(
             streams,

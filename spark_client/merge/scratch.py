@@ -1,31 +1,21 @@
 """A local file for the batches that do not fit a merge's memory budget.
 
-Guarantee: ``read(park(batches))`` equals ``batches``, dictionaries included. Every segment is a file without a name,
-so the disk is free again after the process has ended in any way.
+Guarantee: ``read(park(batches))`` equals ``batches``, dictionaries included. The disk is free again after the process
+has ended in any way.
 
 Format
-    A scratch is a sequence of *segments*: anonymous files of about ``segment_bytes``. A segment is a sequence of
-    *extents*, written one after the other and never changed. An extent is one complete Arrow IPC stream (schema,
-    dictionaries, record batches, end marker), readable without the others. An extent is valid when its
-    :class:`Parked` exists, which is made after the last byte was written.
+    A scratch is a sequence of *segments*: files without a name, of about ``segment_bytes``. A segment is a sequence
+    of *extents*, written one after the other and never changed. An extent is one complete Arrow IPC stream (schema,
+    dictionaries, record batches, end marker). It is valid when its :class:`Parked` exists, which is made after the
+    last byte was written. It has no checksum, because it does not outlive this process.
 
 Who holds the data
     A ``Parked`` refers to its segment, and a segment's last reference closes its file. So disk space is freed segment
-    by segment as the consumer advances, and all of it with the queue. No release call is needed;
-    :meth:`Scratch.close` only refuses new batches.
+    by segment as the consumer advances, without a release call.
 
 Failure
-    A write that fails (full disk, missing directory) truncates what it had written and raises
-    :class:`~flight_server.protocol.OutOfBudget`; earlier extents stay readable, and a later ``park`` may succeed.
-    Extents have no checksum, because they do not outlive this process.
-
-Concurrency
-    ``park`` may be called from many threads; one writes at a time. ``read`` takes no lock: it reads at a position,
-    from bytes that do not change.
-
-Costs
-    Dictionaries are written again with each ``park``. Writing gathers the batches' own buffers (no copy), reading
-    allocates one buffer for the extent.
+    A write that fails (full disk, missing directory) truncates what it had written and raises ``OutOfBudget``;
+    earlier extents stay readable, and a later ``park`` may succeed.
 """
 
 from __future__ import annotations
@@ -47,7 +37,7 @@ _GATHER = 512
 
 
 class _Segment:
-    """An open file without a name. Closed with the last reference to it."""
+    """An open file without a name, closed with its last reference."""
 
     __slots__ = ("_file", "fd", "size_bytes")
 
@@ -86,7 +76,7 @@ class _Gather:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The place of the batches of one ``park``. The bytes stay on the disk as long as this object."""
+    """The place of one ``park``'s batches, which stay on the disk as long as this object."""
 
     segment: _Segment
     offset: int
@@ -99,8 +89,8 @@ class Scratch:
 
     Args:
         directory: None for the system's temporary directory (``TMPDIR``). First used when a batch is parked.
-        segment_bytes: after this size a new segment begins. At most this much disk space, plus one batch, is held
-            for extents that are no longer referenced.
+        segment_bytes: the size after which a new segment begins. At most this much disk space, plus one batch, is
+            held for extents without a reference.
     """
 
     def __init__(self, directory: str | None = None, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -112,7 +102,7 @@ class Scratch:
         self.written_bytes = 0
 
     def park(self, batches: Sequence[pa.RecordBatch]) -> Parked:
-        """Write batches of one schema, at least one. They are on the disk or in the page cache when this returns.
+        """Write batches of one schema, at least one, and their dictionaries. Threads write one at a time.
 
         Raises:
             OutOfBudget: the file cannot be written.
@@ -145,7 +135,7 @@ class Scratch:
         return Parked(segment, offset, gather.size_bytes, len(batches))
 
     def read(self, parked: Parked) -> list[pa.RecordBatch]:
-        """The batches. May be called again while ``parked`` lives.
+        """The batches, in one new buffer. Takes no lock; twice is fine.
 
         Raises:
             CorruptFrame: the file's bytes are not those that were written.
@@ -180,7 +170,7 @@ class Scratch:
 
 
 def _write(fd: int, pieces: list[memoryview], offset: int) -> None:
-    """Write all pieces at ``offset``, in as many calls as it takes: ``pwritev`` may write less without an error."""
+    """Write all pieces at ``offset``; ``pwritev`` may write less without an error."""
     for start in range(0, len(pieces), _GATHER):
         group = pieces[start : start + _GATHER]
         while group:

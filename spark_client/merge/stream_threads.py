@@ -1,20 +1,16 @@
 """The threads of one merge: each drains one stream into the merge's queue, or onto the disk.
 
-Guarantee: a thread waits for its own stream, for the disk (the threads of a merge write one at a time), and for the
-queue's lock, which no thread holds while it waits; never for the consumer or for another stream's data. When the
-merge ends in any way, every thread ends.
-
-The lock is around :class:`~spark_client.merge.merge_queue.MergeQueue`, which makes the decisions; this file carries
-them out. :mod:`spark_client.merge.merged` has the guarantees of the whole.
+Guarantee: a thread waits for its own stream, for the disk, and for the queue's lock, which no thread holds while it
+waits; never for the consumer or for another stream's data. When the merge ends in any way, every thread ends.
 
 Opening
     At most ``open_streams`` threads start at first. Each further stream starts when one has ended, and after
-    ``slot_seconds`` in any case: the open ones may be idle because their producer waits for a reader of a stream
-    that is not open yet. So the ``n``-th stream's thread starts after at most ``(n - open_streams) * slot_seconds``.
+    ``slot_seconds`` in any case: the open ones may be idle because their producer waits for a reader of another one.
+    So the ``n``-th stream's thread starts after at most ``(n - open_streams) * slot_seconds``.
 
 Finalizers
-    Finalizers call ``abandon``, in any thread, also inside this file's critical sections. So it takes no lock: it sets
-    a flag and cancels the streams; queued items are released with the last reference to this object.
+    They call ``abandon`` in any thread, also inside this file's critical sections. So it takes no lock: it sets a
+    flag and cancels the streams; queued items are released with the last reference to this object.
 """
 
 from __future__ import annotations
@@ -56,24 +52,24 @@ class Stream(Protocol):
         """Block until the schema is known."""
 
     def read_run(self) -> BatchRun | None:
-        """Block until the next batch; it and those received with it, or None at the end of a whole stream."""
+        """Block until the next batch; it and those received with it, None at the end of a whole stream."""
 
     def overdue(self, now_seconds: float) -> bool:
         """Whether ``open`` or ``read_run`` has waited past its deadline. Called from other threads."""
 
     def stalled(self) -> BaseException:
-        """The error for an overdue stream. May block for a short time."""
+        """The error for an overdue stream. May block shortly."""
 
     def cancel(self) -> None:
-        """End ``open`` or ``read_run`` with an error, from any thread and from finalizers; without a lock."""
+        """End ``open`` or ``read_run`` with an error, without a lock, from any thread or finalizer."""
 
     def close(self) -> None:
-        """Release everything; the last call, in the reading thread."""
+        """Release everything; the reading thread's last call."""
 
 
 @dataclass(frozen=True)
 class MergeStatistics:
-    """One reading of a merge. The ``pool`` figures include other users of the pool."""
+    """One reading. The ``pool`` figures include its other users."""
 
     queue: QueueStatistics
     pool_used_bytes: int
@@ -104,7 +100,7 @@ class StreamThreads:
         self.changed = threading.Condition(threading.RLock())
         self.queue: MergeQueue[Item] = MergeQueue(len(streams), self.pool, order)
         self.schema: pa.Schema | None = None
-        # Batches taken from the queue and not handed out yet, each with its run's reservations.
+        # Batches taken from the queue and not handed out, with their run's reservations.
         self.ready: deque[tuple[Batch, object]] = deque()
         self.wakers: list[Callable[[], None]] = []
         self._streams = list(streams)
@@ -212,12 +208,11 @@ class StreamThreads:
     # The consumer.
 
     def here(self) -> None:
-        """Raise ``ForkedProcess`` in a forked child: the lock may be held there for ever."""
+        """Raise ``ForkedProcess`` in a forked child, where the lock may be held for ever."""
         if self._pid != os.getpid():
             raise ForkedProcess("a merged stream cannot be read in a forked child; make it after the fork")
 
     def wait_for_schema(self) -> pa.Schema:
-        """Block until the first stream has its schema."""
         self.here()
         while True:
             with self.changed:
@@ -229,7 +224,7 @@ class StreamThreads:
             self.fail_overdue()
 
     def take(self) -> Item | Nothing:
-        """Block until there is an item, or the end."""
+        """Block until there is an item or the end."""
         self.here()
         while True:
             with self.changed:
@@ -240,25 +235,22 @@ class StreamThreads:
             self.fail_overdue()
 
     def load(self, item: Item) -> list[Batch]:
-        """The item's batches, read from disk if they are parked."""
         return item.item.batches if isinstance(item, Held) else self.scratch.read(item)
 
     def hand_out(self, batches: list[Batch], item: Item | None = None) -> None:
-        """Append loaded batches to ``ready``, from where the consumer takes them without the lock."""
+        """Append batches to ``ready``, from where the consumer takes them without the lock."""
         # Not the item itself: it would keep batches alive after they were handed out.
         accounts = (item.reservation, item.shared) if isinstance(item, Held) else None
         self.ready.extend([(batch, accounts) for batch in batches])
         if self.queue.broken:
-            # Closed in the meantime, or a stream failed. Not ``ended``: another consumer may see the end first.
+            # Not ``ended``: another consumer may see the end first.
             self.ready.clear()
 
     def overdue(self) -> Stream | None:
-        """A stream that has waited past its deadline, if any."""
         now_seconds = time.monotonic()
         return next((stream for stream in self._streams if stream.overdue(now_seconds)), None)
 
     def fail_overdue(self) -> None:
-        """Fail the merge if a stream is overdue."""
         stream = self.overdue()
         if stream is not None:
             self.fail(stream.stalled())
@@ -266,7 +258,7 @@ class StreamThreads:
     # Ending.
 
     def fail(self, error: BaseException) -> None:
-        """End the merge with this error; does nothing after the first error or the end."""
+        """End the merge with this error, unless it has ended."""
         with self.changed:
             first = self.queue.fail(error)
             if first:
@@ -280,7 +272,7 @@ class StreamThreads:
             stream.cancel()
 
     def abandon(self) -> None:
-        """End the merge without a lock and without a wait, for finalizers; see the module."""
+        """End the merge without a lock and without a wait, for finalizers."""
         if self._pid == os.getpid():
             self._abandoned = True
             self.ready.clear()
@@ -320,7 +312,7 @@ def _end_at_exit(run: StreamThreads) -> None:
         # A thread inside a C++ call at the interpreter's end would abort the process.
         _exit_is_watched = True
         atexit.register(_close_all)
-        # ``take`` checks the pid for each run, not for each batch (a system call), so a child starts with no batches.
+        # ``take`` checks the pid (a system call) only for each run, so a child starts with no batches.
         os.register_at_fork(after_in_child=_forget_all)
 
 
