@@ -1,7 +1,7 @@
 """Tells the server which frames a stream has received, if the dataset's retention counts its readers.
 
-Guarantee: only received frames are acknowledged, after the checks that their lane makes; at the end of a whole stream
-all of them are. An acknowledgement that fails is no error: the server then keeps the frames for longer.
+Guarantee: only received frames are acknowledged, after their lane's checks; at the end of a whole stream all are. An
+acknowledgement that fails is no error: the server then keeps the frames for longer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from spark_client.connection import Server
 from .lane import BatchRun
 
 EVERY_BYTES = 32 << 20
-"""Decoded bytes between two acknowledgements. The server keeps frames that are not acknowledged in memory or on disk,
-so that they can be read again."""
+"""Decoded bytes between two acknowledgements; the server keeps the frames until then."""
 
 
 class Acknowledging:
@@ -32,18 +31,17 @@ class Acknowledging:
         self._bytes = 0
 
     def opened(self, headers: Mapping[str, str], generation: str | None) -> None:
-        """Send acknowledgements only if a new connection's headers ask for them."""
+        """Send acknowledgements only if the new connection's headers ask for them."""
         self._generation = generation if ACKNOWLEDGE_HEADER in headers else None
 
     def received(self, run: BatchRun, frames: int) -> None:
-        """Count a run; with it the first ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
+        """Count a run, after which ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
         if self._generation is not None:
             self._bytes += run.shared_bytes or sum([batch.nbytes for batch in run.batches])
             if self._bytes >= EVERY_BYTES:
                 self.all_received(frames)
 
     def all_received(self, frames: int) -> None:
-        """Acknowledge the first ``frames`` frames."""
         self._bytes = 0
         if self._generation is not None:
             request = AcknowledgeRequest(

@@ -1,32 +1,25 @@
 """An HTTP body as runs of record batches: a whole chunk at once where possible, else one message at a time.
 
 Guarantee: the batches are those of the Arrow stream in the body, each once and in order, however the body is cut into
-chunks. On both paths Arrow's stream decoder finds the stream's end and its faults. If the server has sent checksums,
-a message with another checksum is not decoded; the batches before it are returned before the error.
+chunks. Arrow's stream decoder finds the stream's end and its faults. If the server has sent checksums, a message with
+another one is not decoded; the batches before it are returned before the error. A proxy's new chunks have none: their
+messages are only summed up, for the totals at the end.
 
 Whole chunks
-    Our server sends each run of messages as one chunk, so that a reader waits for no part of it. A chunk of
-    ``MIN_SCHEMAS`` times the schema message's size up to ``MAX_CHUNK_BYTES`` is received into one buffer, after a
-    copy of the schema message, and decoded there: no copy, no call into Python for each message, 1.4 µs a batch
-    instead of 6.
-
-    A proxy may cut chunks elsewhere. From the first bytes on that are no whole message, that are an end marker, or
-    that Arrow refuses, the rest of the chunk is read one message at a time.
+    Our server sends each run of messages as one chunk. A chunk of ``MIN_SCHEMAS`` times the schema message's size up
+    to ``MAX_CHUNK_BYTES`` is received into one buffer, after a copy of the schema message, and decoded there: no call
+    into Python for each message, 1.4 µs a batch instead of 6. A proxy may cut chunks elsewhere: from the first bytes
+    on that are no whole message, an end marker, or refused by Arrow, the rest of the chunk is read one message at a
+    time.
 
 One message
-    Arrow's decoder asks for header and body by their lengths, and the body is received into a buffer of that size.
-    Used for all other chunks, for bodies without chunks, and for schemas with dictionaries, which the decoder must
-    keep from message to message. If checksums are wanted, the decoder reads through
-    :class:`~spark_client.lanes.checked.CheckedMessages`.
-
-Without checksums in the chunks
-    A proxy that makes new chunks loses the checksums. Received messages are summed up all the same, for the
-    comparison of the totals at the end.
+    Arrow's decoder asks for header and body by their lengths, through ``checked`` if checksums are wanted. It reads
+    all other chunks, bodies without chunks, and schemas with dictionaries, which it must keep from message to
+    message.
 
 Copies
-    One, by the kernel, into the buffers that the batches refer to. Their values are aligned to 8 bytes, and to 64 if
-    the message was read alone. The batches of one chunk share its buffer: a consumer that keeps one of them keeps
-    the chunk, so they are accounted for together.
+    One, by the kernel, into the buffers that the batches refer to. Values are aligned to 8 bytes, and to 64 if the
+    message was read alone. The batches of one chunk share its buffer, so they are accounted for together.
 """
 
 from __future__ import annotations
@@ -52,11 +45,12 @@ class RunReader:
     """The decoder of one body. The constructor waits for the schema.
 
     Args:
-        checked: compute checksums, and compare them with those that the server has sent.
+        checked: compute checksums, and compare them with the server's.
 
     Raises:
-        OSError: the body was cut, or the schema message is damaged.
-        pa.ArrowException: the body does not begin with a schema message.
+        OSError: the body was cut, or a message is damaged.
+        pa.ArrowException: the body does not begin with a schema message, or goes on with other than its record
+            batches.
     """
 
     def __init__(self, body: Body, *, checked: bool = False) -> None:
@@ -77,12 +71,7 @@ class RunReader:
             self._schema_message = b""
 
     def read_run(self) -> BatchRun | None:
-        """Wait for the next message; its batch and those of its chunk. None at Arrow's end of stream.
-
-        Raises:
-            OSError: the body was cut, or a message is damaged.
-            pa.ArrowException: a message is no record batch of this schema.
-        """
+        """Wait for the next message; its batch and those of its chunk. None at Arrow's end of stream."""
         if self._damage is not None:
             raise self._damage
         if self._schema_message:
@@ -100,7 +89,7 @@ class RunReader:
         return BatchRun([batch], checksums=() if self._checked is None else self._checked.taken())
 
     def _read_chunk(self, size_bytes: int) -> BatchRun:
-        """The whole messages of the next chunk, up to a damaged one; the rest of the chunk is given back."""
+        """The next chunk's whole messages, up to a damaged one; the rest of the chunk is given back."""
         start = len(self._schema_message)
         buffer = pa.allocate_buffer(start + size_bytes)
         view = memoryview(buffer).cast("B")

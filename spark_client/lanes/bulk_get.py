@@ -1,17 +1,13 @@
-"""Reading on the bulk lane: an HTTP GET whose answer is an Arrow IPC stream, at about the speed of the socket.
+"""Reading on the bulk lane: an HTTP GET whose answer is an Arrow IPC stream.
 
-Guarantee: see ``lane``. A connection that closes early, a frame cut in two, and an Arrow end marker without the end
-of the HTTP body are errors (see ``http``).
-
-The end
-    A body is whole when Arrow's end marker is followed by the end of the HTTP body: the last chunk, or the last byte
-    of the announced length. The totals are in the trailers after the last chunk, or in the response's headers if the
-    server knew them before.
+Guarantee: see ``lane``. A body is whole when Arrow's end marker is followed by the end of the HTTP body: the last
+chunk, or the last byte of the announced length. The totals are in the trailers after the last chunk, or in the
+response's headers if the server knew them before.
 
 Connections
-    The number of connections to one address is limited (see ``http``). A stream waits ``slot_seconds`` for a free
-    one. After that a stream with ``lane="auto"`` takes the gRPC lane, which has no such limit; one with
-    ``lane="bulk"`` opens a connection beyond the limit, because a wait for other streams' consumers has no bound.
+    A stream waits ``slot_seconds`` for one of the address's ``max_busy`` connections (``http``). Then a stream with
+    ``lane="auto"`` takes the gRPC lane, which has no such limit; one with ``lane="bulk"`` opens a connection beyond
+    it, because a wait for other streams' consumers has no bound.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
 def target_of(location: str, ticket: Ticket) -> str:
-    """Path and query of the GET for a ticket. A location that has a path keeps it."""
+    """Path and query of the GET for a ticket; a location's own path is kept."""
     parts = urlsplit(location)
     if parts.path in ("", "/"):
         return bulk_path(
@@ -60,7 +56,7 @@ def target_of(location: str, ticket: Ticket) -> str:
 
 
 class BulkReader:
-    """A :class:`~spark_client.lanes.lane.LaneReader`.
+    """A ``LaneReader``.
 
     ``open`` raises ``NoBulkLane`` when the address does not speak this lane, and its subclass ``NoFreeConnection``
     when no connection came free and ``beyond`` is False.
@@ -106,11 +102,7 @@ class BulkReader:
             return self._runs.schema
 
     def _check_place(self) -> None:
-        """Compare partition and first frame in the server's headers, if sent, with the request: it may be damaged, too.
-
-        Raises:
-            ConnectionError: they differ.
-        """
+        """Compare the answer's partition and first frame, if sent, with what was asked: the request may be damaged."""
         asked = self._asked
         wanted = {PARTITION_HEADER: f"{asked.dataset}/{asked.partition or 0}", FROM_TRAILER: str(asked.from_)}
         for name, value in wanted.items():
@@ -136,7 +128,7 @@ class BulkReader:
         self._connection = new = self._pool.new()
         new.has_slot, connection.has_slot = connection.has_slot, False
         connection.close()
-        # Again: a cancel that came before the assignment has interrupted the connection before.
+        # Again: a cancel before the assignment has interrupted the old connection.
         if self._cancelled:
             raise ConnectionAbortedError("cancelled")
         return new.request(self._target, self._request_headers)
@@ -146,7 +138,7 @@ class BulkReader:
         try:
             yield
         except TimeoutError as error:
-            # A timeout while connecting is the connection's failure; a later one means that the server is silent.
+            # A timeout while connecting is the connection's failure; later the server is silent.
             if self._body is None and (self._connection is None or self._connection.sock is None):
                 raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
             raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
@@ -154,7 +146,6 @@ class BulkReader:
             raise kind(f"{what}: {error} ({self._where})", server=self._where) from error
 
     def _refusal(self, status: int, body: Body) -> FlightShuffleError:
-        """The error for a status other than 200: from the body's JSON, else from the status."""
         try:
             return from_json(body.read())
         except ValueError:

@@ -1,29 +1,18 @@
-"""Writing on the bulk lane: one HTTP connection for each put, upgraded, at about the speed of the socket.
+"""Writing on the bulk lane: one HTTP connection for each put, upgraded, beyond the limits of ``http``.
 
-Guarantee: see ``lane``. Only the server's acceptance after the last message ends a put without an error; any other
-end of the connection is an error, the server's own if it has sent one.
+Guarantee: see ``lane``. Errors are the server's own if it has sent one.
 
 Before the upgrade
-    No part of the put is sent before the server has agreed to the upgrade. So an address that does not speak this
-    lane costs one request, and the put can take another address. A refusal of the server itself (token, drain) is
-    raised.
+    Nothing of the put is sent before the server has agreed to the upgrade, so that it can take another address if
+    this one does not speak the lane. A refusal of the server itself (token, drain) is raised.
 
 Sending
-    Large buffers are sent without a copy, see ``messages``. Batches with ``hold`` are gathered up to ``HOLD_BYTES``;
-    all others have been given to the kernel when ``write`` returns. A server without room takes nothing: ``write``
-    then waits at most ``stall_seconds``, and its error names what the server waits for.
+    While the server takes nothing, ``write`` waits at most ``stall_seconds``; its error names what the server waits
+    for.
 
 Ending
-    ``abandon`` shuts the connection down and resets it. The shutdown reaches the server even if a forked child still
-    has the socket; the reset reaches it even if sent data is still unread. For a killed process the kernel closes
-    the connection.
-
-Fork
-    A put belongs to the process that opened it. In a forked child ``write`` and ``finish`` raise ``ForkedProcess``,
-    and the connection stays open for the parent.
-
-Connections
-    One for each open put, beyond the limits of ``http``.
+    ``abandon`` shuts the connection down and resets it: the shutdown reaches the server even if a forked child still
+    has the socket, the reset even if sent data is unread.
 """
 
 from __future__ import annotations
@@ -67,7 +56,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class BulkWriter:
-    """A :class:`~spark_client.lanes.lane.LaneWriter`. The constructor connects, and sends descriptor and schema.
+    """A ``LaneWriter``. The constructor connects, and sends descriptor and schema.
 
     Raises:
         NoBulkLane: the server at this address does not speak the lane.
@@ -158,7 +147,6 @@ class BulkWriter:
         return answered.get(CHECKSUMS_HEADER) == CHECKSUMS
 
     def _refusal(self, status: int, headers: dict[str, str]) -> FlightShuffleError:
-        """The server's error, or ``NoBulkLane`` if the answer is not our server's."""
         said = f"{self._where} answered status {status}"
         if status not in _NOT_THE_LANES:
             assert self._connection.file is not None
@@ -173,7 +161,6 @@ class BulkWriter:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """An exception inside ends the put, and is raised as an error of ``protocol.errors``."""
         if self._pid != os.getpid():
             raise ForkedProcess(
                 f"the put to dataset {self._dataset!r} was opened by a process that this one was forked from: "
@@ -212,6 +199,5 @@ class BulkWriter:
 
 
 def _target(location: str) -> str:
-    """Path and query of the location."""
     parts = urlsplit(location)
     return parts.path + (f"?{parts.query}" if parts.query else "")

@@ -1,10 +1,8 @@
 """The messages of an HTTP body, each read whole and checked before Arrow's decoder gets any of it.
 
-Guarantee: if the server has sent a message's size and checksum (see ``flight_server.lanes.http.bulk_get``), its bytes
+Guarantee: if the server has sent a message's size and checksum (``flight_server.lanes.http.bulk_get``), its bytes
 reach the decoder only if both agree. If the first message has a checksum, a later one without is damaged. A damaged
-length takes no memory and waits for no bytes, because it is first compared with the size that the server has sent.
-
-If the server sends no checksums, messages pass unchecked, and are summed up for the totals at the end.
+length takes no memory and waits for no bytes: it is first compared with the server's size.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class CheckedMessages:
         return checksums
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """Arrow's decoder calls this: the next bytes, fewer only at the end of a part or of the body."""
+        """The next bytes for Arrow's decoder, fewer only at the end of a part or of the body."""
         if not self._pieces:
             self._read_message()
         piece = self._pieces.popleft()
@@ -71,7 +69,7 @@ class CheckedMessages:
         """Read the next message into ``_pieces``; an empty piece at the end of the body.
 
         Raises:
-            Damaged: it differs from what the server has sent, or is no Arrow message.
+            Damaged: see the module; or it is no Arrow message.
             ConnectionError: the body was cut.
         """
         body = self._body
@@ -117,11 +115,7 @@ class CheckedMessages:
 
 
 def check(said: tuple[int, int] | None, checksum: int) -> None:
-    """Compare a message's checksum with the server's, if the server has sent one.
-
-    Raises:
-        Damaged: they differ.
-    """
+    """Raise :class:`Damaged` if a message's checksum differs from the server's."""
     if said is not None and said[1] != checksum:
         raise Damaged(f"its checksum is {checksum:08x}, and was {said[1]:08x} when it was sent")
 

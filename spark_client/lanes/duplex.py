@@ -4,13 +4,10 @@ Guarantee: the server's error is raised as soon as it has arrived, also while th
 the connection's own error if the connection broke before the answer was read.
 
 Waiting
-    The socket does not block. A call that waits, because the server takes nothing or has not answered, polls both
-    directions. ``send`` waits at most ``stall_seconds`` until the server takes a byte, ``finish`` as long for a byte
-    of an answer. Python's signal handlers run during the wait and may end it (Ctrl-C, a killed task). Each call first
-    reads what has arrived: one system call, no wait.
-
-Interrupting
-    ``Connection.interrupt``, from any thread, ends the connection, and so every wait.
+    The socket does not block: a call that waits polls both directions. ``send`` waits at most ``stall_seconds`` until
+    the server takes a byte, ``finish`` as long for a byte of an answer. Python's signal handlers run meanwhile and
+    may end the wait (Ctrl-C, a killed task). So does ``Connection.interrupt``, from any thread, by ending the
+    connection. Each call first reads what has arrived: one system call, no wait.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from .http import Connection
 from .messages import Part
 
 MAX_ANSWER_BYTES = 64 << 20
-"""The sum of all answers to one put: the answer to a commit has the size of each of up to 100,000 partitions."""
+"""All answers to one put: the one to a commit has the sizes of up to 100,000 partitions."""
 PARTS_AT_ONCE = 256
 _RECEIVE_BYTES = 16 << 10
 TLS_BLOCK_BYTES = 64 << 10
@@ -66,7 +63,6 @@ class AnswerReader:
 
     @property
     def ended(self) -> bool:
-        """Whether the server has accepted or refused the put."""
         return self.accepted or self.error is not None
 
     def _take(self, kind: bytes, data: bytes) -> None:
@@ -82,12 +78,7 @@ class AnswerReader:
 
 
 class Duplex:
-    """See the module. For one thread; only ``Connection.interrupt`` may be called from another.
-
-    Args:
-        connection: after its upgrade; the caller closes it.
-        stall_seconds: see the module.
-    """
+    """For one thread. The caller closes the connection."""
 
     def __init__(self, connection: Connection, stall_seconds: float) -> None:
         self._sock, came = connection.taken_over()
@@ -125,11 +116,7 @@ class Duplex:
                 until_seconds = time.monotonic() + self._stall_seconds
 
     def finish(self) -> list[bytes]:
-        """Wait until the server has accepted the put; its PutResults.
-
-        Raises:
-            FlightShuffleError, TimeoutError, OSError: as :meth:`send`.
-        """
+        """Wait until the server has accepted the put; its PutResults. Raises as :meth:`send`."""
         until_seconds = time.monotonic() + self._stall_seconds
         self._listen()
         while not self._answers.accepted:
@@ -143,7 +130,7 @@ class Duplex:
         return self._sock.sendmsg(itertools.islice(parts, PARTS_AT_ONCE))
 
     def _wait(self, events: int, until_seconds: float) -> bool:
-        """Wait for one of the events, and read what has arrived; whether any bytes were read."""
+        """Wait for one of the events, and read what has arrived; whether there was any."""
         self._poll.register(self._sock, events)
         found = self._poll.poll(max(0.0, until_seconds - time.monotonic()) * 1000)
         if not found:
@@ -151,12 +138,7 @@ class Duplex:
         return self._listen() if found[0][1] & ~select.POLLOUT else False
 
     def _listen(self) -> bool:
-        """Read what has arrived, without waiting; whether any bytes were read.
-
-        Raises:
-            FlightShuffleError: the server's error.
-            OSError: the connection has ended without one.
-        """
+        """Read what has arrived, without waiting; whether there was any. Raises the server's error."""
         came = False
         while not self._answers.ended:
             try:
@@ -173,7 +155,6 @@ class Duplex:
 
 
 def _drop(parts: deque[memoryview], size_bytes: int) -> None:
-    """Remove the first ``size_bytes`` from the parts."""
     while size_bytes:
         part = parts.popleft()
         if len(part) > size_bytes:
@@ -182,7 +163,7 @@ def _drop(parts: deque[memoryview], size_bytes: int) -> None:
 
 
 def _blocks(parts: Iterable[Part]) -> Iterator[memoryview]:
-    """The same bytes, small parts joined: TLS copies them anyway, and sends each part as a separate record."""
+    """The same bytes, small parts joined: TLS copies them anyway, and makes a record of each part."""
     small: list[Part] = []
     size_bytes = 0
     for part in parts:

@@ -4,9 +4,8 @@ pyarrow ends a read silently at a truncated frame if the call's status is OK. So
 the trailers, which the caller compares.
 
 The first message
-    ``do_get`` blocks until the schema message has arrived; only the deadline of the whole call ends it, and that is
-    ``stream_seconds``. So :func:`wait_until_known` comes first: a call with a short deadline that shows that the
-    server answers and knows the schema. Keepalive finds a peer that vanishes after it.
+    ``do_get`` blocks until the schema message has arrived or the call's deadline, ``stream_seconds``, has passed. So
+    :func:`wait_until_known` comes first, a call with a short deadline. Keepalive finds a peer that vanishes after it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SLICE_SECONDS = 0.5
 
 
 class _Proofs:
-    """When (monotonic) a server last gave a dataset's schema, by dataset."""
+    """When (monotonic) a server last gave the schema of each dataset."""
 
     def __init__(self) -> None:
         self.at_seconds: dict[str, float] = {}
@@ -37,7 +36,7 @@ class _Proofs:
 
 
 class GrpcReader:
-    """A :class:`~spark_client.lanes.lane.LaneReader`. ``open`` can be cancelled only while it asks for the schema."""
+    """A ``LaneReader``. ``open`` can be cancelled only while it asks for the schema."""
 
     def __init__(self, server: Server, ticket: Ticket) -> None:
         immortal_in_children(self)
@@ -83,7 +82,7 @@ class GrpcReader:
                     ) from None
                 return None
             except InvalidRequest as error:
-                # With the trailer it is the server's error; without it, pyarrow could not decode the frame.
+                # Without the trailer the error is pyarrow's, which could not decode the frame.
                 if ERROR_TRAILER in self._call.headers:
                     raise
                 raise BrokenStream(
@@ -106,12 +105,11 @@ class GrpcReader:
 def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool] = lambda: False) -> None:
     """Return when the server has given the dataset's schema, now or in the last ``_FRESH_SECONDS``, or when cancelled.
 
-    The server answers once it knows the schema. It is asked in slices of ``_SLICE_SECONDS``, so that a cancel is seen
-    within one.
+    The server answers once it knows the schema. A cancel is seen within ``_SLICE_SECONDS``.
 
     Raises:
         TimedOut: not within ``first_message_seconds``.
-        FlightShuffleError: the server's error, for example that there is no such dataset.
+        FlightShuffleError: the server's error.
     """
     proofs = server.attached("proofs", _Proofs)
     now_seconds = time.monotonic()

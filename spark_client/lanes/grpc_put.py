@@ -1,12 +1,11 @@
 """Writing on the gRPC lane: DoPut, which every Flight server has.
 
 pyarrow's writer reports a refusal as a lost connection at some later write; only its ``close`` raises the reason. So
-each failure closes the writer, and the error of ``close`` is raised if there is one.
+each failure closes the writer, and raises the error of ``close`` if there is one.
 
 Checksums
-    pyarrow encodes and sends in one step and does not show the bytes. A
-    :class:`~spark_client.lanes.messages.MessageWriter` encodes each batch a second time, to the same bytes and
-    without a copy, and sums them up; the commit carries the checksum of all messages.
+    pyarrow does not show the bytes that it sends. So a ``MessageWriter`` encodes each batch a second time, to the
+    same bytes and without a copy, for the checksum of all messages in the commit.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .messages import MessageWriter
 
 
 class GrpcWriter:
-    """A :class:`~spark_client.lanes.lane.LaneWriter`. pyarrow sends each batch at once, and cannot be cancelled."""
+    """A ``LaneWriter``. pyarrow sends each batch at once."""
 
     def __init__(self, server: Server, command: PutCommand, schema: pa.Schema) -> None:
         descriptor = flight.FlightDescriptor.for_command(command.encode())

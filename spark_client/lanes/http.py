@@ -1,12 +1,6 @@
 """HTTP/1.1 for the bulk lane: connections that are used again, and bodies whose end is checked.
 
-Guarantee: a body that was cut, at any byte, is a ``ConnectionResetError``, never a short read (which is what
-``http.client`` gives).
-
-A :class:`HttpPool` keeps up to ``max_idle`` unused connections to one address for later streams. A stream that was
-not read to its end closes its connection. HTTP/1.1 carries one stream at a time on a connection, so at most
-``max_busy`` are in use; a caller that finds none free waits for a limited time, then gets one beyond the limit or
-none (see :meth:`HttpPool.acquire`).
+Guarantee: a body that was cut, at any byte, is a ``ConnectionResetError``, never ``http.client``'s short read.
 """
 
 from __future__ import annotations
@@ -35,7 +29,7 @@ _MAX_LINE_BYTES = 8 << 10
 
 
 class NoBulkLane(Unavailable):
-    """No server at this address speaks the bulk lane: use the gRPC lane."""
+    """No server at this address speaks the bulk lane."""
 
     code = "no_bulk_lane"
 
@@ -47,7 +41,11 @@ class NoFreeConnection(NoBulkLane):
 
 
 class HttpPool:
-    """Connections to one ``http://`` or ``https://`` address in one process. Thread-safe."""
+    """Connections to one ``http://`` or ``https://`` address in one process. Thread-safe.
+
+    Each carries one stream at a time. The pool keeps up to ``max_idle`` unused ones, but none whose stream was not
+    read to its end.
+    """
 
     def __init__(
         self, url: str, server: Server, *, max_busy: int = MAX_BUSY, max_idle: int = MAX_IDLE
@@ -72,13 +70,12 @@ class HttpPool:
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether streams with ``lane="auto"`` skip this address now."""
         return time.monotonic() < self._left_alone_until
 
     def acquire(self, *, wait_seconds: float, beyond: bool) -> Connection | None:
         """A connection with one of the ``max_busy`` slots.
 
-        If none came free within ``wait_seconds``: a connection without a slot if ``beyond``, else None.
+        If none came free within ``wait_seconds``: one without a slot if ``beyond``, else None.
         """
         has_slot = self._slots.acquire(timeout=wait_seconds)
         if not has_slot and not beyond:
@@ -91,7 +88,7 @@ class HttpPool:
         return connection
 
     def new(self) -> Connection:
-        """An unused connection without a slot; it opens with its first request."""
+        """A connection without a slot, opened by its first request."""
         return Connection(self._where, self._tls, self._timeouts)
 
     def release(self, connection: Connection, *, reusable: bool) -> None:
@@ -108,7 +105,6 @@ class HttpPool:
         connection.close()
 
     def close(self) -> None:
-        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -136,7 +132,7 @@ class Connection:
     def request(
         self, target: str, headers: dict[str, str], method: str = "GET"
     ) -> tuple[int, dict[str, str]]:
-        """Send a request without a body; the answer's status, and its headers with names in lower case."""
+        """Send a request without a body; the answer's status, and its headers by names in lower case."""
         if self.sock is None:
             self.sock = self._open()
             self.file = cast("io.BufferedReader", self.sock.makefile("rb", buffering=_READ_BUFFER_BYTES))
@@ -158,7 +154,7 @@ class Connection:
     def taken_over(self) -> tuple[socket.socket, bytes]:
         """After an upgrade: the socket, now non-blocking, and the bytes received after the answer's head.
 
-        ``file`` must not be read after this.
+        ``file`` must not be read any more.
         """
         assert self.sock is not None
         assert self.file is not None
@@ -172,7 +168,7 @@ class Connection:
         sock = socket.create_connection(self._where, self._timeouts.connect_seconds)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A peer that vanished without closing is found within a minute, not at the stall deadline.
+            # A peer that vanished is found within a minute, not at the stall deadline.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
                 if hasattr(socket, name):
@@ -185,12 +181,11 @@ class Connection:
         return sock
 
     def wait_at_most(self, seconds: float) -> None:
-        """Set the deadline of each later read."""
         assert self.sock is not None
         self.sock.settimeout(seconds)
 
     def interrupt(self) -> None:
-        """Make a waiting read, and every later one, end at once; from any thread."""
+        """End a waiting read, and every later one, at once; from any thread."""
         self._interrupted = True
         sock = self.sock
         if sock is not None:
@@ -220,7 +215,6 @@ def _headers(file: io.BufferedReader) -> dict[str, str]:
 
 
 def _announced(extension: str) -> deque[tuple[int, int]]:
-    """Size and checksum of each message of a chunk, from its extension (see ``flight_server.lanes.http.bulk_get``)."""
     name, _, value = extension.partition("=")
     if name.strip() != CHECKSUMS:
         return deque()
@@ -232,7 +226,7 @@ def _announced(extension: str) -> deque[tuple[int, int]]:
 
 
 class Body:
-    """The HTTP body, as a file for Arrow's decoder. ``ended`` says whether all of it was received."""
+    """The HTTP body, as a file for Arrow's decoder. ``ended``: all of it was received."""
 
     closed = False
 
@@ -246,12 +240,12 @@ class Body:
         self._back = memoryview(b"")
         self._first = True
         self.announced: deque[tuple[int, int]] = deque()
-        """Size and CRC-32C of the unread messages of the current chunk; empty if the server sends none."""
+        """Size and CRC-32C of the current chunk's unread messages, if the server sends them."""
         self.ended = not self._chunked and self._left == 0
         self.trailers: dict[str, str] = {}
 
     def _next_chunk(self) -> None:
-        """Read the next chunk's head. After it ``_left`` is positive, or the body has ended."""
+        """Read the next chunk's head; then ``_left`` is positive, or the body has ended."""
         if not self._chunked:
             self.ended = True
             return
@@ -272,11 +266,11 @@ class Body:
 
     @property
     def between_chunks(self) -> bool:
-        """Whether the next unread byte begins a new chunk."""
+        """Whether a new chunk begins with the next byte."""
         return self._chunked and not self.ended and not self._left and not self._back
 
     def next_chunk_bytes(self) -> int:
-        """Wait for the head of the next chunk; its size. 0 inside a chunk, without chunks, and at the body's end."""
+        """Wait for the next chunk's head; its size. 0 inside a chunk, without chunks, and at the body's end."""
         if not self.between_chunks:
             return 0
         self._next_chunk()
@@ -287,7 +281,7 @@ class Body:
         self._back = rest
 
     def fill(self, view: memoryview) -> int:
-        """Fill the view; the number of bytes, fewer than its size only at the end of the body."""
+        """Fill the view; the number of bytes, fewer only at the end of the body."""
         done = min(len(self._back), len(view))
         view[:done], self._back = self._back[:done], self._back[done:]
         while done < len(view):
@@ -304,7 +298,7 @@ class Body:
         return done
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """Arrow's decoder calls this: a buffer of ``size`` bytes, shorter only at the end of the body."""
+        """As :meth:`fill`, for Arrow's decoder."""
         buffer = pa.allocate_buffer(size)
         count = self.fill(memoryview(buffer).cast("B")) if size else 0
         return buffer if count == size else buffer.slice(0, count)
@@ -319,7 +313,7 @@ class Body:
         """Arrow's decoder calls this; the connection stays open for the next stream."""
 
     def finish(self) -> None:
-        """Check, after Arrow's end marker, that the HTTP body ends here.
+        """Check that the HTTP body ends here, after Arrow's end marker.
 
         Raises:
             ConnectionResetError: it does not, or it ended without the marker.

@@ -1,14 +1,11 @@
 """The contract of the two lanes. A lane reader and a lane writer make one attempt each: whole or an error.
 
-Guarantee: :meth:`LaneReader.read_run` returns None only after the server has sent the partition's end and its
-totals; :meth:`LaneWriter.finish` returns only after the server has accepted the whole put. Every other end is an
-error.
+Guarantee: :meth:`LaneReader.read_run` returns None only after the server has sent the partition's end and its totals;
+:meth:`LaneWriter.finish` returns only after the server has accepted the whole put. Every other end is an error. Both
+lanes carry the same frames, messages and totals.
 
-Reading: ``grpc`` is DoGet, ``bulk`` an HTTP GET. Both give the same frames and the same totals; ``partition_stream``
-chooses the lane, compares the totals, and tries again.
-
-Writing: ``grpc`` is DoPut, ``bulk`` an upgraded HTTP connection. Both send the same messages; ``writing`` chooses
-the lane. A put is not tried again: a broken attempt is never visible, and the task that made it makes another.
+``partition_stream`` chooses the lane of a read (DoGet or an HTTP GET), compares the totals, and tries again.
+``writing`` chooses that of a put (DoPut or an upgraded HTTP connection), and tries none again.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ class Closed(FlightShuffleError):
 
 
 class BrokenStream(Unavailable):
-    """A connection ended before the stream's end; the batches read so far are right, the rest is missing."""
+    """A connection ended before the stream's end; the batches read so far are right."""
 
     code = "broken_stream"
 
@@ -52,8 +49,8 @@ class BrokenStream(Unavailable):
 class BatchRun:
     """Consecutive batches of one stream that were received together; at least one.
 
-    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own.
-    ``checksums`` has one checksum for each batch's message, and is empty if the lane does not see the messages.
+    ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums``
+    are those of the batches' messages, or empty if the lane does not see them.
     """
 
     batches: list[Batch]
@@ -63,16 +60,16 @@ class BatchRun:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals that the server sends, of the whole partition from its first frame."""
+    """The server's totals of the whole partition, from its first frame."""
 
     rows: int
     frames: int
     crc32c: int | None = None
-    """The running checksum of all frames (see ``protocol.checksums``); None if the server sends none."""
+    """The running checksum of all frames (``protocol.checksums``), if the server sends it."""
 
     @classmethod
     def parse(cls, headers: Mapping[str, str]) -> Totals | None:
-        """The totals in these headers; None when rows or frames are missing or are not numbers."""
+        """The totals in these headers; None if rows or frames are missing or no numbers."""
         rows, frames = headers.get(ROWS_TRAILER, ""), headers.get(FRAMES_TRAILER, "")
         if not (rows.isdecimal() and frames.isdecimal()):
             return None
@@ -83,35 +80,36 @@ class Totals:
 
 
 class LaneReader(Protocol):
-    """One attempt to read a partition from a given frame on. The constructor does not wait; ``open`` is called once."""
+    """One attempt to read a partition from a given frame on. The constructor does not wait; ``open`` is called once.
+
+    Errors are :class:`FlightShuffleError`: the server's own, or the connection's.
+    """
 
     def open(self) -> pa.Schema:
         """Wait for the schema.
 
         Raises:
             TimedOut: not within ``first_message_seconds``.
-            FlightShuffleError: the server's error, or the server cannot be reached.
         """
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers and trailers received so far, names in lower case."""
+        """Headers and trailers received so far, by names in lower case."""
 
     @property
     def totals(self) -> Totals | None:
-        """The server's totals, after ``read_run`` has returned None; None before."""
+        """The server's totals, once ``read_run`` has returned None."""
 
     def read_run(self) -> BatchRun | None:
         """Wait for the next frame; its batch and those received with it. None at the confirmed end.
 
         Raises:
-            FlightShuffleError: the server's error, or :class:`BrokenStream`.
+            BrokenStream: the connection ended.
         """
 
     def cancel(self) -> None:
-        """End a waiting ``open`` or ``read_run``, where the lane can. Callable from any thread; twice is fine.
-
-        Takes no lock and does not wait.
+        """End a waiting ``open`` or ``read_run``, where the lane can, from any thread and without a lock. Twice is
+        fine.
         """
 
     def close(self) -> None:
@@ -119,32 +117,24 @@ class LaneReader(Protocol):
 
 
 def generation_of(reading: LaneReader) -> str | None:
-    """The generation that the server reads from; None if it sends none."""
+    """The generation that the server reads from, if it sends one."""
     return reading.headers.get(GENERATION_HEADER)
 
 
 class LaneWriter(Protocol):
-    """One open put. Any error ends it, and the server then keeps nothing of it.
+    """One open put, for one thread but ``cancel``.
 
-    One thread at a time may use it; only ``cancel`` may be called from another.
+    Any error, the server's or the connection's, ends it, and the server keeps nothing of it.
     """
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
-        """Send a batch with its app_metadata; with ``hold`` it may be sent with a later batch or the commit.
-
-        Raises:
-            FlightShuffleError: the server's error, or the connection broke.
-        """
+        """Send a batch with its app_metadata; with ``hold`` it may wait for a later one or the commit."""
 
     def finish(self, totals: Commit) -> list[bytes]:
-        """Send the commit, the last message; the server's answers, once it has accepted the put.
-
-        Raises:
-            FlightShuffleError: as :meth:`write`.
-        """
+        """Send the commit, the last message; the server's answers, once it has accepted the put."""
 
     def cancel(self) -> None:
-        """End a waiting ``write`` or ``finish``, where the lane can. As :meth:`LaneReader.cancel`."""
+        """As :meth:`LaneReader.cancel`, for ``write`` and ``finish``."""
 
     def abandon(self) -> None:
         """End the put without its last message, if it has not ended. Twice is fine."""

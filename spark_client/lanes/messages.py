@@ -1,20 +1,19 @@
 """Encodes record batches as the messages of a put on the bulk lane, large buffers without a copy.
 
-Guarantee: the messages are those that pyarrow's DoPut sends for the same batches, byte for byte, dictionaries
-and their replacements included; only the schema's header may be padded to eight bytes. So the stored frames do not
-depend on the lane. Each message has its length before it, and with ``checked`` its checksum (see
-:mod:`flight_server.protocol.put_framing`).
+Guarantee: the messages are those of pyarrow's DoPut for the same batches, byte for byte, dictionaries and their
+replacements included; only the schema's header may be padded to eight bytes. So the stored frames do not depend on
+the lane. ``protocol.put_framing`` has what is sent before each message.
 
 How
     One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes through a
-    buffer of ``RUN_BYTES``: smaller buffers are copied into runs of that size (a thousand columns of a few rows make
-    a few runs, not a thousand calls), and larger ones pass as the batch's own buffers. The output is cut where the
-    messages begin, by the lengths in their headers, and FlightData's fields are put between.
+    buffer of ``RUN_BYTES``: smaller buffers are copied into runs of that size, so that a thousand small columns cost
+    a few calls; larger ones pass as the batch's own. The output is cut where the messages begin, by the lengths in
+    their headers, and FlightData's fields are put between.
 
 Copies
-    A buffer of at least ``RUN_BYTES`` is copied never if it is taken at once, and once if it is kept. A smaller one
-    is copied twice, a run at a time. Arrow's writer makes new buffers where a batch's cannot be sent as they are,
-    such as the offsets of a slice.
+    A buffer of at least ``RUN_BYTES`` is copied only by :meth:`MessageWriter.keep`, once; a smaller one twice, a run
+    at a time. Arrow's writer makes new buffers where a batch's cannot be sent as they are, such as the offsets of a
+    slice.
 
 Who holds the data
     After :meth:`MessageWriter.add` the waiting messages refer to the batch's memory, which may be part of a much
@@ -43,11 +42,7 @@ Part = bytes | memoryview
 
 
 class MessageWriter:
-    """The messages of one put. After an error of ``add`` it is unusable.
-
-    Args:
-        schema: of every batch.
-    """
+    """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._header = wire.schema_header(schema.serialize().to_pybytes())
@@ -61,11 +56,11 @@ class MessageWriter:
 
     @property
     def running_crc32c(self) -> int | None:
-        """The running checksum of all taken messages, the first included; None if they are not ``checked``."""
+        """The running checksum of all taken messages, also the first; None without ``checked``."""
         return self._running_crc32c if self._checked else None
 
     def opening(self, descriptor: bytes, *, checked: bool = False) -> list[Part]:
-        """The first message: descriptor and schema. With ``checked`` this and all later messages have checksums."""
+        """Descriptor and schema as the first message. With ``checked`` all messages have checksums."""
         self._checked = checked
         start = wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header)
         return [self._framed(start, self._header, descriptor=descriptor)]
@@ -85,19 +80,17 @@ class MessageWriter:
         self._writer.write_batch(batch)
 
     def keep(self) -> None:
-        """Copy the waiting messages, so that they refer to no batch."""
         self._sink.keep()
 
     @property
     def waiting_bytes(self) -> int:
-        """About how many bytes have been added and not taken."""
         return int(self._file.tell()) - self._taken_bytes
 
     def take(self) -> list[Part]:
         """The waiting messages, ready to be sent.
 
         Raises:
-            InvalidRequest: a message is larger than ``MAX_MESSAGE_BYTES``, which is all that Arrow Flight can carry.
+            InvalidRequest: a message is larger than ``MAX_MESSAGE_BYTES``, Arrow Flight's own limit.
         """
         self._file.flush()
         self._taken_bytes = int(self._file.tell())
@@ -130,7 +123,6 @@ class MessageWriter:
         metadata: bytes = b"",
         descriptor: bytes = b"",
     ) -> bytes:
-        """The message's length, its checksum if ``checked``, and its fields before the body."""
         size_bytes = len(start) + sum(map(len, body))
         if size_bytes > MAX_MESSAGE_BYTES:
             raise InvalidRequest(
@@ -146,13 +138,13 @@ class MessageWriter:
 
 
 class _Sink:
-    """The file that Arrow's writer writes to: keeps references to the buffers that it is given."""
+    """The file of Arrow's writer: keeps references to the buffers that it is given."""
 
     closed = False
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
-        # Arrow calls it for each run and each large buffer, so it is the list's own method.
+        # The list's own method: Arrow calls it for each run and each large buffer.
         self.write = self._parts.append
 
     def take(self) -> list[memoryview]:
@@ -193,5 +185,4 @@ class _Written:
         return out
 
     def joined(self, size_bytes: int) -> bytes:
-        """The next ``size_bytes`` in one piece."""
         return b"".join(self.pieces(size_bytes))

@@ -1,36 +1,28 @@
 """One partition, read whole or an error, over as many connections as it takes.
 
-Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from ``start`` on, each
-once, in order, and of one generation. None comes only when their number equals the server's totals; so do their rows
-if the read began at frame 0.
+Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from ``start`` on,
+each once, in order, and of one generation. None comes only when their number equals the server's totals; so do their
+rows if the read began at frame 0.
 
 Checksums
-    On the bulk lane each frame's checksum is compared before its batch is returned (see ``batch_runs``); a damaged
-    frame breaks the stream, and is requested again. At the end the checksum of all frames is compared with the
-    server's, if the read began at frame 0 and no frame came by gRPC. ``Reading.check`` turns both off.
+    On the bulk lane each frame's checksum is compared before its batch is returned (``batch_runs``); a damaged frame
+    breaks the stream, and is requested again. At the end the checksum of all frames is compared with the server's, if
+    the read began at frame 0 and no frame came by gRPC. ``Reading.check`` turns both off.
 
 Resuming
     After a broken connection or a temporary error of the server (``Unavailable``) the stream tries again from the
-    next frame, at the next address, after a random pause. A received frame resets the count of tries.
-    :class:`~spark_client.connection.Timeouts` has the numbers.
+    next frame, at the next address, after a random pause. A received frame resets the count of tries. ``Timeouts``
+    has the numbers.
 
-Never across a generation
-    The first answer pins the generation if the ticket names none. If that generation is gone after frames were read,
-    the error says that the data was replaced; nothing is read from the new one. If the server has not named the
-    generation, a broken stream is not resumed.
+    The first answer pins the generation if the ticket names none. If neither names one, a stream is not resumed after
+    its first frame. If the generation is gone after that frame, the error says that the data was replaced.
 
-Addresses
-    See ``addresses``. With ``lane="auto"``, an address that is unreachable or does not speak the bulk lane is skipped
-    for ``DOWN_SECONDS``. A skip costs no try, unless all addresses were skipped.
-
-Waiting
-    ``open`` and ``read_run`` block. The merge watches their deadlines: it asks :meth:`overdue` from its consumer's
-    thread, and raises :meth:`stalled`.
+    With ``lane="auto"``, an address of the bulk lane that is unreachable or does not speak it is skipped for
+    ``DOWN_SECONDS``. A skip costs no try, unless all addresses were skipped.
 
 Cancelling
     ``cancel`` takes no lock, and may be called from any thread and from a finalizer. The thread in ``open`` or
-    ``read_run`` then gets :class:`~spark_client.lanes.Closed`: at once while it waits for a frame, and at its short
-    deadline while it connects.
+    ``read_run`` then gets ``Closed``: at once while it waits for a frame, at its short deadline while it connects.
 """
 
 from __future__ import annotations
@@ -68,19 +60,18 @@ _SLICE_SECONDS = 0.05
 
 
 class StreamStalled(Unavailable):
-    """A stream made no progress before its deadline; the message says what the server waits for."""
+    """No progress before the deadline; the message says what the server waits for."""
 
     code = "stream_stalled"
 
 
 class PartitionStream:
-    """See the module. One thread reads it; any thread may cancel it.
+    """One thread reads it; any thread may cancel it.
 
     Args:
         server: the server that gave the ticket; its credentials are used for every location.
-        ticket: dataset, partition, generation, and the first frame wanted.
+        ticket: ``from_`` is the first frame wanted.
         locations: URIs of the endpoint.
-        lane: which lanes may be used.
     """
 
     def __init__(
@@ -109,7 +100,6 @@ class PartitionStream:
 
     @property
     def name(self) -> str:
-        """Partition and dataset, for messages."""
         which = "the dataset" if self.partition is None else f"partition {self.partition} of dataset"
         return f"{which} {self.dataset!r}"
 
@@ -119,11 +109,7 @@ class PartitionStream:
         return self._addresses[self._turn % len(self._addresses)]
 
     def open(self) -> pa.Schema:
-        """Connect; the schema. Twice is fine.
-
-        Raises:
-            FlightShuffleError: as :meth:`read_run`.
-        """
+        """Connect; the schema. Twice is fine. Raises as :meth:`read_run`."""
         if self._schema is None:
             self._connect(None)
         assert self._schema is not None
@@ -143,7 +129,6 @@ class PartitionStream:
             BrokenStream: every try failed.
             StreamStalled: no schema in time, or the stream was overdue when its connection timed out.
             PartitionFailed: what was read does not agree with the server's totals.
-            Closed: the stream was cancelled.
             FlightShuffleError: the server's error, for example that the producer failed.
         """
         self.open()
@@ -178,7 +163,7 @@ class PartitionStream:
             return run
 
     def overdue(self, now_seconds: float) -> bool:
-        """Whether the reading thread has waited for the server past its deadline. Any thread may ask."""
+        """Whether the reading thread has waited past its deadline; the merge asks from its consumer's thread."""
         wait = self._wait
         return wait is not None and now_seconds - wait[0] > wait[1]
 
@@ -196,7 +181,7 @@ class PartitionStream:
         )
 
     def cancel(self) -> None:
-        """End the stream, see the module. Twice is fine."""
+        """End the stream. Twice is fine."""
         self._cancelled = True
         reading = self._reading
         if reading is not None:

@@ -1,21 +1,14 @@
 """One put: sends batches, and returns the server's answer to the commit.
 
 Guarantee: :meth:`PutStream.commit` returns only after the server has accepted everything; every error carries the
-server's sentence if it sent one. A stream that ends without ``commit`` (an exception, a killed process) is not
-committed, and the rows that a ``shuffle`` producer sent on it are never visible. An error ends the stream.
-
-The lane (see :mod:`spark_client.lanes.writing`) does not change what is stored.
+server's sentence if it sent one, and ends the stream. The rows that a ``shuffle`` producer sent on a stream that ends
+without ``commit`` (an exception, a killed process) are never visible. The lane (``writing``) does not change what is
+stored.
 
 When batches travel
-    No reader sees a shuffle's batch before the seal, so on the bulk lane small ones may wait for later ones (up to
-    64 KiB, until the commit at the latest). Any other batch has been sent when ``write`` returns.
-
-Iterables
-    An iterable may overwrite a batch's memory when it is asked for the next batch: the stream keeps no reference.
-
-Cancelling
-    :meth:`PutStream.cancel` may be called from any thread. On the bulk lane it ends a waiting ``write`` or
-    ``commit`` at once.
+    No reader sees a shuffle's batch before the seal, so on the bulk lane small ones may wait for later ones (up to 64
+    KiB, until the commit at the latest). Any other batch has been sent when ``write`` returns. The stream keeps no
+    reference to a batch: an iterable may overwrite its memory when it is asked for the next one.
 """
 
 from __future__ import annotations
@@ -44,20 +37,18 @@ from .writing import open_writing
 FRAME_BYTES = 2 << 20
 """A batch above ``MAX_FRAME_BYTES`` is cut into frames of about this size."""
 MAX_FRAME_BYTES = (4 << 20) - (64 << 10)
-"""Flight clients in other languages take messages of 4 MiB by default; the rest is for metadata and envelope."""
+"""Other languages' Flight clients take 4 MiB by default; the rest is for metadata and envelope."""
 
 
 class PutStream:
     """An open put to one dataset. As a context manager it abandons the put on leaving without a commit.
 
     Args:
-        server: the receiver; its ``writing`` says which lanes may be used.
-        command: dataset, producer and attempt.
         schema: of every batch.
-        places: as for :func:`~spark_client.lanes.writing.open_writing`.
+        places: as for ``writing.open_writing``.
 
     Raises:
-        FlightShuffleError: the server's refusal, or the server cannot be reached.
+        FlightShuffleError: the server's refusal, or the connection broke; also of :meth:`write`.
     """
 
     def __init__(
@@ -68,11 +59,7 @@ class PutStream:
         self.frames = 0
 
     def write(self, batch: Any, partition: int | None = None) -> None:
-        """Send a batch; to ``partition`` when the dataset is a shuffle.
-
-        Raises:
-            FlightShuffleError: the server's refusal, or the connection broke.
-        """
+        """Send a batch; to ``partition`` of a shuffle."""
         metadata = b"" if partition is None else partition_metadata(partition)
         for frame in frames(batch):
             self._writing.write(frame, metadata, hold=partition is not None)
@@ -95,7 +82,7 @@ class PutStream:
         return answer
 
     def cancel(self) -> None:
-        """End the stream, and another thread's waiting call where the lane can."""
+        """End the stream, from any thread; on the bulk lane also a waiting ``write`` or ``commit``, at once."""
         self._writing.cancel()
 
     def abandon(self) -> None:
@@ -114,8 +101,7 @@ class PutStream:
 def frames(batch: Any) -> Iterator[Any]:
     """The batch, or slices of it of about ``FRAME_BYTES`` if it exceeds ``MAX_FRAME_BYTES``.
 
-    A larger row is one frame. So is a batch that slicing does not make smaller: slices of views and unions are sent
-    with the buffers of all rows.
+    A larger row is one frame. So is a batch of views or unions, whose slices are sent with the buffers of all rows.
     """
     size_bytes = _sent_bytes(batch)
     if size_bytes <= MAX_FRAME_BYTES or not _shrinks(batch, size_bytes):
@@ -136,8 +122,8 @@ def _sent_bytes(batch: Any) -> int:
 
 
 def as_reader(data: Any) -> pa.RecordBatchReader:
-    """A reader over a Table, a RecordBatch, a RecordBatchReader, an object with ``__arrow_c_stream__`` (Polars, DuckDB,
-    pandas), or an iterable of RecordBatches.
+    """A reader over a Table, RecordBatch, RecordBatchReader, iterable of RecordBatches, or object with
+    ``__arrow_c_stream__`` (Polars, DuckDB, pandas).
 
     Raises:
         InvalidRequest: ``data`` is none of these, or an empty iterable, which has no schema.
@@ -200,7 +186,7 @@ async def put_async(server: Server, command: PutCommand, data: Any) -> int:
 
 
 async def _opened(server: Server, command: PutCommand, schema: pa.Schema) -> PutStream:
-    """An open stream. If this is cancelled while it opens, the stream is abandoned."""
+    """An open stream, abandoned if this is cancelled meanwhile."""
     made: list[PutStream] = []
     try:
         await _finished(lambda: made.append(PutStream(server, command, schema)))
@@ -219,7 +205,7 @@ async def _in_threads(reader: Any) -> AsyncIterator[Any]:
 async def _finished(
     call: Callable[..., Any], *arguments: Any, cancel: Callable[[], None] = lambda: None
 ) -> Any:
-    """The result of ``call``, run in a thread. When this is cancelled, it calls ``cancel`` and waits for ``call``."""
+    """The result of ``call``, run in a thread. A cancel of this calls ``cancel`` and waits for ``call``."""
     running = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
     try:
         return await asyncio.shield(running)

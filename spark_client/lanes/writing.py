@@ -1,17 +1,16 @@
 """Which lane a put takes.
 
-Guarantee: a put is on one lane from its first byte to its last. The lane is chosen before any of the put is sent. A
-put that breaks later is not tried on the other lane, because only its caller knows whether another attempt is
-allowed.
+Guarantee: the lane is chosen before any of the put is sent. A put that breaks later is not tried on the other lane,
+because only its caller knows whether another attempt is allowed.
 
-``auto`` takes the bulk lane at the first place that accepts the put. It takes gRPC if the server names no place, or
-if no place is reachable and speaks the lane (an older server or a proxy that does not pass the upgrade does not).
-``auto`` skips a place that failed for ``DOWN_SECONDS``, and asks a server that named no place again after that time.
+``auto`` takes the bulk lane at the first place that is reachable and speaks it, else gRPC. It skips other places
+(also an older server's, or a proxy's that does not pass the upgrade) for ``DOWN_SECONDS``, and does not ask a server
+that named none for as long.
 
 Places
-    The locations where a server takes puts on the bulk lane, the same for all its datasets. A driver asks for them
-    (:func:`places_of`) and gives them to its tasks, which then need no gRPC call. Any other process asks once, and
-    again after a place failed.
+    The locations where a server takes puts on the bulk lane, the same for all its datasets. A driver gives them
+    (:func:`places_of`) to its tasks, which then need no gRPC call. Any other process asks once, and again after a
+    place failed.
 """
 
 from __future__ import annotations
@@ -36,16 +35,13 @@ from .partition_stream import DOWN_SECONDS
 def open_writing(
     server: Server, command: PutCommand, schema: pa.Schema, places: Sequence[str] | None = None
 ) -> LaneWriter:
-    """Begin a put.
+    """Begin a put, on the lanes that ``server.writing`` allows.
 
     Args:
-        server: its ``writing`` says which lanes may be used.
-        command: dataset, producer and attempt.
-        schema: of all batches.
         places: the server's places, if the caller knows them; None to ask the server.
 
     Raises:
-        InvalidRequest: only the bulk lane may be used, and the server names no place for it.
+        InvalidRequest: only the bulk lane is allowed, and the server names no place for it.
         FlightShuffleError: the server's error, or the server cannot be reached.
         ValueError: an unknown lane.
     """
@@ -76,14 +72,14 @@ def open_writing(
 
 
 def places_of(server: Server) -> tuple[str, ...]:
-    """The server's places for puts on the bulk lane, from its last answer; empty if it has none.
+    """The server's places, from its last answer; empty if it has none.
 
     Raises:
         FlightShuffleError: the server could not be asked.
     """
     known = _known(server)
     if not known.places and time.monotonic() >= known.until_seconds:
-        # A server that is older than the lane has no such action.
+        # An older server has no such action.
         with contextlib.suppress(NotFound, Unsupported):
             known.places = tuple(server.action("locations").get("put_locations", ()))
         known.until_seconds = time.monotonic() + DOWN_SECONDS
@@ -91,7 +87,7 @@ def places_of(server: Server) -> tuple[str, ...]:
 
 
 class _Known:
-    """A server's last answer. If it named no place, it is not asked before ``until_seconds`` (monotonic)."""
+    """A server's last answer; ``until_seconds`` is monotonic."""
 
     def __init__(self) -> None:
         self.places: tuple[str, ...] = ()
@@ -102,7 +98,7 @@ class _Known:
         self.places, self.until_seconds = (), 0.0
 
     def close(self) -> None:
-        """Part of what :meth:`Server.attached` asks for; nothing is open."""
+        """For :meth:`Server.attached`; nothing is open."""
 
 
 def _known(server: Server) -> _Known:
@@ -110,6 +106,6 @@ def _known(server: Server) -> _Known:
 
 
 def _pool(server: Server, place: str) -> HttpPool:
-    # Not the readers' pool: an address that answers GETs need not accept the upgrade, and the reverse.
+    # Not the readers' pool: an address may answer GETs and not accept the upgrade, or the reverse.
     parts = urlsplit(place)
     return server.attached(("puts", parts.scheme, parts.netloc), lambda: HttpPool(place, server))
