@@ -1,8 +1,7 @@
 """Errors in terms of the Python client: wrong arguments, and the server's errors about a dataset.
 
-Guarantee: an error from here names the caller's argument and the Python call that helps. The server's own sentences
-name Flight's calls and JSON, because its clients are of every language. The class and the ``detail`` of its error stay,
-and the error itself is the ``__cause__``.
+Guarantee: an error from here names the caller's argument and the Python call that helps. The server's own error is
+its ``__cause__``, with the same class and ``detail``.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ def check_location(location: Any) -> str:
 
 
 def check_mode(mode: Any) -> str:
-    """The mode of a put: how it treats a name that exists.
+    """The mode of a put.
 
     Raises:
-        InvalidRequest: ``mode`` is not one of ``MODES``.
+        InvalidRequest: it is not one of ``MODES``.
     """
     if mode not in MODES:
         raise InvalidRequest(

@@ -1,21 +1,20 @@
 """One Flight call: its headers and trailers, and the translation of its error.
 
-Guarantee: pyarrow's exceptions inside ``call.errors()`` are raised as one error of
-:mod:`flight_server.protocol.errors`, with the server's own sentence and detail if it sent them.
+Guarantee: pyarrow's exceptions inside ``call.errors()`` are raised as one error of ``protocol.errors``, with the
+server's own sentence and detail if it sent them.
 
 How a call finds its trailers
-    The server sends its error as JSON in a trailer of the failed call, and its totals in trailers of a read. A
-    middleware collects the headers and trailers of each call into the call's own :class:`Call`. gRPC makes the
-    middleware in the thread that starts the call, so a thread-local ties the two together when calls run at the same
-    time; later headers go to the same object from any thread.
+    The server sends errors (as JSON) and a read's totals in trailers. A middleware collects them into the call's own
+    :class:`Call`. gRPC makes the middleware in the thread that starts the call, so a thread-local ties the two
+    together; later headers go to the same object from any thread.
 
 Which error
-    The trailer decides, without it the ``extra_info``, and at last pyarrow's class and message. Our server explains
-    each of its errors, so one without an explanation is a broken connection or a proxy's.
+    The trailer decides, else the ``extra_info``, else pyarrow's class and message. Our server explains each of its
+    errors, so one without an explanation is a broken connection or a proxy's.
 
 Fork
-    gRPC hangs in a forked child that uses it, or that destroys one of its objects. So objects that hold gRPC objects
-    are registered with :func:`immortal_in_children`, and are never destroyed in a child.
+    gRPC hangs in a forked child that uses it, or that destroys one of its objects. So :func:`immortal_in_children`
+    keeps what holds such objects.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class ForkedProcess(FlightShuffleError):
 
 @dataclass
 class Call:
-    """The headers and trailers of one call, the last value of each."""
+    """The headers and trailers of a call, the last value of each."""
 
     location: str
     headers: dict[str, str] = field(default_factory=dict)
@@ -80,8 +79,6 @@ class Call:
 
 
 class _Calling(threading.local):
-    """The call that this thread is starting."""
-
     call: Call | None = None
 
 
@@ -89,8 +86,6 @@ calling = _Calling()
 
 
 class _Collect(flight.ClientMiddleware):
-    """Fills one :class:`Call`."""
-
     def __init__(self, call: Call | None, token: str | None) -> None:
         super().__init__()
         self._call = call
@@ -107,7 +102,7 @@ class _Collect(flight.ClientMiddleware):
 
 
 class CollectFactory(flight.ClientMiddlewareFactory):
-    """Ties each call to the :class:`Call` of the thread that starts it, and sends the token."""
+    """Ties each call to its thread's :class:`Call`, and sends the token."""
 
     def __init__(self, token: str | None) -> None:
         super().__init__()
@@ -122,7 +117,7 @@ _SUFFIX = re.compile(r"(\. Detail: \w+)?(\.? (gRPC client debug context|Client c
 
 
 def translate(error: BaseException, call: Call) -> FlightShuffleError:
-    """Our error for pyarrow's exception, see the module."""
+    """Our error for pyarrow's exception."""
     texts: list[str | bytes] = [call.headers.get(ERROR_TRAILER, ""), getattr(error, "extra_info", b"") or b""]
     for text in texts:
         if text:

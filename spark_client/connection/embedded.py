@@ -1,16 +1,12 @@
 """A server process on loopback that the driver starts and that ends with the driver.
 
 Guarantee: :func:`start` returns when the server serves, or raises with the server's last lines. The server ends by
-SIGTERM at :meth:`Embedded.close` and at the interpreter's end (by SIGKILL after ``STOP_SECONDS``). It also ends when
-the driver dies in any other way, SIGKILL included: it reads a pipe (``--exit-with-parent``) whose other end the driver
-holds.
+SIGTERM at :meth:`Embedded.close` and at the interpreter's end (by SIGKILL after ``STOP_SECONDS``), and when the
+driver dies in any other way, SIGKILL included: it reads a pipe (``--exit-with-parent``) whose other end the driver
+holds. A process that was forked from the driver without ``exec`` holds it, too; the server then ends with the last of
+them. Ctrl-C does not reach the server: it has its own session.
 
-Reach
-    It listens on 127.0.0.1: executors on other hosts cannot reach it. For a cluster of several hosts, start a server
-    that all of them reach, and connect to it.
-
-A process that was forked from the driver without ``exec`` (``os.fork``, multiprocessing's ``fork``) holds the pipe,
-too; the server then ends with the last of them. Ctrl-C does not reach the server: it has its own session.
+It listens on 127.0.0.1: executors on other hosts need a server that all of them reach.
 """
 
 from __future__ import annotations
@@ -33,11 +29,11 @@ STOP_SECONDS = 20.0
 _TAIL_LINES = 20
 _PATHS = ("config", "data_dir", "host_file_dirs", "source_roots", "tls_cert", "tls_key")
 _ROOT = Path(errors.__file__).resolve().parents[2]
-"""The directory of the packages. The server runs there, so that it finds them even if they are not installed."""
+"""The server runs where the packages are, and finds them even if they are not installed."""
 
 
 class _Log:
-    """Reads the server's output; keeps its ready line, and its last lines for an error."""
+    """Reads the server's output; keeps its ready line and its last lines."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
@@ -60,7 +56,7 @@ class _Log:
 
 
 class Embedded:
-    """A running server process. :meth:`close` ends it, and so does garbage collection of this object."""
+    """A running server process, ended by :meth:`close` or garbage collection of this object."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -73,24 +69,18 @@ class Embedded:
 
     @property
     def location(self) -> str:
-        """``grpc://127.0.0.1:PORT``."""
         return str(self._log.ready["location"])
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
         return self._process.pid
 
     def close(self) -> None:
-        """End the server and wait until it has ended. Twice is fine."""
+        """End the server and wait for its end. Twice is fine."""
         self._stop()
 
     def wait_until_ready(self) -> None:
-        """Return when the server serves.
-
-        Raises:
-            Unavailable: it ended, or was not ready within ``START_SECONDS``; its last lines are in the message.
-        """
+        """Return when the server serves; raise as :func:`start` if it ends, or after ``START_SECONDS``."""
         log = self._log
         if not log.decided.wait(START_SECONDS):
             raise Unavailable(f"the embedded server was not ready within {START_SECONDS:g} s; {log.tail}")
@@ -101,17 +91,17 @@ class Embedded:
 
 
 def start(**options: Any) -> Embedded:
-    """Start a server with these options; it serves when this returns.
+    """Start a server; it serves when this returns.
 
     Args:
         options: the server's options, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
-            ``True`` a bare flag, a list the flag several times; None and False leave the flag out. ``token`` is
-            passed in a file: other users of the machine could read a command line.
+            ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` is passed in a
+            file, because other users of the machine could read a command line.
 
     Raises:
-        InvalidRequest: the server has no such option (the message names the nearest), or ``token`` and ``config``
-            are both given.
-        Unavailable: it did not start.
+        InvalidRequest: the server has no such option (the message names the nearest), or both ``token`` and
+            ``config`` are given.
+        Unavailable: it did not start; the message has its last lines.
     """
     given = {"host": "127.0.0.1", "port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True}
     token = options.pop("token", None)
@@ -144,7 +134,7 @@ def start(**options: Any) -> Embedded:
 
 
 def _check_names(options: dict[str, Any]) -> None:
-    # Only after a failed start, and in a process of the server's: the client must not import the settings.
+    # In a process of the server's: the client must not import the settings.
     names = _run("from flight_server.config import Settings; print(*Settings.model_fields)").split()
     for name in options:
         if names and name not in (*names, "config"):

@@ -1,10 +1,11 @@
 """Renews the leases of a driver's datasets while the driver lives.
 
-Guarantee: while a :class:`LeaseKeeper` is open, it tries to renew each of its datasets every third of a lease; a call
-that fails stops none of the others. After the driver has died, the server drops the datasets when their lease ends.
+Guarantee: an open :class:`LeaseKeeper` tries to renew each of its datasets every third of a lease; a call that fails
+stops none of the others, and is tried again at the next turn. After the driver has died, the server drops the
+datasets when their lease ends.
 
-The first dataset starts a daemon thread, and :meth:`LeaseKeeper.close` ends it. A failed renewal is tried again at the
-next turn. A dataset that the server no longer has is removed with a warning; its next reader gets the error.
+The first dataset starts a daemon thread. A dataset that the server no longer has is removed with a warning; its next
+reader gets the error.
 """
 
 from __future__ import annotations
@@ -19,12 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeaseKeeper:
-    """Renews leases in the background.
-
-    Args:
-        renew: makes one call to the server, with dataset and generation.
-        lease_seconds: the lease that the datasets were created with.
-    """
+    """Renews leases in the background, by calls of ``renew`` with dataset and generation."""
 
     def __init__(self, renew: Callable[[str, str], object], lease_seconds: float) -> None:
         self._renew = renew
@@ -35,7 +31,6 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
 
     def add(self, dataset: str, generation: str) -> None:
-        """Renew this dataset from now on."""
         with self._lock:
             self._datasets[dataset] = generation
             if self._thread is None and not self._closed.is_set():
@@ -48,12 +43,12 @@ class LeaseKeeper:
             self._datasets.pop(dataset, None)
 
     def datasets(self) -> dict[str, str]:
-        """The generation of each dataset that is renewed."""
+        """The generation of each renewed dataset."""
         with self._lock:
             return dict(self._datasets)
 
     def renew_all(self) -> None:
-        """One turn: renew each dataset once. Raises nothing."""
+        """Renew each dataset once. Raises nothing."""
         for dataset, generation in self.datasets().items():
             if self._closed.is_set():
                 return
@@ -66,7 +61,7 @@ class LeaseKeeper:
                 _log.info("the lease of %s was not renewed, trying again: %s", dataset, error.message)
 
     def close(self) -> None:
-        """End the thread, and wait for it at most 5 s: a running call ends at its own deadline. Twice is fine."""
+        """End the thread, waiting at most 5 s: a running call ends at its own deadline. Twice is fine."""
         self._closed.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)

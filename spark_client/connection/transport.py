@@ -1,21 +1,19 @@
 """One server address: its gRPC connections and calls. The only file that makes pyarrow.flight clients.
 
-Guarantee: a call answers, or raises one error of :mod:`flight_server.protocol.errors` with the server's own sentence if
-it sent one (see ``calls``). No call waits longer than its deadline in :class:`Timeouts`. The first call opens the first
-connection.
+Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises one error of ``protocol.errors``
+(``calls``). The first call opens the first connection.
 
 Connections
-    A :class:`Server` opens at most ``max_connections`` TCP connections and uses them in turn. HTTP/2 carries any
-    number of streams over each, so thousands of streams need no more ports. :func:`shared_server`, which unpickling
-    and :meth:`Server.at` call, gives one :class:`Server` for equal arguments in a process, so Spark tasks share it.
+    A :class:`Server` opens at most ``max_connections`` TCP connections and uses them in turn; HTTP/2 carries any
+    number of streams over each. :func:`shared_server`, which unpickling and :meth:`Server.at` call, gives one
+    :class:`Server` for equal arguments in a process, so Spark tasks share it.
 
 Windows and limits, with ``n`` connections and ``s`` open streams
     ======================================  ==============  =====================================
     option                                  value           why
     ======================================  ==============  =====================================
-    ``grpc.http2.lookahead_bytes``          4 MiB           bytes of one stream under way: one frame
-                                                            of the usual size, so that the next
-                                                            one travels while this one is decoded
+    ``grpc.http2.lookahead_bytes``          4 MiB           one frame of the usual size travels
+                                                            while the one before is decoded
     ``grpc.http2.bdp_probe``                0               gRPC does not change the windows
     ``grpc.max_receive_message_length``     2 GiB - 1       Arrow's own limit; the server's is lower
     ``grpc.use_local_subchannel_pool``      1               else gRPC makes all n connections one
@@ -24,13 +22,12 @@ Windows and limits, with ``n`` connections and ``s`` open streams
     ``grpc.min_reconnect_backoff_ms``       connect_seconds how long one attempt to connect may take
     ======================================  ==============  =====================================
 
-    Under way at worst: ``s * (4 MiB + 2 messages)`` in gRPC's buffers on both sides together (measured:
-    6.0 MiB for one unread stream of 1 MiB messages, 2.0 MiB with a window of 1 MiB). The merge drains every stream
-    (:mod:`spark_client.merge.merged`), so no window stays full because of another stream.
+    Under way at worst: ``s * (4 MiB + 2 messages)`` in gRPC's buffers on both sides together (measured: 6.0 MiB for
+    one unread stream of 1 MiB messages, 2.0 MiB with a window of 1 MiB).
 
 Fork
-    gRPC does not survive a fork: a client in the child hangs. So in a child of a process that has made calls, a call
-    raises :class:`ForkedProcess` at once. Pickled servers and HTTP connections work there.
+    In a forked child of a process that has made calls, a call raises :class:`ForkedProcess` at once (see ``calls``).
+    Pickled servers and HTTP connections work there.
 """
 
 from __future__ import annotations
@@ -83,8 +80,8 @@ class Reading:
     """How partitions are read.
 
     Args:
-        lane: ``bulk`` is HTTP, ``grpc`` is DoGet; ``auto`` takes the bulk lane if the server names one, and gRPC
-            when the bulk lane cannot be reached.
+        lane: ``bulk`` is HTTP, ``grpc`` is DoGet; ``auto`` takes the bulk lane if the server names one and it can be
+            reached, else gRPC.
         budget_bytes: decoded bytes that one merge may hold in RAM; the rest waits in a scratch file.
         scratch_dir: the directory of that file; None for the system's temporary directory.
         check: on the bulk lane, compare each message's checksum with the server's before its batch is used; costs
@@ -146,8 +143,6 @@ _grpc_pid: int | None = None
 
 
 class _Connections:
-    """The connections of one server in one process."""
-
     def __init__(self) -> None:
         immortal_in_children(self)
         self.pid = os.getpid()
@@ -161,14 +156,10 @@ class Server:
     """One server address and the options of its calls. Thread-safe; pickles to its arguments.
 
     Args:
-        location: ``grpc://host:port`` or ``grpc+tls://host:port``.
         token: sent as ``authorization: Bearer …`` with every call.
         tls_root_certs: PEM; None for the system's.
-        timeouts: the deadlines of its calls and streams.
-        reading: lane and memory of the streams that are read from it.
-        writing: lane of the puts to it.
         max_connections: TCP connections to this address, opened as they are needed.
-        window_bytes: see the module.
+        window_bytes: ``lookahead_bytes``, see the module.
     """
 
     def __init__(
@@ -194,7 +185,7 @@ class Server:
         self._connections = _Connections()
 
     def __repr__(self) -> str:
-        # Without the token: this is in logs and in error messages.
+        # Without the token: logs and error messages have this.
         return f"<Server {self.location}>"
 
     def _options(self) -> tuple[Any, ...]:
@@ -218,7 +209,7 @@ class Server:
     # Connections.
 
     def _here(self) -> _Connections:
-        # A plain comparison, not a lock: the lock may have been held when the process was forked.
+        # No lock: it may have been held at the fork.
         if self._connections.pid != os.getpid():
             # The parent's connections are not closed: see ``calls``.
             self._connections = _Connections()
@@ -250,7 +241,6 @@ class Server:
             return flight.FlightClient(self.location, middleware=[CollectFactory(self.token)], **options)
 
     def grpc_options(self) -> list[tuple[str, int]]:
-        """The options of every channel to this server; the module has the reasons."""
         connect_ms = int(self.timeouts.connect_seconds * 1000)
         return [
             ("grpc.use_local_subchannel_pool", 1),
@@ -266,7 +256,7 @@ class Server:
         ]
 
     def attached(self, key: Any, make: Callable[[], T]) -> T:
-        """The object of this key in this process, made at the first call and closed with the server."""
+        """The process's object of this key, made at the first call and closed with the server."""
         connections = self._here()
         with connections.lock:
             if key not in connections.attached:
@@ -286,7 +276,7 @@ class Server:
 
     @contextmanager
     def calling(self) -> Iterator[tuple[flight.FlightClient, Call]]:
-        """A connection, and the :class:`Call` that collects the headers and trailers of the one call made inside.
+        """A connection, and the :class:`Call` of the one call made inside.
 
         pyarrow's exceptions inside are raised as our errors. A stream that was opened inside is read under
         ``call.errors()``.
@@ -303,34 +293,32 @@ class Server:
     def action(
         self, name: str, body: dict[str, Any] | bytes = b"", timeout_seconds: float | None = None
     ) -> dict[str, Any]:
-        """The JSON object in the action's last result; empty when it has no result."""
+        """The JSON object in the action's last result; empty without one."""
         data = body if isinstance(body, bytes) else dump_json(body)
         with self.calling() as (client, _):
             results = list(client.do_action(flight.Action(name, data), self.options(timeout_seconds)))
         return parse_json(results[-1].body.to_pybytes(), f"the answer of {name!r}") if results else {}
 
     def flight_info(self, dataset: str, timeout_seconds: float | None = None) -> flight.FlightInfo:
-        """Schema, endpoints and totals of a dataset."""
         with self.calling() as (client, _):
             return client.get_flight_info(
                 flight.FlightDescriptor.for_path(dataset), self.options(timeout_seconds)
             )
 
     def schema(self, dataset: str, timeout_seconds: float | None = None) -> pa.Schema:
-        """The dataset's schema; an :class:`Unavailable` error while the server does not know it."""
+        """The dataset's schema; :class:`Unavailable` while the server does not know it."""
         with self.calling() as (client, _):
             descriptor = flight.FlightDescriptor.for_path(dataset)
             return client.get_schema(descriptor, self.options(timeout_seconds)).schema
 
     def list_flights(self, prefix: str = "", timeout_seconds: float | None = None) -> list[flight.FlightInfo]:
-        """All datasets whose name begins with ``prefix``."""
         with self.calling() as (client, _):
             return list(client.list_flights(prefix.encode(), self.options(timeout_seconds)))
 
     def open_put(
         self, descriptor: flight.FlightDescriptor, schema: pa.Schema, timeout_seconds: float | None = None
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, Call]:
-        """A writer, the reader of the server's answers, and the call; both are used under its ``errors()``."""
+        """A writer, the reader of the server's answers, and the call, under whose ``errors()`` both are used."""
         options = self.options(timeout_seconds or self.timeouts.stream_seconds)
         with self.calling() as (client, call):
             writer, reader = client.do_put(descriptor, schema, options)
@@ -339,11 +327,10 @@ class Server:
             return writer, reader, call
 
     def renew(self, dataset: str, generation: str | None = None) -> dict[str, Any]:
-        """Renew the dataset's lease."""
         return self.action("renew", DatasetRequest(dataset, generation).encode())
 
     def why(self, dataset: str) -> str:
-        """The server's answer what the dataset's streams wait for, in words; its errors are part of the answer."""
+        """What the dataset's streams wait for, in the server's words; its errors are part of the answer."""
         try:
             answer = self.action("why", {"dataset": dataset}, self.timeouts.why_seconds)
         except FlightShuffleError as error:
@@ -355,7 +342,7 @@ class Server:
         return shown + (f"; and {len(waits) - 3} more" if len(waits) > 3 else "")
 
     def options(self, timeout_seconds: float | None = None) -> flight.FlightCallOptions:
-        """Call options with a deadline, ``call_seconds`` when none is named."""
+        """Call options with a deadline, by default ``call_seconds``."""
         return flight.FlightCallOptions(timeout=timeout_seconds or self.timeouts.call_seconds)
 
 
@@ -372,7 +359,7 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
     max_connections: int = 4,
     window_bytes: int = WINDOW_BYTES,
 ) -> Server:
-    """The process's :class:`Server` for these arguments, made if there is none."""
+    """The process's :class:`Server` for these arguments."""
     timeouts, reading, writing = timeouts or Timeouts(), reading or Reading(), writing or Writing()
     key = (location, token, tls_root_certs, timeouts, reading, writing, max_connections, window_bytes)
     server = _servers.get(key)
@@ -387,6 +374,6 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
             max_connections=max_connections,
             window_bytes=window_bytes,
         )
-        # Two threads may make one at the same time; both use the first that was stored.
+        # Two threads may make one at the same time; both use the first.
         server = _servers.setdefault(key, server)
     return server
