@@ -18,9 +18,9 @@ _HOMES = {
     "DatasetInfo": "spark_client.client",
     "Pipeline": "spark_client.pipeline.plan",
     "ShuffleClient": "spark_client.client",
-    "Reading": "spark_client.connection.transport",
-    "Timeouts": "spark_client.connection.transport",
-    "Writing": "spark_client.connection.transport",
+    "Reading": "spark_client.connection.stream_options",
+    "Timeouts": "spark_client.connection.stream_options",
+    "Writing": "spark_client.connection.stream_options",
 }
 
 __all__ = [

@@ -4,9 +4,10 @@ For ``client``, ``jobs``, ``merge`` and ``lanes``.
 """
 
 from .advice import about, check_location, check_mode
-from .calls import immortal_in_children
+from .calls import Call, ForkedProcess, TimedOut, Unreachable, immortal_in_children
 from .leases import LeaseKeeper
-from .transport import Call, ForkedProcess, Reading, Server, TimedOut, Timeouts, Unreachable, Writing
+from .stream_options import Reading, Timeouts, Writing
+from .transport import Server
 
 __all__ = [
     "Call",

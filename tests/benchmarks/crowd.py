@@ -19,7 +19,7 @@ from typing import Literal, Self
 from pyarrow import flight
 
 from spark_client import ShuffleClient
-from spark_client.connection.transport import Reading, Writing
+from spark_client.connection import Reading, Writing
 from tests.benchmarks.measure import MIB, cpu_seconds, own_cpu_seconds
 from tests.benchmarks.peers import batch_of
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_client import ShuffleClient
-from spark_client.connection.transport import Reading, Writing
+from spark_client.connection import Reading, Writing
 from tests.benchmarks.measure import Subject, conditions, console, measure, ratio, table
 from tests.support.spark_session import local_session
 

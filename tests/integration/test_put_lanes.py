@@ -19,7 +19,7 @@ from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, Parti
 from flight_server.protocol.requests import CreateRequest, Kind, PutCommand, Ticket
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
-from spark_client.connection.transport import Server, Timeouts, Writing
+from spark_client.connection import Server, Timeouts, Writing
 from spark_client.jobs.tasks import ByKeys, WriteTask
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import StreamStalled

@@ -13,7 +13,7 @@ import pytest
 
 from flight_server.protocol.errors import FlightShuffleError
 from spark_client import Reading, ShuffleClient
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]

@@ -20,7 +20,7 @@ from flight_server.protocol.errors import (
     Unauthenticated,
 )
 from spark_client import ShuffleClient
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from spark_client.lanes import put_stream
 from spark_client.lanes.writing import open_writing
 from tests.support.polling import eventually

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_client.connection.transport import Timeouts
+from spark_client.connection import Timeouts
 from spark_client.lanes.lane import BatchRun, Closed
 from spark_client.merge.merged import AsyncMergedStream, MergedStream
 

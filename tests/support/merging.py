@@ -10,7 +10,7 @@ from pyarrow import flight
 
 from flight_server.protocol.errors import NotFound
 from flight_server.protocol.requests import PutCommand, Ticket
-from spark_client.connection.transport import Server, Timeouts
+from spark_client.connection import Server, Timeouts
 from spark_client.lanes.partition_stream import PartitionStream
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol.requests import PutCommand
-from spark_client.connection.transport import Server, Timeouts
+from spark_client.connection import Server, Timeouts
 from spark_client.lanes.put_stream import PutStream
 
 QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, why_seconds=0.5)

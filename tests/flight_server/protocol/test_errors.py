@@ -59,7 +59,8 @@ def test_every_class_has_a_code_of_its_own_and_stands_in_the_table() -> None:
     ]
     assert len({kind.code for kind in defined}) == len(defined)
     table = (errors.__doc__ or "").partition("=\n")[2].partition("\n\n")[0]
-    written, status = {}, ""
+    written: dict[str, str] = {}
+    status = ""
     for line in table.splitlines():
         names = re.findall(r"\w+", line)
         if line[4] != " ":  # not the rest of the line above

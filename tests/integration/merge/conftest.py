@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from tests.support.merging import QUICK
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess

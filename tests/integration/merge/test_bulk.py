@@ -11,7 +11,7 @@ import pytest
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import NotFound, ProducerFailed, StaleTicket, Unauthenticated
 from flight_server.protocol.requests import Ticket
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled, partition_streams
 from spark_client.merge.merged import merge

@@ -10,7 +10,7 @@ from pyarrow import flight
 
 from flight_server.protocol.errors import Released
 from flight_server.protocol.requests import PutCommand, Ticket
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream

@@ -25,7 +25,7 @@ from flight_server.protocol.requests import (
     Ticket,
     bulk_path,
 )
-from spark_client.connection.transport import Server, Writing
+from spark_client.connection import Server, Writing
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.requests import Ticket
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 from tests.support.http_source import Answer, HttpSource, well

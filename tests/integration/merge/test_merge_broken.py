@@ -6,7 +6,7 @@ import pytest
 
 from flight_server.protocol.errors import DatasetDropped, NotFound, PartitionFailed, StaleTicket
 from flight_server.protocol.requests import Ticket
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.merge.merged import merge

@@ -18,7 +18,7 @@ import h2.events
 
 from flight_server.protocol.requests import FRAMES_TRAILER, ROWS_TRAILER, Ticket
 from flight_server.protocol.wire import field
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from tests.support.merging import ROWS, put_all
 
 WINDOW_BYTES = 65_535

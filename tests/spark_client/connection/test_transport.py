@@ -22,15 +22,9 @@ from flight_server.protocol.errors import (
     Unauthenticated,
     Unavailable,
 )
-from spark_client.connection.transport import (
-    Call,
-    Server,
-    TimedOut,
-    Timeouts,
-    Unreachable,
-    shared_server,
-    translate,
-)
+from spark_client.connection import Call, Server, TimedOut, Timeouts, Unreachable
+from spark_client.connection.calls import translate
+from spark_client.connection.transport import shared_server
 from tests.support.proxy import Proxy
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-from spark_client.connection.transport import Server
+from spark_client.connection import Server
 from spark_client.jobs.progress import watch
 from tests.support.rooms import ROOT
 

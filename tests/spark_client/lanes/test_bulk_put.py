@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, OutOfBudget
-from spark_client.connection.transport import Server, Timeouts, Writing
+from spark_client.connection import Server, Timeouts, Writing
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import StreamStalled
 from tests.support.put_source import (

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest
-from spark_client.connection.transport import ForkedProcess, Server, Writing
+from spark_client.connection import ForkedProcess, Server, Writing
 from spark_client.lanes.duplex import Duplex
 from spark_client.lanes.lane import Closed
 from tests.support.put_source import (

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flight_server.protocol.errors import NotFound
-from spark_client.connection.transport import Timeouts
+from spark_client.connection import Timeouts
 from spark_client.lanes import duplex
 from spark_client.lanes.duplex import TLS_BLOCK_BYTES, AnswerReader, Duplex
 from spark_client.lanes.http import Connection

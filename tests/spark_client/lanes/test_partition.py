@@ -19,7 +19,7 @@ from flight_server.protocol.errors import (
     StaleTicket,
 )
 from flight_server.protocol.requests import Ticket
-from spark_client.connection.transport import Server, Timeouts, Unreachable
+from spark_client.connection import Server, Timeouts, Unreachable
 from spark_client.lanes.addresses import Address, addresses
 from spark_client.lanes.bulk_get import BulkReader, target_of
 from spark_client.lanes.http import Connection, HttpPool

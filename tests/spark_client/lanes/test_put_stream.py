@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, InvalidRequest, NotFound
 from flight_server.protocol.requests import CreateRequest, Kind, PutCommand
-from spark_client.connection.transport import Server, Writing
+from spark_client.connection import Server, Writing
 from spark_client.lanes.put_stream import FRAME_BYTES, MAX_FRAME_BYTES, PutStream, frames
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess

@@ -17,7 +17,7 @@ import pytest
 
 from flight_server.protocol.errors import Draining, Forbidden, InvalidRequest, NotFound, Unauthenticated
 from flight_server.protocol.requests import PutCommand
-from spark_client.connection.transport import Server, Timeouts, Unreachable, Writing
+from spark_client.connection import Server, Timeouts, Unreachable, Writing
 from spark_client.lanes import writing
 from spark_client.lanes.bulk_put import BulkWriter
 from spark_client.lanes.grpc_put import GrpcWriter

@@ -16,7 +16,7 @@ import pytest
 
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import BadFrame, OutOfBudget, PartitionFailed
-from spark_client.connection.transport import ForkedProcess
+from spark_client.connection import ForkedProcess
 from spark_client.lanes.lane import Closed
 from spark_client.merge.merge_queue import Order
 from spark_client.merge.merged import merge

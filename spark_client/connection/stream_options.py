@@ -1,0 +1,69 @@
+"""What a client chooses for its streams: lane, checksums, the budget of a merge, and how long each wait may last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How partitions are read.
+
+    Args:
+        lane: ``bulk`` is HTTP, ``grpc`` is DoGet; ``auto`` takes the bulk lane if the server names one and it can be
+            reached, else gRPC.
+        budget_bytes: decoded bytes that one merge may hold in RAM; the rest waits in a scratch file.
+        scratch_dir: the directory of that file; None for the system's temporary directory.
+        check: on the bulk lane, compare each message's checksum with the server's before its batch is used; costs
+            about 0.1 CPU seconds per GB. Not possible on the gRPC lane: pyarrow does not show a message's bytes.
+    """
+
+    lane: Literal["auto", "grpc", "bulk"] = "auto"
+    budget_bytes: int = 256 << 20
+    scratch_dir: str | None = None
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How datasets are written.
+
+    Args:
+        lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` as for :class:`Reading`.
+        check: send checksums, which the server compares before it keeps anything: one of each message (bulk lane) or
+            one of all (gRPC, where each batch is then encoded twice). Costs about 0.1 CPU seconds per GB here.
+    """
+
+    lane: Literal["auto", "grpc", "bulk"] = "auto"
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long each wait may last.
+
+    A stream that fails is tried again up to ``tries`` times in a row without a new frame, each after a random pause
+    of up to ``backoff_seconds * 2^k``, at most ``backoff_limit_seconds``. So a dead server is an error after at most
+    ``(tries + 1) * connect_seconds + tries * backoff_limit_seconds``, and sooner if it refuses the connection.
+    """
+
+    connect_seconds: float = 10.0
+    """One attempt to connect."""
+    call_seconds: float = 60.0
+    """A call with one answer."""
+    first_message_seconds: float = 60.0
+    """From opening a stream to its schema."""
+    stall_seconds: float = 300.0
+    """Between two messages of a stream, while the consumer waits; and while the server takes no byte of a put."""
+    stream_seconds: float = 6 * 3600.0
+    """One gRPC call that streams; a read resumes after it in a new call."""
+    why_seconds: float = 2.0
+    """The question to the server what a stalled stream waits for."""
+    slot_seconds: float = 0.05
+    """A stream's wait for its turn to open, and for a free HTTP connection, while others are open."""
+    close_seconds: float = 1.0
+    """The wait of ``close`` for the threads of a merge."""
+    tries: int = 6
+    backoff_seconds: float = 0.1
+    backoff_limit_seconds: float = 5.0
