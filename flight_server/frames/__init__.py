@@ -4,7 +4,7 @@
 """
 
 from .builder import Checked, FrameBuilder
-from .decoder import COSTLY_HEADER_BYTES, Accepted, FrameDecoder, Inspected, SchemaMessage
+from .decoder import COSTLY_HEADER_BYTES, Accepted, FrameDecoder, Inspected
 from .encoder import TARGET_BYTES, Encoder
 from .message import (
     NO_DICTIONARIES,
@@ -18,6 +18,7 @@ from .message import (
     stored_checksums,
 )
 from .records import Record, Records
+from .schema_message import SchemaMessage
 from .schema_size import check_footer, measure
 from .schema_text import check_text
 from .schemas import Schemas

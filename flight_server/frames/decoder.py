@@ -3,7 +3,7 @@
 Guarantee: Arrow's own reader decodes a schema or record batch that ``feed`` accepts, after all messages fed before it.
 pyarrow's client ends a read *silently* at a truncated, garbage or empty frame, so no such frame may be stored. A
 dictionary is decoded with the batch that follows it, and is not sent if none does. A message without a header is
-accepted as app_metadata alone.
+accepted as app_metadata alone. The first header must be a schema.
 
 How
     One ``pyarrow.ipc`` stream reader per producer reads views of the received messages, so decoding copies nothing
@@ -14,25 +14,19 @@ Two steps
     ``inspect`` looks at the framing only, in microseconds. It takes the decoded size from the sizes in front of
     compressed buffers, so a message that would exceed the limit is never decompressed. ``decode`` does the work; for a
     ``costly`` message the caller runs it in a thread.
-
-Schemas
-    The first header must be a schema; later producers of a dataset must send an equal one (metadata aside). Readers
-    get the dataset's schema message with every producer's dictionaries, so the dictionary ids must agree, too. pyarrow
-    and, by default, others number them by their place in the schema; with other numbers the producer's message must
-    equal the dataset's byte for byte.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from flight_server.memory import Reservation
-from flight_server.protocol import BadFrame, DamagedMessage, InvalidRequest, wire
+from flight_server.protocol import BadFrame, DamagedMessage, wire
 from flight_server.protocol.checksums import message_crc32c, sent_crc32c
 
+from .schema_message import SchemaMessage
 from .schema_size import HeaderSize, measure
 from .schema_text import check_text
 
@@ -43,81 +37,6 @@ COSTLY_HEADER_BYTES = 64 << 10
 _DECODED_SCHEMA_COST = 4
 """The message, Arrow's copy of its header, ours, and one while ours is made."""
 _DECOMPRESSION_COST = 8  # decompressing a byte takes about as long as checking eight
-
-
-def has_dictionaries(schema: pa.Schema) -> bool:
-    """Whether a column is dictionary-encoded, at any depth."""
-    return any(_has_dictionaries(field.type) for field in schema)
-
-
-def _has_dictionaries(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return True
-    if isinstance(kind, pa.BaseExtensionType):
-        return _has_dictionaries(kind.storage_type)
-    if pa.types.is_run_end_encoded(kind):
-        return _has_dictionaries(kind.value_type)
-    return any(_has_dictionaries(kind.field(i).type) for i in range(kind.num_fields))
-
-
-@dataclass(frozen=True)
-class SchemaMessage:
-    """A schema as its IPC header. Arrow's object takes several times its memory and is not held."""
-
-    header: bytes
-    room: Reservation | None = field(default=None, compare=False, repr=False)
-
-    @classmethod
-    def of(cls, schema: pa.Schema) -> SchemaMessage:
-        return cls(wire.schema_header(schema.serialize().to_pybytes()))
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Arrow's object, made at each call in about 100 ns per byte of the header."""
-        return pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(self.header)))
-
-    def canonical(self) -> bool:
-        """Whether the dictionary ids are those that pyarrow assigns."""
-        return self.header == SchemaMessage.of(self.schema).header
-
-    def check_same(self, other: SchemaMessage, dataset: str) -> None:
-        """Raise InvalidRequest, with the first difference, if a producer may not send ``other``."""
-        if self.header == other.header:
-            return
-        if wire.is_little_endian(self.header) != wire.is_little_endian(other.header):
-            raise InvalidRequest(
-                f"the byte order of the batches differs from dataset {dataset!r}; swap it, or write to another "
-                "dataset",
-                dataset=dataset,
-            )
-        mine, theirs = self.schema, other.schema
-        if not mine.equals(theirs, check_metadata=False):
-            raise InvalidRequest(
-                f"the schema differs from dataset {dataset!r}: {_difference(mine, theirs)}; "
-                "cast the batches, or write to another dataset",
-                dataset=dataset,
-            )
-        if has_dictionaries(mine) and not (self.canonical() and other.canonical()):
-            raise InvalidRequest(
-                f"the dictionary ids of the schema differ from those of dataset {dataset!r}; "
-                "number them by their place in the schema, or send plain values",
-                dataset=dataset,
-            )
-
-
-def _difference(wanted: pa.Schema, given: pa.Schema) -> str:
-    if wanted.names != given.names:
-        if len(wanted) + len(given) <= 20:
-            return f"it has columns {given.names}, the dataset has {wanted.names}"
-        if len(wanted) != len(given):
-            return f"it has {len(given)} columns, the dataset has {len(wanted)}"
-        pairs = enumerate(zip(wanted.names, given.names, strict=True))
-        place, (mine, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
-        return f"column {place} is {theirs!r}, in the dataset {mine!r}"
-    for mine, theirs in zip(wanted, given, strict=True):
-        if not mine.equals(theirs, check_metadata=False):
-            return f"column {mine.name!r} is <{theirs}>, in the dataset <{mine}>"
-    return "the columns differ"
 
 
 @dataclass(frozen=True)

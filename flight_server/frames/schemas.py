@@ -12,7 +12,7 @@ import weakref
 from flight_server.memory import Budget, Reservation
 from flight_server.protocol import InvalidRequest
 
-from .decoder import SchemaMessage
+from .schema_message import SchemaMessage
 
 UNCOUNTED_BYTES = 1 << 10
 """A schema up to this size is part of ``DATASET_BYTES``."""

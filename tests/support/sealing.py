@@ -15,7 +15,7 @@ import pytest
 from flight_server import config
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
-from flight_server.frames.decoder import SchemaMessage
+from flight_server.frames import SchemaMessage
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame, Payload
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from flight_server.concurrency.turns import MESSAGE_COST_BYTES, TURN_BYTES, Turns
-from flight_server.frames.decoder import SchemaMessage
+from flight_server.frames import SchemaMessage
 from flight_server.protocol import wire
 from flight_server.protocol.requests import CreateRequest
 from tests.support.frames import frame

@@ -11,7 +11,7 @@ import pytest
 
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
-from flight_server.frames.decoder import SchemaMessage
+from flight_server.frames import SchemaMessage
 from flight_server.protocol.errors import (
     AlreadyExists,
     DatasetDropped,

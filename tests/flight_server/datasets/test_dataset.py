@@ -10,7 +10,7 @@ import pytest
 from flight_server.concurrency.broadcast_queue import EndOfQueue, WouldBlock
 from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.generations import new_generation
-from flight_server.frames.decoder import SchemaMessage
+from flight_server.frames import SchemaMessage
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import (
     AlreadyExists,

@@ -6,13 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.frames.decoder import (
-    COSTLY_BYTES,
-    COSTLY_HEADER_BYTES,
-    FrameDecoder,
-    SchemaMessage,
-    has_dictionaries,
-)
+from flight_server.frames import FrameDecoder, SchemaMessage
+from flight_server.frames.decoder import COSTLY_BYTES, COSTLY_HEADER_BYTES
+from flight_server.frames.schema_message import has_dictionaries
 from flight_server.protocol.errors import BadFrame, InvalidRequest
 from flight_server.protocol.wire import MessageKind
 from tests.flight_server.protocol.test_wire import schema_header

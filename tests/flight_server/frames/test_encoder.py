@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flight_server.frames import FrameDecoder, SchemaMessage
 from flight_server.frames.builder import Checked
-from flight_server.frames.decoder import FrameDecoder, SchemaMessage
 from flight_server.frames.encoder import TARGET_BYTES, Encoder
 from flight_server.protocol import wire
 from flight_server.protocol.checksums import message_crc32c

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flight_server.frames.decoder import SchemaMessage
+from flight_server.frames import SchemaMessage
 from flight_server.frames.schema_size import measure
 from flight_server.protocol.errors import BadFrame
 from tests.support.folded import folded_schema, with_folded_metadata

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flight_server.frames.decoder import SchemaMessage
+from flight_server.frames import SchemaMessage
 from flight_server.frames.schemas import Schemas
 from flight_server.memory.accounts import Budget
 from flight_server.protocol.errors import InvalidRequest, OutOfBudget

@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.partition import PartitionState, Totals
+from flight_server.frames import SchemaMessage
 from flight_server.frames.builder import Checked
-from flight_server.frames.decoder import SchemaMessage
 from flight_server.frames.encoder import Encoder
 from flight_server.node import Node
 from flight_server.protocol.errors import (
