@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -36,7 +35,6 @@ from typing import Any, SupportsIndex
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
@@ -46,18 +44,12 @@ from spark_client.arrow import Declared
 from spark_client.executors import Portable
 from spark_client.jobs import (
     WRITE_BUDGET_BYTES,
-    ByColumn,
-    ByKeys,
     GroupStage,
-    InTurn,
     MapStage,
     Pass,
-    Placement,
-    Readable,
     ReadTask,
     Shuffles,
     Stage,
-    WriteTask,
     arrow_schema,
     batch_limits,
     check_frame,
@@ -68,29 +60,10 @@ from spark_client.jobs import (
 )
 from spark_client.placement import PlacedKeys, check_groupable, partition_ids
 
+from .execution import numbers, run_exchanges
+from .legs import Exchange, Leg
+
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """The arguments of :meth:`Pipeline.exchange`."""
-
-    partitions: int
-    keys: tuple[str, ...]
-    budget_bytes: int = WRITE_BUDGET_BYTES
-
-    def __str__(self) -> str:
-        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])})"
-
-
-@dataclass(frozen=True)
-class Leg:
-    """The stages of one pass, their result's schema, and the exchange after them, if any."""
-
-    stages: tuple[Stage, ...]
-    struct: StructType
-    declared: Declared
-    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True)
@@ -225,22 +198,9 @@ class Pipeline:
             how = Pass(limits=batch_limits(self._spark))
             task = Portable(partial(run, self.current.stages, how=how))
             return self.df.mapInArrow(task, self.current.struct)
-        token = uuid.uuid4().hex
-        source: Readable | None = None
-        partitions = 0
-        for number, leg in enumerate(self.done):
-            assert leg.exchange is not None
-            dataset = f"exchange/{token}/{number}"
-            before = source
-            try:
-                source = self._write(dataset, leg, before, partitions)
-            finally:
-                if before is not None:
-                    self.shuffles.discard(before.dataset)
-            partitions = leg.exchange.partitions
-        assert source is not None
+        source, partitions = run_exchanges(self.shuffles, self.df, self.done)
         read = ReadTask(source, self.current.stages, batch_limits(self._spark))
-        df = _numbers(self._spark, partitions).mapInArrow(reader(read), self.current.struct)
+        df = numbers(self._spark, partitions).mapInArrow(reader(read), self.current.struct)
         self.shuffles.results.add(source.dataset)
         return df
 
@@ -249,44 +209,6 @@ class Pipeline:
     @property
     def _spark(self) -> SparkSession:
         return self.df.sparkSession
-
-    def _write(self, dataset: str, leg: Leg, source: Readable | None, partitions: int) -> Readable:
-        assert leg.exchange is not None
-        exchange = leg.exchange
-        if source is not None:
-            rows = _numbers(self._spark, partitions)
-        elif exchange.keys and not leg.stages:
-            rows = _with_partition_column(self.df, exchange)
-        else:
-            rows = self.df
-        placement: Placement
-        if not exchange.keys:
-            placement = InTurn(exchange.partitions)
-        elif source is None and not leg.stages:
-            placement = ByColumn()
-        else:
-            placement = ByKeys(exchange.keys, exchange.partitions)
-
-        limits = batch_limits(self._spark)
-
-        def task(generation: str) -> WriteTask:
-            return WriteTask(
-                self.shuffles.server,
-                dataset,
-                generation,
-                exchange.partitions,
-                leg.declared,
-                placement,
-                leg.stages,
-                source,
-                limits,
-                exchange.budget_bytes,
-            )
-
-        written, _ = self.shuffles.write(
-            dataset, exchange.partitions, leg.declared.schema, rows, task, label=str(exchange)
-        )
-        return written
 
     def _declare(
         self, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
@@ -341,19 +263,6 @@ def _integer(value: Any) -> int:
 
 def _folded(name: str, key: str) -> bool:
     return name.casefold() == key.casefold()
-
-
-def _numbers(spark: SparkSession, partitions: int) -> DataFrame:
-    """0 to ``partitions - 1``, one in each Spark partition."""
-    return spark.range(0, partitions, 1, partitions)
-
-
-def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
-    name = "partition"
-    while name.casefold() in {column.casefold() for column in df.columns}:
-        name = f"_{name}"
-    keys = [sql.col(f"`{key.replace('`', '``')}`") for key in exchange.keys]
-    return df.withColumn(name, sql.pmod(sql.hash(*keys), sql.lit(exchange.partitions)))
 
 
 def _signature(fn: Callable[..., Any], stage: str) -> tuple[bool, bool]:

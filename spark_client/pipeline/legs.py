@@ -1,0 +1,32 @@
+"""What a plan consists of: stages that run in one pass, and the exchange after them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
+
+from spark_client.arrow import Declared
+from spark_client.jobs import WRITE_BUDGET_BYTES, Stage
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The arguments of :meth:`Pipeline.exchange`."""
+
+    partitions: int
+    keys: tuple[str, ...]
+    budget_bytes: int = WRITE_BUDGET_BYTES
+
+    def __str__(self) -> str:
+        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])})"
+
+
+@dataclass(frozen=True)
+class Leg:
+    """The stages of one pass, their result's schema, and the exchange after them, if any."""
+
+    stages: tuple[Stage, ...]
+    struct: StructType
+    declared: Declared
+    exchange: Exchange | None = None
