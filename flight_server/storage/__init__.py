@@ -1,7 +1,6 @@
 """Files on disk and their formats: the data directory, segments, manifests, deletion and quarantine.
 
-``frames`` and ``datasets`` hold segments and durable files; ``tiering`` writes, reads and restores them; the server
-claims its data directory here.
+The server claims its data directory here; ``frames`` and ``datasets`` hold files; ``tiering`` writes and reads them.
 """
 
 from .data_dir import DataDir, DataDirUnusable, raise_open_files_limit

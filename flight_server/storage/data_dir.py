@@ -1,15 +1,12 @@
-"""DataDir: the directory that one server uses alone.
+"""DataDir: the directory that one server uses alone. All of it blocks.
 
-Guarantee: while a :class:`DataDir` is open no other server uses the same directory. The kernel releases the lock when
-the process ends. A named directory stays. One made by :meth:`DataDir.temporary` is removed when it is closed or, if
-its process was killed, when the next server of the same user makes one.
+Guarantee: while a :class:`DataDir` is open, no other server uses its directory. The lock, flock(2) on the file
+``lock``, ends with the process; in a named directory the file has the owner's process id, for people. Network file
+systems work where flock works. A directory of :meth:`DataDir.temporary` is removed at its close or, if its process
+was killed, when the next server of the same user makes one.
 
-A marker makes a directory a data directory, or a temporary one (see ``ownership``); its name does not. An empty
-directory gets a marker. One with other contents is refused and nothing in it is touched; also one of an earlier
-version, which had no marker and whose datasets this version cannot read.
-
-The lock is flock(2) on the file ``lock`` in the directory. In a named directory that file holds the owner's process
-id, for people. Directories on network file systems work where flock works.
+Only a marker (see ``ownership``) makes a directory a data directory or a temporary one. An empty directory gets a
+marker; one with other contents, or of a version without markers, is refused and left as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from .ownership import DATASETS_NAME, MARKER_NAME, Marker, OtherFormat, read_mar
 
 LOCK_NAME = "lock"
 _UNFINISHED_NAME = f"{MARKER_NAME}.new"
-# An empty directory may hold these: a crash leaves the first two, ext4 puts the third into each file system.
+# An empty directory may hold these: a crash leaves the first two, ext4 makes the third.
 _NEGLIGIBLE = frozenset({LOCK_NAME, _UNFINISHED_NAME, "lost+found"})
 _TEMPORARY_PREFIX = "flight-server-"
 
@@ -40,7 +37,9 @@ class DataDirInUse(OSError):
 
 
 class DataDirUnusable(OSError):
-    """The directory cannot be made, locked or written to, or its contents are not a data directory's."""
+    """The directory cannot be made, locked or written to, has other contents than a data directory of this version,
+    or has ``datasets`` on another file system.
+    """
 
 
 class DataDir:
@@ -54,14 +53,7 @@ class DataDir:
 
     @classmethod
     def claim(cls, path: Path) -> Self:
-        """The directory, made if it does not exist. Blocks.
-
-        Raises:
-            DataDirInUse: another server has it.
-            DataDirUnusable: it is not a directory, cannot be made or written to, has other contents than a data
-                directory of this version, or has ``datasets`` on another file system.
-            OSError: the marker cannot be written.
-        """
+        """The directory, made if it does not exist. Raises DataDirInUse or DataDirUnusable."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             _known_or_empty(path)
@@ -84,7 +76,6 @@ class DataDir:
 
     @classmethod
     def temporary(cls) -> Self:
-        """A new directory of this process. Those of killed processes of the same user are removed. Blocks."""
         base = Path(tempfile.gettempdir())
         for abandoned in base.glob(f"{_TEMPORARY_PREFIX}*"):
             _remove_abandoned(abandoned)
@@ -92,11 +83,11 @@ class DataDir:
         fd = _open_lock(path)
         locked = _locked(fd)  # not within the assertion, which python -O leaves out
         assert locked
-        # Marked when it is locked: without a marker no server takes it for abandoned.
+        # Marked once it is locked: only a marked directory is taken for abandoned.
         return cls(path, fd, _mark(path, "temporary"))
 
     def close(self) -> None:
-        """Release the lock; remove the directory if it is temporary. Blocks. Twice is fine."""
+        """Release the lock. Twice is fine."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             if self.is_temporary:
@@ -105,7 +96,7 @@ class DataDir:
 
 
 def raise_open_files_limit() -> None:
-    """Raise the process's limit of open files to the hard limit: each segment is an open file."""
+    """Raise the process's limit of open files to the hard one: each segment is an open file."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -128,12 +119,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _taken(path: Path, fd: int) -> Marker:
-    """The marker of the directory, which is this process's from now on.
-
-    Raises:
-        DataDirInUse: another server has it.
-        OSError: see :func:`_known_or_empty`, or it cannot be written to.
-    """
+    """Lock the directory, and return its marker."""
     if not _locked(fd):
         owner = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
         raise DataDirInUse(f"the data directory {path} is in use by another server (process {owner})")
@@ -146,9 +132,7 @@ def _taken(path: Path, fd: int) -> Marker:
 
 
 def _known_or_empty(path: Path) -> Marker | None:
-    """The marker of a data directory; None if the directory is empty. Raises DataDirUnusable as
-    :meth:`DataDir.claim`, or OtherFormat.
-    """
+    """A data directory's marker; None if the directory is empty."""
     marker = read_marker(path)
     if marker is not None and marker.kind == "data":
         datasets = path / DATASETS_NAME

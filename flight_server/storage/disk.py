@@ -1,8 +1,8 @@
 """Disk: the directories of all datasets, and the threads that write, read and delete files in them.
 
-Guarantee: manifests and drops of one name take effect on disk and in the catalogue in the same order. A task holds the
-name's :meth:`Disk.turn` while it writes a manifest and installs the dataset, or drops a durable one; the manifest's
-number is drawn there (:meth:`Disk.next_sequence`). An expiry is one synchronous step and takes no turn.
+Guarantee: manifests and drops of one name take effect on disk and in the catalogue in the same order. A task holds
+the name's :meth:`Disk.turn` while it drops a durable dataset, or draws a manifest's number, writes the manifest and
+installs the dataset. An expiry is one synchronous step and takes no turn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Disk:
     Args:
         pool: counts segments.
         data_dir: where segments go; None if nothing can be spilled, or until :meth:`use`.
-        segment_bytes: a segment with so many bytes takes no more. Disk space is released a segment at a time.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Disk:
         self.lasting = data_dir is not None
         self.owner = ""
         self.foreign: list[str] = []  # paths in datasets_dir that are not this server's
-        # The spiller uses one thread at a time; reading back and sealing use the others.
+        # The spiller uses one at a time; reading back and sealing use the others.
         self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
         self.disposal = Disposal()
         self._segment_bytes = segment_bytes
@@ -47,10 +46,10 @@ class Disk:
         self._sequence = 0
 
     def use(self, data_dir: Path, *, owner: str, lasting: bool) -> None:
-        """Put segments there. Call it before the first dataset is made.
+        """Put segments there; called before the first dataset is made.
 
         Args:
-            owner: for the markers of the directories made there, see ``ownership``.
+            owner: for markers, see ``ownership``.
             lasting: the directory outlives the process, so datasets can be durable.
         """
         self.data_dir = data_dir
@@ -62,7 +61,7 @@ class Disk:
         return None if self.data_dir is None else self.data_dir / DATASETS_NAME
 
     def writer(self, name: str, generation: str) -> SegmentWriter | None:
-        """The writer of a generation's segments, which go into a directory of their own; None without ``data_dir``."""
+        """The writer of a generation's segments, in a directory of their own; None without ``data_dir``."""
         if self.datasets_dir is None:
             return None
         directory = self.datasets_dir / f"{directory_name(name)}-{generation}"
@@ -70,7 +69,6 @@ class Disk:
         return SegmentWriter(directory, self.pool, self._segment_bytes, self.disposal.dispose, marker)
 
     def turn(self, name: str) -> asyncio.Lock:
-        """The lock of that name; see the module's text."""
         lock = self._turns.get(name)
         if lock is None:
             lock = self._turns[name] = asyncio.Lock()

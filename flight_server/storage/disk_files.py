@@ -1,7 +1,7 @@
-"""Small files and directories: read without hanging, written so that they survive a crash.
+"""Small files and directories: read without hanging, written so that they survive a crash. All functions block.
 
-Nothing here follows a symbolic link at the end of a file's path or waits for a FIFO, because what lies in a
-directory may not be this server's.
+None follows a symbolic link at the end of a file's path or waits for a FIFO: a directory may hold what is not this
+server's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _READ_BYTES = 1 << 24
 
 
 class NotAFile(Exception):
-    """The path leads to something else than a regular file."""
+    """The path leads to something else than a regular file, a link included."""
 
 
 def is_real_directory(path: Path) -> bool:
-    """Whether it is a directory, and not a link to one. False if it may not be looked at. Blocks."""
+    """Whether it is a directory and no link; False if it may not be looked at."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (FileNotFoundError, PermissionError):
@@ -26,19 +26,14 @@ def is_real_directory(path: Path) -> bool:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor for reading a regular file. Blocks.
-
-    Raises:
-        NotAFile: it is something else, a link included.
-        OSError: it does not exist or cannot be opened.
-    """
+    """A descriptor for reading a regular file. Raises NotAFile; OSError if it is missing or cannot be opened."""
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise NotAFile(f"{path.name} is not a regular file")
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def read_regular(path: Path) -> bytes:
-    """The bytes of a regular file. Blocks. Raises as :func:`open_regular`."""
+    """A regular file's bytes. Raises as :func:`open_regular`."""
     fd = open_regular(path)
     try:
         parts: list[bytes] = []
@@ -50,19 +45,13 @@ def read_regular(path: Path) -> bytes:
 
 
 def sync_directory(path: Path) -> None:
-    """The directory's entries are on the medium. Blocks.
-
-    Raises:
-        OSError: they may not be.
-    """
+    """The directory's entries are on the medium; after an OSError they may not be."""
     _sync(path, os.O_DIRECTORY)
 
 
 def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Make the file, or replace its bytes. Blocks, but not for the reader of a FIFO of that name.
-
-    Args:
-        sync: write the bytes to the medium; the name is there once its directory is synced.
+    """Make the file, or replace its bytes. ``sync`` writes them to the medium; the name is there once its directory
+    is synced.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
@@ -77,11 +66,7 @@ def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """The file's bytes are on the medium. Blocks.
-
-    Raises:
-        OSError: they may not be.
-    """
+    """The file's bytes are on the medium; after an OSError they may not be."""
     _sync(path, os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

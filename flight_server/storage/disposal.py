@@ -1,9 +1,8 @@
 """Disposal: the one thread that closes, deletes and quarantines the server's files, in the order of the calls.
 
-Guarantee: what :meth:`Disposal.forget` was asked to forget is gone from the disk as soon as that allows it;
-what the disk refuses is tried again at each :meth:`Disposal.forget_again`. Damaged datasets end in the
-quarantine instead, and ``quarantine`` lists them. Where the thread has ended, because the server stops, what
-is asked for is done at once by the caller.
+Guarantee: files given to :meth:`Disposal.forget` are deleted or, if they are damaged and were not dropped, moved to
+the quarantine. What the disk refuses is tried again at each :meth:`Disposal.forget_again`. Once the thread has ended,
+because the server stops, callers do the work themselves, at once.
 """
 
 from __future__ import annotations
@@ -39,27 +38,27 @@ class Disposal:
         self._closed = False
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
-        """Close and unlink a segment's file, in the thread."""
+        """Call :func:`~flight_server.storage.segments.dispose_now` in the thread."""
         self._do(dispose_now, fd, path, reservation)
 
     def forget(self, files: DurableFiles) -> None:
-        """Let a durable dataset's files go, as soon as the disk allows and no reader needs them."""
+        """Call :meth:`DurableFiles.forget` in the thread."""
         self._do(self._forget, files)
 
     def forget_again(self) -> None:
-        """Try again what the disk has refused. The server calls it as a duty."""
+        """Try again what the disk has refused: a duty of the server."""
         if self._unforgotten:
             self._do(self._forget)
 
     def damaged(self, files: DurableFiles, said: Quarantined) -> None:
-        """Note that the files are damaged, here and on disk; see ``quarantine``. Only the first damage is noted."""
+        """Note the first damage of the files, here and on disk; see ``quarantine``."""
         if files.damage is None:
             files.damage = said
             self.quarantine.append(said)
             self._do(note_damage, files.directory, said)
 
     def check_quarantine(self, name: str) -> None:
-        """Raise DataQuarantined, with paths and reasons, if damage of a dataset of that name is listed."""
+        """Raise DataQuarantined if damage of a dataset of that name is listed."""
         aside = [each for each in self.quarantine if each.dataset == name]
         if aside:
             where = "; ".join(f"{each.path}: {each.reason}" for each in aside)
@@ -72,8 +71,8 @@ class Disposal:
             )
 
     async def settled(self) -> None:
-        """Return when all that was asked for before was tried, and the segments released by it were deleted.
-        Cancelling is safe, see :func:`to_its_end`.
+        """Return when all earlier calls were tried and the segments that they released were deleted. Cancelling is
+        safe, see :func:`to_its_end`.
         """
         for _ in range(2):
             try:
@@ -114,7 +113,7 @@ class Disposal:
 
 
 async def to_its_end(work: asyncio.Future[T]) -> T:
-    """The result of the work. A cancellation is raised when the work has ended, not before."""
+    """The result of the work. A cancellation is raised only when the work has ended."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

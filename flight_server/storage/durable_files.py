@@ -3,24 +3,22 @@
 Guarantee: after :meth:`DurableFiles.commit` the whole dataset survives a crash; after :meth:`DurableFiles.forget` it
 never comes back. Between the two states is one rename or one unlink.
 
-    not committed   segments as of any spilled dataset: each is deleted with its last slice or record
-    committed       a manifest names the segments; they stay, independently of the objects in RAM
-    forgotten       the manifest is gone, and each segment is deleted with its last slice or record again, so that
-                    readers of a dropped or replaced dataset finish
+    not committed   each segment is deleted with its last slice or record, as of any spilled dataset
+    committed       a manifest names the segments, and they stay
+    forgotten       the manifest is gone, and segments are deleted as before the commit, so that readers finish
 
-A manifest that could neither be finished nor removed is *uncertain*: it counts as committed, its segments stay, and
-both verbs can be called again. A damaged dataset that was not dropped is moved instead, see ``quarantine``.
+A manifest that could neither be finished nor removed is *uncertain*: it counts as committed, and both verbs can be
+called again. A damaged dataset that was not dropped is moved instead, see ``quarantine``.
 
 Order of writes
-    segments → fsync each → fsync their directory and its parent → fsync the marker → manifest under a temporary name →
-    fsync → rename → fsync the directory and its parent. Forgetting: unlink the manifest → fsync the directory → then
-    the segments. So after a crash at any point either a whole manifest names whole segments, or there is no manifest
-    and the next start deletes what is left.
+    segments → fsync each → fsync their directory and its parent → fsync the marker → manifest under a temporary name
+    → fsync → rename → fsync the directory and its parent. Forgetting: unlink the manifest → fsync the directory → the
+    segments. So after a crash a whole manifest names whole segments, or there is none and the next start deletes what
+    is left.
 
 Concurrency
-    :meth:`Durability.persist` holds ``turn``, so one event loop writes one manifest of a dataset at a time. ``sync``,
-    ``commit`` and ``forget`` block and run in threads; ``commit`` and ``forget`` exclude each other, and ``commit``
-    fails after ``forget``.
+    :meth:`Durability.persist` holds ``turn``, so one task at a time writes a dataset. The verbs block and run in
+    threads; ``commit`` and ``forget`` exclude each other.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from .quarantine import DAMAGE_NAME, Quarantined, put_aside
 from .segments import DiskTrouble, Segment, SegmentSlice, trouble_with
 
 Leaving = Literal["dropped", "expired", "retired"]
-"""How a dataset leaves the catalogue: by ``drop``, because its lease ended, or because its retention did."""
+"""How a dataset leaves the catalogue: by ``drop``, or because its lease or its retention ended."""
 
 MANIFEST_NAME = "manifest"
 _UNFINISHED_NAME = "manifest.new"
@@ -68,15 +66,15 @@ class StoredDictionary(Protocol):
 
 
 class DurableFiles:
-    """See the module's text. ``directory`` holds the dataset's segments; its parent those of all datasets."""
+    """See the module's text. ``directory`` holds the dataset's segments."""
 
     def __init__(self, directory: Path, marker: Marker | None = None) -> None:
         self.directory = directory
         self.turn = asyncio.Lock()
-        # The partitions whose frames are all in synced segments; and the places of the dictionaries.
+        # The partitions whose frames are all in synced segments; the dictionaries' places.
         self.synced: set[int] = set()
         self.dictionaries: dict[StoredDictionary, SegmentSlice] = {}
-        # How the dataset leaves the catalogue as soon as its manifest is gone; None while it stays.
+        # How the dataset leaves the catalogue once its manifest is gone; None while it stays.
         self.leaving: Leaving | None = None
         self.damage: Quarantined | None = None
         self._marker = marker
@@ -92,7 +90,7 @@ class DurableFiles:
 
     @property
     def forgotten(self) -> bool:
-        """Whether :meth:`forget` was called: :meth:`commit` fails from then on."""
+        """Whether :meth:`forget` was called."""
         return self._forgotten
 
     @classmethod
@@ -106,10 +104,8 @@ class DurableFiles:
         return files
 
     def sync(self, segments: Iterable[Segment]) -> None:
-        """Write to the medium what was appended to the segments, and their names. Blocks.
-
-        Raises:
-            DiskTrouble: some of it may not be there; segments that failed are ``suspect`` from now on.
+        """Write the segments' bytes and names to the medium. Blocks. After DiskTrouble some of them may not be there;
+        segments that failed are ``suspect``.
         """
         for segment in segments:
             segment.sync()
@@ -125,9 +121,8 @@ class DurableFiles:
             raise trouble_with(self.directory, error) from error
 
     def commit(self, manifest: bytes, segments: list[Segment]) -> None:
-        """Write the manifest; the dataset is this manifest and these segments from now on. Blocks.
-
-        A second call changes nothing: what is sealed does not change.
+        """Write the manifest, which makes these segments the dataset. Blocks. After a success a further call changes
+        nothing.
 
         Raises:
             DiskTrouble: the manifest is not there, or not for certain; call it again.
@@ -152,9 +147,8 @@ class DurableFiles:
             self._manifest = _Manifest.PRESENT
 
     def forget(self) -> Quarantined | None:
-        """Delete the manifest; each segment is deleted with its last slice or record. Blocks. Twice is fine.
-
-        A damaged dataset that was not dropped is moved to the quarantine instead; the note of it is returned.
+        """Delete the manifest, or quarantine a damaged dataset that was not dropped and return its note. Blocks. Twice
+        is fine.
 
         Raises:
             DiskTrouble: the dataset would come back after a crash; call it again.
@@ -186,7 +180,7 @@ class DurableFiles:
         write_file(unfinished, manifest)
 
     def _take_back(self) -> None:
-        """Delete the manifest. After an OSError it may be there, and the segments that it names stay."""
+        """Delete the manifest. After an OSError it and the segments that it names may be there."""
         for name in (_UNFINISHED_NAME, MANIFEST_NAME):
             (self.directory / name).unlink(missing_ok=True)
         if self._manifest is not _Manifest.ABSENT:
@@ -196,7 +190,7 @@ class DurableFiles:
         for segment in self._segments:
             segment.keep = False
         self._segments = []
-        # A dataset without rows has no segment, with whose deletion the directory would go.
+        # A dataset without rows has no segment whose deletion would remove the directory.
         with suppress(OSError), DIRECTORY_LOCK:
             if self.damage is not None:
                 (self.directory / DAMAGE_NAME).unlink(missing_ok=True)

@@ -1,15 +1,14 @@
 """Manifest: the file that makes segments a durable dataset.
 
 Guarantee: :meth:`Manifest.decode` returns exactly what :meth:`Manifest.encode` was given, or raises. A dataset is on
-disk if and only if its manifest is there and valid and the segments that it names are.
+disk if and only if its manifest and the segments that it names are there and valid.
 
 Format
-    A dataset's directory holds ``manifest`` and its segments (see ``segments``). All numbers are unsigned and
-    little-endian. ::
+    ``manifest`` is in the directory of the dataset's segments. Numbers are unsigned and little-endian. ::
 
         8 bytes   magic, "FLSHMAN2"
         u32       length of the header
-        header    UTF-8 JSON: everything but the frames
+        header    UTF-8 JSON: the fields of :class:`Manifest` but the frames
         frames    40 bytes each, the partitions' one after the other in the header's order:
                       u32  segment, as an index into the header's "segments"
                       u64  offset of the message in the segment
@@ -20,28 +19,23 @@ Format
                       u32  dictionary state, as an index into the header's "states"
         footer    u64 length of all of the above, u32 its CRC-32C, 8 bytes magic
 
-    The header's keys are the fields of :class:`Manifest`. A *state* maps dictionary ids to indices into
-    "dictionaries": the messages that a reader must have been sent before the frame, in this order.
+    A *state* maps dictionary ids to indices into "dictionaries": the messages that a reader needs before the frame,
+    in this order.
 
 Validity
-    The file has the footer's length plus 20 bytes; both magics and the CRC are right; the header has these keys and no
-    others, names only segments of the form ``segment-000001``, and every index and range lies within what it refers
-    to. Each segment is at least as long as "segments" says; what follows in it is not part of the dataset. The
-    frames' own CRC-32C values are verified when they are read, so a bit that flips later costs one partition
-    and not the start of the server.
+    The file has the footer's length plus 20 bytes; both magics and the CRC are right; the header has these keys only;
+    segments have names of the form ``segment-000001``; each index and range lies within what it refers to. Each
+    segment has at least the length that "segments" says; what follows is not part of the dataset. The frames'
+    checksums are verified at each read: a later flipped bit costs one partition, not the server's start.
 
 Algorithm of a reader
     1. Read ``manifest``. If it is missing, the dataset was never sealed, or was forgotten: delete the server's files
-       in the directory. If it is not valid, it is damaged, because it got its name when it was whole.
-    2. Of several manifests of one dataset take the one with the highest ``sequence``: the others were replaced by it,
-       and the crash came before they were deleted.
-    3. Open the segments; if one is missing or shorter than it was, the dataset is damaged.
+       in the directory. If it is not valid, it is damaged: it was whole when it got its name.
+    2. Of several manifests of one dataset take the one with the highest ``sequence``: it replaced the others.
+    3. Open the segments; if one is missing or too short, the dataset is damaged (see ``tiering.recovery``).
     4. Delete every segment that the manifest does not name.
 
-``tiering.recovery`` says what happens to a damaged dataset.
-
-A manifest is written when the last partition is sealed, and never changed. Its magic is its version: a file with
-another magic is refused and left as it is.
+A manifest is never changed. Its magic is its version: a file with another one is refused and left as it is.
 """
 
 from __future__ import annotations
@@ -73,7 +67,7 @@ class Torn(Exception):
 
 
 class FrameRecord(NamedTuple):
-    """Where a frame is and what it is. The fields of the format, in its order."""
+    """Where a frame is and what it is, in the format's order."""
 
     segment: int
     offset: int
@@ -107,7 +101,7 @@ class PartitionRecord(NamedTuple):
 
 
 class PackedFrames:
-    """Frame records as the file has them. An iteration makes one record at a time."""
+    """Frame records as the file has them; an iteration makes one at a time."""
 
     __slots__ = ("data",)
 
@@ -148,12 +142,9 @@ class Manifest:
     """See the module's text.
 
     Args:
-        sequence: the later one of two manifests of one name has the higher number.
-        schema: the IPC header of the schema message in base64; None if the dataset never had one.
-        accepted: the accepted attempt of each producer of a shuffle, so that after a restart a seal with the same
-            attempts is still fine.
+        schema: the schema message's IPC header in base64; None if the dataset never had one.
+        accepted: a shuffle's accepted attempts: after a restart a seal with the same ones is still fine.
         sealed_at: seconds since the epoch.
-        segments: the name of each file and the length that the dataset needs of it.
     """
 
     dataset: str
@@ -181,12 +172,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """The manifest of a file's bytes.
-
-        Raises:
-            Torn: they are not one.
-            OtherFormat: another version wrote them.
-        """
+        """Raises Torn if the bytes are not a manifest, OtherFormat if another version wrote them."""
         body = _checked(data)
         start = len(MAGIC) + _LENGTH.size
         (length,) = _LENGTH.unpack_from(body, len(MAGIC))
@@ -217,7 +203,7 @@ class Manifest:
             at += partition.listed
 
     def _check(self) -> None:
-        """Raise ValueError if an index, a range or a name is not valid."""
+        """Raise an error if an index, a range or a name is not valid."""
         check_dataset_name(self.dataset)
         Kind(self.kind)
         Retention.parse(self.retention)

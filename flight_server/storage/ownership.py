@@ -1,22 +1,21 @@
-"""Ownership: markers, which say what directories belong to this server. It changes, empties and deletes no others.
+"""Ownership: markers, which say what directories belong to this server. Functions with a path block.
 
-Guarantee: a directory without a valid marker of this server is left as it is, in any place and under any name.
+Guarantee: the server changes no directory without a valid marker of its own, in any place and under any name.
 
 Format
-    A marker is the file ``flight-server.json`` in the directory that it is about, a JSON object::
+    A marker is the file ``flight-server.json`` in its directory, a JSON object::
 
         format      1; a server refuses another number
         kind        "data", a data directory; "temporary", one that is removed with its process; "dataset"
-        owner       random hex digits of the data directory; a dataset has those of the one that it is in
+        owner       random hex digits of the data directory; its datasets have the same
         created     date and time, for people
         dataset, generation     of a dataset only
 
 Dataset directories
-    One is made in ``staging``, beside ``datasets``, and renamed into it once its marker is in it; it is renamed back
-    before the marker is deleted. So a killed server leaves no directory without a marker in ``datasets``. The
-    marker is synced only with a manifest: after a crash of the machine an unsealed dataset's marker may be empty, and
-    its directory counts as foreign. ``DIRECTORY_LOCK`` is held while a file is made in a dataset's directory and while
-    an unused one is removed.
+    One is made in ``staging``, beside ``datasets``, and renamed into it with its marker; it is renamed back before
+    the marker is deleted. So a killed server leaves none without a marker in ``datasets``. Only a manifest syncs the
+    marker: after a crash of the machine an unsealed dataset's may be empty, and its directory foreign.
+    ``DIRECTORY_LOCK`` is held while a file is made in a dataset's directory or an unused one is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ MARKER_NAME = "flight-server.json"
 FORMAT = 1
 DATASETS_NAME, STAGING_NAME, QUARANTINE_NAME = "datasets", "staging", "quarantine"
 
-# Reentrant: a segment may be finalized, and its file disposed of, while the same thread makes another one.
+# Reentrant: a segment may be finalized and disposed of while the same thread makes another one.
 DIRECTORY_LOCK = threading.RLock()
 
 
@@ -60,11 +59,8 @@ class Marker:
 
 
 def read_marker(directory: Path) -> Marker | None:
-    """The directory's marker; None if it has no valid one or it may not be read. Blocks.
-
-    Raises:
-        OtherFormat: this version does not know its format.
-        OSError: the disk returned an error.
+    """The directory's marker; None if it is missing, not valid, or may not be read. Raises OtherFormat, or OSError if
+    the disk returned one.
     """
     try:
         said = json.loads(read_regular(directory / MARKER_NAME))
@@ -86,9 +82,7 @@ def read_marker(directory: Path) -> Marker | None:
 
 
 def make_dataset_directory(path: Path, marker: Marker | None) -> None:
-    """Make the directory with its marker, or raise OSError. The caller holds ``DIRECTORY_LOCK``. Blocks. Twice is
-    fine.
-    """
+    """Make the directory with its marker. The caller holds ``DIRECTORY_LOCK``. Twice is fine."""
     if marker is None:
         path.mkdir(parents=True, exist_ok=True)
         return
@@ -105,7 +99,7 @@ def make_dataset_directory(path: Path, marker: Marker | None) -> None:
 
 def remove_unused_directory(path: Path) -> None:
     """Remove a dataset's directory if it has no file but its marker; after OSError a part is left. The caller holds
-    ``DIRECTORY_LOCK``. Blocks.
+    the lock.
     """
     entries = [entry.name for entry in path.iterdir()]
     if entries == [MARKER_NAME]:
@@ -118,7 +112,7 @@ def remove_unused_directory(path: Path) -> None:
 
 
 def sweep_staging(data_dir: Path) -> None:
-    """Remove what a crash has left in ``staging``. Blocks."""
+    """Remove what a crash has left in ``staging``."""
     staging = data_dir / STAGING_NAME
     if is_real_directory(staging):
         for directory in staging.iterdir():

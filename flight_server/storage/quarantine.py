@@ -1,20 +1,19 @@
-"""Quarantine: datasets whose damage on disk is proven are kept and named.
+"""Quarantine: datasets whose damage on disk is proven are kept and named. All of it blocks.
 
 What counts as damage
-    A manifest whose checksum is wrong; a segment that is missing, shorter than it was, or no file; bytes
-    that have another checksum, also when they are read again. An I/O error proves nothing.
+    A manifest whose checksum is wrong; a segment that is missing, too short, or no file; bytes that have another
+    checksum, also when they are read again. An I/O error proves nothing.
 
 What is done
     A dataset found damaged at the start is moved to ``quarantine`` in the data directory, with the note
-    ``quarantine.json`` in it: dataset, generation, path, reason, when. Reads of its name raise DataQuarantined
-    while no dataset has that name.
+    ``quarantine.json``. Reads of its name raise DataQuarantined while no dataset has that name.
 
     When a served dataset is found damaged, the partition fails and the directory stays in ``datasets`` with the note
-    ``damage.json``. The other partitions are served on, also after a restart. When the dataset is replaced, or its
+    ``damage.json``; the other partitions are served on, also after a restart. When the dataset is replaced, or its
     lease or retention ends, the directory is moved. Only a drop deletes it.
 
-    Both are listed in ``statistics``. A server deletes nothing in ``quarantine`` and counts it in no pool:
-    people move a directory back to ``datasets`` (with the server stopped) or delete it.
+    ``statistics`` lists both. A server deletes nothing in ``quarantine`` and counts it in no pool: people move a
+    directory back to ``datasets`` (with the server stopped) or delete it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _log = structlog.get_logger("flight_server.storage.quarantine")
 
 @dataclass(frozen=True)
 class Quarantined:
-    """The note of a damaged dataset: its directory, the reason, and since when."""
+    """The note of a damaged dataset."""
 
     dataset: str | None
     generation: str | None
@@ -57,7 +56,7 @@ class Quarantined:
 
 
 def put_aside(directory: Path, said: Quarantined) -> Quarantined:
-    """Move a dataset's directory to the quarantine. If the disk refuses it stays, and ``path`` says so. Blocks."""
+    """Move a dataset's directory to the quarantine. If the disk refuses, it stays, as the returned ``path`` says."""
     room = directory.parent.parent / QUARANTINE_NAME
     target = room / directory.name
     moved = Quarantined(said.dataset, said.generation, str(target), said.reason, said.when)
@@ -76,7 +75,7 @@ def put_aside(directory: Path, said: Quarantined) -> Quarantined:
 
 
 def note_damage(directory: Path, said: Quarantined) -> None:
-    """Write the note into the directory of a dataset that is served on. Blocks."""
+    """Write the note into a served dataset's directory."""
     _log.error("data_damaged", **said.to_json())
     try:
         _write(directory / DAMAGE_NAME, said)
@@ -86,7 +85,7 @@ def note_damage(directory: Path, said: Quarantined) -> None:
 
 
 def noted_damage(directory: Path, marker: Marker) -> Quarantined | None:
-    """The note of :func:`note_damage`, if there is one. Where it cannot be read, one that says so. Blocks."""
+    """The note of :func:`note_damage`, if any; if it is not readable, one that says so."""
     note = directory / DAMAGE_NAME
     if not os.path.lexists(note):
         return None
@@ -95,7 +94,7 @@ def noted_damage(directory: Path, marker: Marker) -> Quarantined | None:
 
 
 def listed(data_dir: Path) -> list[Quarantined]:
-    """The notes in the quarantine. Blocks."""
+    """The notes in the quarantine."""
     found = []
     room = data_dir / QUARANTINE_NAME
     if is_real_directory(room):

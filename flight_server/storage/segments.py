@@ -1,30 +1,28 @@
 """Segments: append-only files that frames are moved to, and the disk budget that counts them.
 
 Format
-    A segment is FlightData messages one after the other, with nothing between. Their offsets and lengths are not in
-    it: they are in RAM for spilled frames (``frames.records``) and in the manifest for durable datasets (see
-    ``manifest``). A segment without either is useless, so the next start deletes what a crash leaves.
+    A segment is FlightData messages one after the other. Their places are in RAM for spilled frames
+    (``frames.records``), in the manifest for durable datasets. The next start deletes a segment that no manifest
+    names.
 
 Who holds what
-    A :class:`Segment` is one file with one file descriptor and one disk reservation. Slices, the records of frames
-    and the files of a durable dataset hold it. With the last reference the file is closed and unlinked (a manifest's
-    file stays), its directory removed if it is empty, and its bytes return to the disk pool. A segment takes appends
-    until it has ``segment_bytes``; so space is released while a dataset lives, a segment at a time. Each dataset has
-    its own files. Each segment stays open so that its bytes can be read when its directory vanishes, or its
-    file system is mounted elsewhere.
+    A :class:`Segment` is one file with one descriptor and one disk reservation. Slices, the records of frames and the
+    files of a durable dataset hold it. With the last reference the file is closed and unlinked (a manifest's file
+    stays), its directory removed if it is empty, and its bytes return to the disk pool. No two datasets share a
+    segment. Each stays open, so that its bytes can be read when its directory vanishes or its file system is mounted
+    elsewhere.
 
 Errors
-    An append is all or nothing for its caller. On ENOSPC, EIO, a vanished directory or a read-only mount the segment
-    is cut back to where it was and takes no further appends, :class:`DiskTrouble` is raised, and the frames stay in
-    RAM. A read that fails is :class:`DiskTrouble`, too, because the next try may succeed; ``Message.read_back``
-    verifies the bytes. After a failed fsync it is unknown which of the segment's pages are on the medium, and the
+    An append is all or nothing. On ENOSPC, EIO, a vanished directory or a read-only mount it raises
+    :class:`DiskTrouble`; the segment is cut back and takes no further appends, and the frames stay in RAM. A failed
+    read raises it, too; the next try may succeed. After a failed fsync some pages may not be on the medium, and the
     next fsync would succeed without writing them. So the segment is ``suspect`` for ever, and ``durability`` copies
     its frames to another one.
 
 Concurrency
-    ``append`` and ``SegmentSlice.read`` block and are called in threads. A :class:`SegmentWriter` writes one append
-    at a time; reads and finalizers may come from any thread at any time. Unlinking a file can take milliseconds,
-    so a finalizer passes it to ``dispose``, which runs it in a thread (see ``disposal``).
+    ``append`` and ``read`` block. A :class:`SegmentWriter` writes one append at a time; reads and finalizers may come
+    from any thread at any time. Unlinking can take milliseconds, so a finalizer gives the file to ``dispose`` (see
+    ``disposal``).
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _OPEN_ATTEMPTS = 3
 
 
 class DiskTrouble(Exception):
-    """The disk refused to take or give bytes. ``full``: for lack of room, by its own error or by the disk limit."""
+    """The disk refused to take or give bytes. ``full``: for lack of room, by its own error or the disk limit."""
 
     def __init__(self, message: str, *, full: bool) -> None:
         super().__init__(message)
@@ -55,18 +53,18 @@ class DiskTrouble(Exception):
 
 
 def trouble_with(path: Path, error: OSError) -> DiskTrouble:
-    """The system's error about a file or directory, as :class:`DiskTrouble`."""
+    """The system's error about a path."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return DiskTrouble(f"{path}: {error.strerror or error}", full=full)
 
 
 def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:
-    """Close a segment's file; unless ``path`` is None, unlink it, and its directory if that is empty then. Its bytes
-    return to the disk pool afterwards. Blocks.
+    """Close a segment's file; unless ``path`` is None, unlink it, and its directory if that is empty. Free its bytes.
+    Blocks.
     """
     os.close(fd)
     if path is not None:
-        # OSError: the directory is read-only or gone; the next start deletes what is left.
+        # OSError: it is read-only or gone; the next start deletes what is left.
         with suppress(OSError), DIRECTORY_LOCK:
             path.unlink(missing_ok=True)
             remove_unused_directory(path.parent)
@@ -90,13 +88,8 @@ class SegmentSlice:
         return f"{self.segment.path.parent.name}/{self.segment.path.name} at {self.offset}"
 
     def read(self, *, anew: bool = False) -> bytes:
-        """The message's bytes, fewer if the file ends before. Blocks.
-
-        Args:
-            anew: from the medium, where the kernel allows it, instead of the page cache.
-
-        Raises:
-            DiskTrouble: the disk returned an error.
+        """The message's bytes, fewer if the file ends before; ``Message.read_back`` verifies them. With ``anew`` they
+        come from the medium, where the kernel allows it, and not from the page cache. Raises DiskTrouble.
         """
         try:
             if anew:
@@ -107,9 +100,7 @@ class SegmentSlice:
 
 
 class Segment:
-    """One file. :class:`SegmentWriter` makes it, or recovery for an existing file. ``number`` counts a dataset's
-    segments from 1.
-    """
+    """One file. ``number`` counts a dataset's segments from 1."""
 
     def __init__(
         self,
@@ -136,7 +127,7 @@ class Segment:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def append(self, messages: Sequence[bytes], size_bytes: int) -> int:
-        """Write the messages at the end; the offset of the first. Blocks. On DiskTrouble none of them was taken."""
+        """Write the messages at the end; the offset of the first."""
         if not self._reservation.try_grow(size_bytes):
             raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
         start = self.size_bytes
@@ -144,7 +135,7 @@ class Segment:
             _write_all(self._fd, messages, start)
         except OSError as error:
             self._reservation.shrink(size_bytes)
-            # If this fails, too, what was written before is still found by its slices.
+            # If this fails, too, slices still find what was written before.
             with suppress(OSError):
                 os.ftruncate(self._fd, start)
             raise trouble_with(self.path, error) from error
@@ -152,7 +143,7 @@ class Segment:
         return start
 
     def in_place(self) -> bool:
-        """Whether the file's name still leads to it: its directory has not vanished. Blocks."""
+        """Whether its name still leads to it. Blocks."""
         try:
             named, held = self.path.stat(), os.fstat(self._fd)
         except OSError:
@@ -163,13 +154,11 @@ class Segment:
         return os.pread(self._fd, size_bytes, offset)
 
     def uncache(self, offset: int, size_bytes: int) -> None:
-        """Drop these bytes from the page cache, if they are on the medium. Blocks."""
+        """Drop these bytes from the page cache, if they are on the medium."""
         os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
-        """Write what was appended to the medium. Blocks. After DiskTrouble it may not be there, now or after a
-        retry.
-        """
+        """Write what was appended to the medium; see "Errors". Blocks."""
         size_bytes = self.size_bytes
         if size_bytes > self.synced_bytes:
             try:
@@ -201,11 +190,9 @@ def _write_all(fd: int, messages: Sequence[bytes], offset: int) -> None:
 
 
 class SegmentWriter:
-    """Appends messages to the segments in a directory; begins a new one when one has ``segment_bytes``.
-
-    Args:
-        directory: made for the first append, so that a dataset that never spills touches no disk.
-        marker: the directory's, see ``ownership``.
+    """Appends messages to the segments in a directory; begins a new one when one has ``segment_bytes``, so that disk
+    space is released a segment at a time. The directory is made for the first append: a dataset that never spills
+    touches no disk.
     """
 
     def __init__(
@@ -221,17 +208,13 @@ class SegmentWriter:
         self._disk = disk
         self._dispose = dispose
         self._segment_bytes = segment_bytes
-        # Weak: a segment that nothing else refers to is not kept for later appends.
+        # Weak: it is not kept for later appends.
         self._open: weakref.ref[Segment] | None = None
         self._count = 0
         self._lock = threading.Lock()
 
     def append(self, messages: Sequence[bytes]) -> list[SegmentSlice]:
-        """Write the messages; a slice for each, in their order. Blocks.
-
-        Raises:
-            DiskTrouble: none of them was taken.
-        """
+        """Write the messages; a slice for each, in their order. Raises DiskTrouble."""
         size_bytes = sum(map(len, messages))
         with self._lock:
             room_bytes = self._disk.available_bytes
@@ -259,7 +242,7 @@ class SegmentWriter:
                     make_dataset_directory(self.directory, self.marker)
                     return Segment(path, self._disk, number=self._count, dispose=self._dispose)
             except FileNotFoundError as error:
-                # The previous segment was deleted in the same moment, and its directory with it.
+                # The previous segment was deleted in this moment, and the directory with it.
                 if attempt == _OPEN_ATTEMPTS - 1:
                     raise trouble_with(self.directory, error) from error
             except OSError as error:
