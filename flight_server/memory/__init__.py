@@ -1,6 +1,6 @@
 """The memory limit: the pool that counts bytes, the server's accounts in it, and the settings of the C allocator.
 
-The server's rooms from ``storage`` up reserve here; ``spark_client`` counts its merge queues in a pool of its own.
+The server's rooms from ``storage`` up reserve here; ``spark_client`` counts its merge queues in its own pool.
 """
 
 from .accounts import MIN_MEMORY_LIMIT_BYTES, STALL_SECONDS, Budget, Pace, reserve

@@ -1,16 +1,14 @@
-"""Settings of the C allocator for a process that handles messages of about a megabyte, many times a second.
+"""Settings of the C allocator for a process that handles many messages of about a megabyte.
 
-glibc serves blocks of 128 KiB and more with a mapping of their own, a page fault for each 4 KiB, and adapts that only
-in part. :func:`tune` keeps messages of up to 32 MiB (glibc's maximum) on the heap, where their pages are used again,
-in one arena, so that any thread can use what another one has freed. Measured with messages of 4 MiB to 8 readers: 0.6
-CPU seconds per gigabyte before, 0.35 after.
+glibc gives blocks of 128 KiB and more a mapping of their own, a page fault for each 4 KiB, and adapts that only in
+part. :func:`tune` keeps messages of up to 32 MiB (glibc's maximum) on the heap, in one arena: any thread uses their
+pages again. Measured with messages of 4 MiB to 8 readers: 0.6 CPU seconds per gigabyte before, 0.35 after.
 
-Freed memory stays with the process, because fresh pages cost more than the copy into them: with 16 producers 0.95
-CPU seconds per gigabyte, 0.45 with used pages. The price is free memory, at the top of the heap and in holes below
-it. :func:`give_back` returns both to the system; ``server`` calls it when the resident size is far above what the
-pool counts.
+Freed memory stays with the process, because fresh pages cost more than the copy into them: with 16 producers 0.95 CPU
+seconds per gigabyte, 0.45 with used pages. :func:`give_back` returns it to the system, also from holes in the heap;
+``server`` calls it when the resident size is far above what the pool counts.
 
-With a C library that lacks ``mallopt`` or ``malloc_trim`` both do nothing.
+Without glibc's functions both do nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def tune(memory_limit_bytes: int) -> None:
-    """Set the thresholds. Call it before threads start, in a process that runs only the server."""
+    """Call it before threads start, in a process that runs only the server."""
     libc = _libc()
     if libc is not None:
         libc.mallopt(_M_ARENA_MAX, 1)

@@ -1,36 +1,32 @@
 """MemoryPool and Reservation: exact, synchronous accounting of bytes.
 
-Guarantee: ``used_bytes`` is the sum of the live reservations of a pool, its accounts and its parts, and ``peak_bytes``
-is its exact maximum. A pool grants nothing beyond its limit, with three exceptions: ``grow`` and ``reserve`` count
-bytes that exist already, whether they fit or not; an empty pool grants a :meth:`request <MemoryPool.request>` that is
-larger than its limit; and what an account grants is not checked against its parent's limit.
+Guarantee: ``used_bytes`` is the sum of the live reservations of a pool, its accounts and its parts, and
+``peak_bytes`` its exact maximum. A pool grants nothing beyond its limit, with three exceptions: ``grow`` and
+``reserve`` count bytes that exist already; an empty pool grants a ``request`` above its limit; what an account grants
+is not checked against its parent's limit.
 
-A :class:`Reservation` lives as long as the bytes it stands for: the object that holds the bytes holds it, and it frees
-itself with its last reference. ``free`` is only for releasing early.
+The object that holds bytes holds their :class:`Reservation`, which frees itself with its last reference. ``free`` is
+only for releasing early.
 
 Accounts
-    ``pool.account(name, limit_bytes)`` makes a child with a limit of its own, whose bytes are also counted in its
-    parent. The limits of siblings should add up to the parent's: then no account can starve another, and the
-    absence of wait cycles can be proved (``accounts``).
+    ``pool.account(name, limit_bytes)`` makes a child with a limit of its own, whose bytes its parent counts, too. The
+    limits of siblings should add up to the parent's: then no account can starve another (``accounts``).
 
 Parts
-    ``pool.part(name, limit_bytes)`` makes a child whose grants must fit its own limit and the pool's. The pool and
-    its parts have a queue each, which are served by turns. A queue whose part is full is passed over, so requests
-    that wait for a part delay no request of the pool.
+    ``pool.part(name, limit_bytes)`` makes a child whose grants must fit both limits. The queues of the pool and of
+    its parts are served by turns. A queue whose part is full is passed over, so it delays no request of the pool.
 
 Waiting
-    ``request(size, granted)`` queues a callback. A pool's queue is served first come, first served: small requests
-    do not overtake a large one at the head. A part's queue is served from both ends by turns, the newest first:
-    among many readers that never give anything back, both a new one and the oldest one are served soon. A
-    request that has waited for ``FRESH_SECONDS`` is granted nothing of the part's last eighth, which is left for
-    new ones, unless the part is empty.
+    ``request(size, granted)`` queues a callback. A pool's queue is served first come, first served: small requests do
+    not overtake a large one. A part's queue is served from both ends by turns, the newest first: among many readers
+    that give nothing back, both a new one and the oldest are served soon. A request that has waited for
+    ``FRESH_SECONDS`` gets nothing of the part's last eighth, unless the part is empty.
     The callback gets the reservation, in the thread that gave bytes back, so it must only pass it on
     (``loop.call_soon_threadsafe``).
 
 Concurrency
-    All methods may be called from any thread, also from finalizers: the lock is re-entrant and no callback runs
-    while it is held. The design follows DataFusion's ``memory_pool`` module (``try_grow``, ``grow``, ``shrink``,
-    ``free``); accounts and waiting are ours.
+    All methods may be called from any thread and from finalizers: the lock is re-entrant and no callback runs while
+    it is held. The design follows DataFusion's ``memory_pool`` module; accounts and waiting are ours.
 """
 
 from __future__ import annotations
@@ -49,13 +45,13 @@ _pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
 
 
 def live_pools() -> list[MemoryPool]:
-    """All pools that are still referenced; tests look here for leftovers."""
+    """All referenced pools, for tests."""
     return list(_pools)
 
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """One consistent reading of a pool; all sizes in bytes, ``limit_bytes`` None when unlimited."""
+    """One consistent reading of a pool."""
 
     name: str
     limit_bytes: int | None
@@ -65,7 +61,7 @@ class PoolStatistics:
 
 
 class Request:
-    """A place in a pool's queue. ``cancel`` may be called at any time and twice."""
+    """A place in a pool's queue."""
 
     __slots__ = ("_granted", "_pool", "since", "size_bytes", "state")
 
@@ -77,7 +73,7 @@ class Request:
         self.state = "waiting"
 
     def cancel(self) -> None:
-        """Leave the queue; requests behind it may be granted at once. A grant stays with its callback."""
+        """Leave the queue, which may grant requests behind; a grant stays with its callback. Twice is fine."""
         self._pool._cancel(self)
 
 
@@ -112,22 +108,14 @@ class Reservation:
         return True
 
     def shrink(self, size_bytes: int) -> None:
-        """Give some of the bytes back.
-
-        Raises:
-            ValueError: more than the reservation holds; nothing was changed.
-        """
+        """Give some of the bytes back. Raises ValueError, and changes nothing, if it holds fewer."""
         if size_bytes > self._size_bytes:
             raise ValueError(f"cannot shrink a reservation of {self._size_bytes} bytes by {size_bytes}")
         self._size_bytes -= size_bytes
         self._pool._remove(size_bytes)
 
     def split(self, size_bytes: int) -> Reservation:
-        """Move some of the bytes to a reservation of their own; the pool sees no change.
-
-        Raises:
-            ValueError: more than the reservation holds; nothing was changed.
-        """
+        """Move some of the bytes to a reservation of their own; the pool sees no change. Raises as :meth:`shrink`."""
         if size_bytes > self._size_bytes:
             raise ValueError(f"cannot split {size_bytes} bytes off a reservation of {self._size_bytes}")
         other = Reservation(self._pool)
@@ -151,12 +139,7 @@ class Reservation:
 
 
 class MemoryPool:
-    """A limit and the bytes reserved under it.
-
-    Args:
-        limit_bytes: None for a pool that only counts.
-        name: what ``statistics`` and errors call it.
-    """
+    """A limit and the bytes reserved under it. Without a limit it only counts."""
 
     def __init__(
         self,
@@ -178,8 +161,7 @@ class MemoryPool:
         self._serving = False
         self._look_again = False
         self._accounts: list[MemoryPool] = []
-        # ``_whole`` is the pool whose limit a part must fit, too; it serves the queues of its ``_sharers``, itself
-        # included. The next one in turn comes first.
+        # A part's ``_whole`` is its pool, which serves the queues of its ``_sharers``, itself included, in this order.
         self._whole: MemoryPool = _parent if _within and _parent is not None else self
         self._sharers: list[MemoryPool] = [self]
         self._newest_first = _within
@@ -187,13 +169,13 @@ class MemoryPool:
         _pools.add(self)
 
     def account(self, name: str, limit_bytes: int | None) -> MemoryPool:
-        """A child with a limit of its own; see "Accounts". The parent keeps it for its statistics."""
+        """See "Accounts". The parent keeps it for its statistics."""
         child = MemoryPool(limit_bytes, name, _parent=self)
         self._accounts.append(child)
         return child
 
     def part(self, name: str, limit_bytes: int) -> MemoryPool:
-        """A child within this pool; see "Parts"."""
+        """See "Parts"."""
         child = MemoryPool(limit_bytes, name, _parent=self, _within=True)
         self._accounts.append(child)
         self._sharers.append(child)
@@ -209,12 +191,11 @@ class MemoryPool:
 
     @property
     def available_bytes(self) -> int | None:
-        """What ``try_reserve`` could grant now if no request waited; None when unlimited."""
+        """What is left of its limit; None when unlimited."""
         return None if self.limit_bytes is None else max(0, self.limit_bytes - self._used_bytes)
 
     @property
     def wanted_bytes(self) -> int:
-        """The sum of the requests in the queue."""
         with self._lock:
             return sum(request.size_bytes for request in self._queue)
 
@@ -232,30 +213,27 @@ class MemoryPool:
         return list(self._accounts)
 
     def reset_peak(self) -> None:
-        """Measure the peak anew, from what is used now."""
+        """Measure the peak from now on."""
         with self._lock:
             self._peak_bytes = self._used_bytes
 
     def empty(self) -> Reservation:
-        """A reservation of zero bytes, to be grown."""
         return Reservation(self)
 
     def reserve(self, size_bytes: int) -> Reservation:
-        """A reservation for bytes that exist already; may pass the limit."""
+        """See :meth:`Reservation.grow`."""
         reservation = Reservation(self)
         reservation.grow(size_bytes)
         return reservation
 
     def try_reserve(self, size_bytes: int) -> Reservation | None:
-        """A reservation, or None if it does not fit or a request waits before."""
+        """See :meth:`Reservation.try_grow`."""
         reservation = Reservation(self)
         return reservation if reservation.try_grow(size_bytes) else None
 
     def request(self, size_bytes: int, granted: Callable[[Reservation], None]) -> Request:
-        """Queue for a reservation. ``granted`` may be called before this returns.
-
-        A request larger than the limit is granted when the pool is empty, so that an oversized message is never stuck:
-        requests alone fill a pool up to its limit or the largest request, whichever is larger.
+        """Queue for a reservation. ``granted`` may be called before this returns. Requests alone fill a pool up to
+        its limit or, if it is larger, the largest request.
         """
         request = Request(self, size_bytes, granted)
         with self._lock:
@@ -264,9 +242,8 @@ class MemoryPool:
         return request
 
     def exchange(self, release: Callable[[], object], size_bytes: int) -> Reservation | None:
-        """Call ``release``, and reserve before the bytes that it frees are granted to queued requests.
-
-        None if ``size_bytes`` do not fit even so; then the queue gets them all.
+        """Call ``release``, and reserve before the queue gets the bytes that it frees; None if they do not fit even
+        so.
         """
         whole = self._whole
         with self._lock:
@@ -336,8 +313,8 @@ class MemoryPool:
     def _serve(self) -> None:
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
         with self._lock:
-            # The lock is re-entrant, and a finalizer may give bytes back at any call in here. It must not serve
-            # the head that is being served: it sets ``_look_again``, and this loop looks again.
+            # A finalizer may give bytes back at any call in here. It must not serve the head that is being served:
+            # it sets ``_look_again``.
             self._look_again = True
             if self._serving:
                 return
@@ -370,7 +347,7 @@ class MemoryPool:
             del reservation
 
     def _next_queue(self) -> tuple[MemoryPool, int] | None:
-        """The next queue in turn whose head can be granted by its part, and which end of it is served."""
+        """The next queue in turn whose part can grant its head, and the end that is served."""
         for pool in self._sharers:
             if pool._queue and (end := pool._next_end()) is not None:
                 return pool, end
