@@ -1,7 +1,4 @@
-"""Queues, waits and background tasks on the server's event loop, for the server's other rooms.
-
-They know neither Arrow nor gRPC.
-"""
+"""Queues, waits and background tasks on the event loop, for the server's other rooms, without Arrow or gRPC."""
 
 from .background import Background
 from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock

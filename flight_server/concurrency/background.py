@@ -3,18 +3,17 @@
 Guarantee: no request's cancellation ends a task, an exception ends no duty, and when :meth:`Background.stop` has
 returned, no task of this object runs.
 
-Who holds what
-    The loop holds tasks only weakly, so this object holds them until they have ended. A started task must not
-    raise: it reports failures to the readers of its work. An exception that leaves it is a bug, which is logged
-    and counted.
+Tasks
+    This object holds its tasks until they end, because the loop holds them only weakly. A started task reports
+    failures to the readers of its work. An exception that leaves it is a bug, which is logged and counted.
 
 Duties
-    :meth:`Background.keep` runs each duty in a task of its own, so no duty waits for another one. An exception is
-    logged and counted under the duty's name, and the duty runs again after a pause, which doubles with each
-    failure in a row from ``MIN_BACKOFF_SECONDS`` to ``MAX_BACKOFF_SECONDS``.
+    Each duty runs in a task of its own. An exception is logged and counted under the duty's name, and the duty runs
+    again after a pause, which doubles with each failure in a row from ``MIN_BACKOFF_SECONDS`` to
+    ``MAX_BACKOFF_SECONDS``.
 
 Slots
-    A pull of a file holds one of the ``slots``, because what a decoder holds is counted in no account (see
+    A pull of a file holds one of the ``slots``, because no account counts what a decoder holds (see
     ``sources.files``).
 """
 
@@ -44,11 +43,11 @@ class Background:
     def __init__(self, log_error: Callable[..., object]) -> None:
         self._log_error = log_error
         self.slots = asyncio.Semaphore(SLOTS)
-        # Failures by duty since the start; started tasks count together as "task".
+        # By duty, since the start; started tasks count together as "task".
         self.failures: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._duties: set[asyncio.Task[None]] = set()
-        # One more than there are slots, so that pulls of files leave a thread to other work.
+        # One more than the slots, so that pulls of files leave a thread to other work.
         self._threads = ThreadPoolExecutor(max_workers=SLOTS + 1, thread_name_prefix="flight-server-source")
 
     def __len__(self) -> int:
@@ -63,10 +62,8 @@ class Background:
     def keep(
         self, work: Callable[[], Awaitable[None]], name: str, *, every_seconds: float | None = None
     ) -> None:
-        """Run a duty until :meth:`stop`, also after it has raised.
-
-        Args:
-            every_seconds: the pause after a run; None if the duty ends with its first run that does not raise.
+        """Run a duty until :meth:`stop`, ``every_seconds`` after its last run. With None it ends with its first run
+        that does not raise.
         """
         duty = asyncio.get_running_loop().create_task(self._keep(work, name, every_seconds), name=name)
         self._duties.add(duty)
@@ -92,16 +89,16 @@ class Background:
                 await asyncio.sleep(every_seconds)
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run blocking work in a thread; its result. Cancelling does not end work that has begun."""
+        """The result of blocking work in a thread. Cancelling does not end work that has begun."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     async def idle(self) -> None:
-        """Return when every started task has ended, also those that started tasks have started."""
+        """Return when every started task has ended, also those that tasks have started."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
-        """Cancel every task, and wait for all of them and for the threads. Twice is fine."""
+        """Cancel every task; wait for them and the threads. Twice is fine."""
         while tasks := self._tasks | self._duties:
             for task in tasks:
                 task.cancel()

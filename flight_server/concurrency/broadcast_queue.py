@@ -4,28 +4,23 @@ Guarantee: a subscription yields the items from its start on, each exactly once 
 published, and then ends as the queue ended: cleanly, or with an error. It never ends cleanly before the last item.
 
 Who holds what
-    The queue counts the published items and knows which of them are still needed. Its :class:`Items` hold them; a
-    subscription holds only its position. Retention, ``fail`` and ``clear`` release items; a subscription that is
-    closed releases none and delays no other one. Publishing never waits: the writer bounds memory before it.
-
-Late readers
-    ``subscribe(0)`` replays from the first item, also after the end, or raises :class:`Gone` if that was released.
+    The queue counts the published items and knows which are still needed. Its :class:`Items` hold them; a
+    subscription holds only its position. Retention, ``fail`` and ``clear`` release items; a closed subscription
+    releases none. Publishing never waits: the writer bounds memory before it.
 
 Retention
     With ``retain_readers=n`` an item is released as soon as ``n`` readers have passed it and all items before it.
-    Taking an item does not pass it, because the reader may not have received it: the owner of the queue reports
-    received items with ``passed`` (see ``places``).
+    Taking an item does not pass it: the owner of the queue reports what a reader has received with ``passed`` (see
+    ``places``).
 
 No lost wake-up
-    ``next_nowait`` reads the number of items and the end in one step without an await, and a reader that finds
-    neither is woken by the next change of either. It then looks again, so a spurious wake-up is harmless.
-
-Cancelling
-    Cancelling ``wait`` or ``__anext__`` loses nothing: an item is taken in the step that returns it.
+    ``next_nowait`` reads the number of items and the end in one step, and the next change of either wakes a reader
+    that finds neither. A spurious wake-up is harmless: the reader looks again.
 
 Concurrency
-    One event loop. Only ``wait`` and ``__anext__`` await. The shape follows tokio's ``sync::broadcast`` and trio's
-    memory channels; keeping items for late readers follows datafusion-distributed's ``broadcast``.
+    One event loop. Only ``wait`` and ``__anext__`` await; cancelling them loses nothing, because an item is taken in
+    the step that returns it. The shape follows tokio's ``sync::broadcast`` and trio's memory channels; keeping items
+    for late readers follows datafusion-distributed's ``broadcast``.
 """
 
 from __future__ import annotations
@@ -53,12 +48,7 @@ class EndOfQueue(Exception):
 
 
 class Gone(Exception):
-    """The wanted item was released.
-
-    Args:
-        wanted: the index that was asked for.
-        first: the oldest index that is still there.
-    """
+    """The wanted item was released."""
 
     def __init__(self, wanted: int, first: int) -> None:
         super().__init__(f"item {wanted} was released; the oldest one left is {first}")
@@ -67,12 +57,12 @@ class Gone(Exception):
 
 
 class QueueEnded(Exception):
-    """``publish``, or ``advance``, on a queue that was closed or has failed."""
+    """``publish`` or ``advance`` after the end."""
 
 
 @dataclass(frozen=True)
 class QueueStatistics:
-    """One consistent reading. Sizes in bytes as the publisher gave them."""
+    """One consistent reading. Sizes as the publisher gave them."""
 
     first: int
     length: int
@@ -87,8 +77,8 @@ class BroadcastQueue(Generic[T]):
     """See the module's text.
 
     Args:
-        retain_readers: release an item after this many readers have passed it; None keeps all.
-        items: what holds the items, empty and for this queue alone; None for :class:`KeptItems`.
+        retain_readers: see "Retention"; None keeps all.
+        items: empty and for this queue alone; None for :class:`KeptItems`.
     """
 
     __slots__ = (
@@ -115,12 +105,12 @@ class BroadcastQueue(Generic[T]):
         self._passes = None if retain_readers is None else Passes(retain_readers, 0)
         self._ended = False
         self._cause: BaseException | None = None
-        # Insertion-ordered, so that wake-ups are first come, first served.
+        # Insertion-ordered: wake-ups are first come, first served.
         self._subscriptions: dict[Subscription[T], None] = {}
         self._waiting: dict[Subscription[T], asyncio.Future[None]] = {}
 
     def __len__(self) -> int:
-        """The number of published items, the released ones included."""
+        """The number of published items, also released ones."""
         return self._length
 
     @property
@@ -139,11 +129,11 @@ class BroadcastQueue(Generic[T]):
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all published items, the released ones included."""
+        """The bytes of all published items, also released ones."""
         return self._total_bytes
 
     def skip(self, count: int, size_bytes: int) -> None:
-        """Begin at item ``count``, as if those before, of ``size_bytes``, had been published and released."""
+        """Begin at item ``count``; see :meth:`Items.skip`."""
         assert self._length == 0
         self._items.skip(count, size_bytes)
         self._first = self._length = count
@@ -151,11 +141,7 @@ class BroadcastQueue(Generic[T]):
         self._start_counting_passes()
 
     def publish(self, item: T, size_bytes: int) -> None:
-        """Append an item and wake every waiting subscription.
-
-        Raises:
-            QueueEnded: the queue has ended; the item was not taken.
-        """
+        """Append an item. Raises QueueEnded; then the item was not taken."""
         if self._ended:
             raise QueueEnded("publish after the end")
         self._items.append(item, size_bytes)
@@ -165,11 +151,7 @@ class BroadcastQueue(Generic[T]):
             self._wake()
 
     def advance(self, size_bytes: int) -> None:
-        """Count an item that the :class:`Items` have taken by themselves, and wake every waiting subscription.
-
-        Raises:
-            QueueEnded: the queue has ended.
-        """
+        """As :meth:`publish`, for an item that the :class:`Items` have taken by themselves."""
         if self._ended:
             raise QueueEnded("an item after the end")
         self._total_bytes += size_bytes
@@ -185,8 +167,7 @@ class BroadcastQueue(Generic[T]):
 
     def fail(self, cause: BaseException) -> None:
         """Release all items; every reader, present and later, gets an error of its own, raised ``from`` the cause.
-
-        Twice is fine: the first cause stays.
+        The first cause stays.
         """
         if self._cause is None:
             self._ended = True
@@ -195,27 +176,20 @@ class BroadcastQueue(Generic[T]):
             self._wake()
 
     def clear(self) -> None:
-        """Release all items. Subscriptions that still need one get :class:`Gone`."""
+        """Release all items; a subscription that still needs one gets :class:`Gone`."""
         self._first = self._length
         self._gone_bytes = self._total_bytes
         self._items.release(self._length)
         self._start_counting_passes()
 
     def check(self) -> None:
-        """Return, unless the queue has failed.
-
-        Raises:
-            Exception: a fresh copy of what ``fail`` was called with.
-        """
+        """Raise a fresh copy of the cause of :meth:`fail`, if there is one."""
         if self._cause is not None:
             self._raise_failure()
 
     def subscribe(self, start: int = 0) -> Subscription[T]:
-        """A reader's place, which its owner closes (``with`` or ``close``).
-
-        Raises:
-            Gone: item ``start`` was released.
-            ValueError: ``start`` is negative.
+        """A reader's place, also after the end; its owner closes it. Raises :class:`Gone`, or ValueError for a
+        negative ``start``.
         """
         if start < 0:
             raise ValueError(f"start must not be negative, not {start}")
@@ -232,7 +206,7 @@ class BroadcastQueue(Generic[T]):
         return self._items.item(index)
 
     def items(self, start: int, stop: int) -> Iterator[T]:
-        """The items from ``start`` to before ``stop`` that are published and not released."""
+        """Those from ``start`` to before ``stop`` that are published and not released."""
         for index in range(max(start, self._first), min(stop, self._length)):
             yield self._items.item(index)
 
@@ -265,7 +239,7 @@ class BroadcastQueue(Generic[T]):
             self._passes = Passes(self._passes.wanted, self._first)
 
     def passed(self, start: int, stop: int, by: int = 1) -> None:
-        """A reader has received these items; with ``by=-1`` one that had is no longer counted. May release items."""
+        """See :meth:`Passes.add`. May release items."""
         if self._passes is None:
             return
         self._passes.add(start, min(stop, self._length), by)
@@ -283,7 +257,7 @@ class BroadcastQueue(Generic[T]):
         try:
             raise twin from cause
         finally:
-            # This frame is in its traceback: the cycle would keep what the reader holds until a collection.
+            # This frame is in its traceback: the cycle would keep what the reader holds.
             del twin
 
 
@@ -306,18 +280,12 @@ class Subscription(Generic[T]):
 
     @property
     def lag_bytes(self) -> int:
-        """The bytes that this reader has not taken yet, released items left out."""
+        """The bytes that this reader has yet to take, without released items."""
         return self._queue.total_bytes - self._queue._bytes_before(self._position)
 
     def next_nowait(self) -> T:
-        """Take the next item.
-
-        Raises:
-            WouldBlock: there is none yet; ``wait`` returns when that may have changed.
-            EndOfQueue: there is none and there will be none. Again at every further call.
-            Gone: it was released, because enough *other* readers have passed it.
-            ValueError: the subscription was closed.
-            Exception: a fresh copy of what ``end`` or the queue's ``fail`` was called with.
+        """Take the next item. Raises WouldBlock, EndOfQueue (again at every further call), Gone, ValueError after
+        :meth:`close`, or a fresh copy of the cause of :meth:`end` or of the queue's ``fail``.
         """
         if self._cause is not None:
             raise self._cause.fresh()
@@ -341,10 +309,8 @@ class Subscription(Generic[T]):
         return self._queue.items(self._position, self._queue._length)
 
     async def wait(self) -> None:
-        """Return at once if ``next_nowait`` would not block, else at the queue's next change. Cancelling is safe.
-
-        Raises:
-            RuntimeError: another task waits on this subscription.
+        """Return at once if ``next_nowait`` would not block, else at the queue's next change. Raises RuntimeError if
+        another task waits on it.
         """
         queue = self._queue
         if self._position < queue._length or queue._ended or self._closed:
@@ -372,7 +338,7 @@ class Subscription(Generic[T]):
                 raise StopAsyncIteration from None
 
     def end(self, cause: FlightShuffleError) -> None:
-        """Close it; its reader gets a fresh copy of the cause at its next call."""
+        """Close it; its reader's next call raises a fresh copy of the cause."""
         self._cause = cause
         self.close()
 

@@ -1,15 +1,10 @@
-"""Changes: wakes the tasks that wait for the next change of something.
+"""Changes: wakes the tasks that wait for the next change of something. One event loop.
 
-Guarantee: :meth:`Changes.next` returns at the first :meth:`Changes.tell` after its call, in any number of tasks. It
-does not say what has changed: a woken task looks.
+Guarantee: :meth:`Changes.next` returns at the first :meth:`Changes.tell` after its call, in any number of tasks. A
+woken task looks what has changed. A task that looks and calls ``next`` without an await between misses no change,
+because ``next`` enters it before it first awaits.
 
-No lost wake-up
-    ``next`` enters its task before it first awaits. So a task that looks and then calls ``next`` without an await
-    between misses no change.
-
-Concurrency
-    One event loop. ``tell`` awaits nothing and runs no waiting task, so it may stand in the middle of a change.
-    It costs one branch while no task waits, so it may stand where every frame passes.
+``tell`` runs no waiting task, so it may stand in the middle of a change. It costs one branch while no task waits.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ class Changes:
                     future.set_result(None)
 
     async def next(self) -> None:
-        """Return at the next change. Cancelling is safe and affects no other task."""
+        """Return at the next change. Cancelling is safe."""
         future = asyncio.get_running_loop().create_future()
         if self._waiting is None:
             self._waiting = set()

@@ -1,4 +1,4 @@
-"""Items: what holds the items of a BroadcastQueue, while the queue only counts them."""
+"""Items: what holds the items that a BroadcastQueue counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Items(Protocol[T]):
-    """Items numbered from 0 in the order in which they were published."""
+    """Items numbered from 0 in the order of publishing."""
 
     def append(self, item: T, size_bytes: int) -> None:
         """Take the next item."""
@@ -17,17 +17,17 @@ class Items(Protocol[T]):
         """An item that was published and not released."""
 
     def bytes_before(self, index: int) -> int:
-        """The bytes of all items before a published and not released one."""
+        """The bytes of all items before such an item."""
 
     def release(self, stop: int) -> None:
-        """The queue asks for no item before ``stop`` from now on."""
+        """Release the items before ``stop``: the queue asks for none of them again."""
 
     def skip(self, count: int, size_bytes: int) -> None:
-        """Begin with number ``count``, as if those before, of ``size_bytes``, had been taken and released."""
+        """Begin at ``count``, as if those before, of ``size_bytes``, had been taken and released."""
 
 
 class KeptItems(Generic[T]):
-    """Holds the items as they are, each with the bytes before it."""
+    """Keeps the items as they are, each with the bytes before it."""
 
     __slots__ = ("_first", "_kept", "_length", "_total_bytes")
 
@@ -38,7 +38,6 @@ class KeptItems(Generic[T]):
         self._total_bytes = 0
 
     def append(self, item: T, size_bytes: int) -> None:
-        """See :class:`Items`, here and below."""
         self._kept[self._length] = (item, self._total_bytes)
         self._length += 1
         self._total_bytes += size_bytes

@@ -1,18 +1,14 @@
 """Passes: how many readers have passed each item of a queue, in memory that grows with the readers' places.
 
-A reader passes runs of neighbouring items. Only the borders of such runs are kept, each with how many more (or fewer)
-readers have passed the item there than the one before it: two numbers for each place at which a reader is or has left.
+A reader passes runs of neighbouring items. Only their borders are kept, each with how many more (or fewer) readers
+have passed the item there than the one before it: two numbers for each place at which a reader is or has left.
 """
 
 from __future__ import annotations
 
 
 class Passes:
-    """The passes of the items from ``first`` on, which grows when enough readers have passed it.
-
-    Args:
-        wanted: how many passes are enough.
-    """
+    """The passes of the items from ``first`` on, which grows once ``wanted`` readers have passed it."""
 
     __slots__ = ("_borders", "_passes", "first", "wanted")
 
@@ -23,7 +19,7 @@ class Passes:
         self._borders: dict[int, int] = {}
 
     def add(self, start: int, stop: int, by: int = 1) -> None:
-        """``by`` more readers have passed these items; with -1, one that had passed them is no longer counted."""
+        """``by`` more readers have passed these items; with -1, one that had is no longer counted."""
         start = max(start, self.first)
         if start >= stop:
             return

@@ -1,8 +1,7 @@
 """Running: the calls that are being served, so that a drain can wait for them and end them with a reason.
 
-A call that is ended gets :class:`~flight_server.protocol.Draining` at the await where it is, as from a timeout: its
-``finally`` blocks run, and its client gets the reason. gRPC's own shutdown would cancel the call, and its client would
-see CANCELLED or a broken connection.
+A call that is ended gets :class:`~flight_server.protocol.Draining` at its await: its ``finally``
+blocks run, and its client gets the reason, which gRPC's own shutdown does not give.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ class Running:
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
-        """Count the block as a running call.
-
-        Raises:
-            Draining: :meth:`end` has ended it.
-        """
+        """Count the block as a running call. Raises Draining if :meth:`end` has ended it."""
         timeout = asyncio.timeout(None)
         try:
             async with timeout:
@@ -49,7 +44,7 @@ class Running:
             ) from None
 
     async def end(self, grace_seconds: float) -> None:
-        """Wait until no call runs, at most ``grace_seconds``; then end the calls that run."""
+        """Wait until no call runs, at most ``grace_seconds``; then end those that do."""
         try:
             async with asyncio.timeout(grace_seconds):
                 while self._calls:

@@ -13,9 +13,8 @@ T = TypeVar("T")
 
 
 async def in_slices(things: Iterable[T], at_once: int = AT_ONCE) -> AsyncGenerator[T, None]:
-    """Yield the things in their order; other tasks run after every ``at_once`` of them.
-
-    ``things`` must not change meanwhile: pass a copy of what other tasks may change.
+    """Yield the things; other tasks run after every ``at_once`` of them. They must not change ``things``: pass a
+    copy.
     """
     for number, thing in enumerate(things, 1):
         yield thing

@@ -1,22 +1,21 @@
 """Turns: limits how much each pass of the event loop hands to the transports.
 
-Guarantee: in each pass of the loop readers are let through, first come, first served, until they have ``TURN_BYTES``
-together; the last of them may go beyond. No reader waits while something of the turn is left, and each pass lets
-the next readers through, so the last of n readers waits for at most n passes.
+Guarantee: each pass lets readers through, first come, first served, until they have ``TURN_BYTES`` together; the last
+of them may go beyond. No reader waits while something of the turn is left, and the last of n readers waits for at
+most n passes.
 
 Why
-    A write copies its bytes, and the socket takes them, within one pass: a quarter of a millisecond and more for
-    1 MiB. gRPC's asyncio server needs several passes to accept one call. If each pass wrote once for every reader, a
-    new reader would wait for several frames of each other one, and of many that come at once the last would begin
-    when the first have ended. With turns a pass is short, and calls, producers and actions run in between.
+    A write of 1 MiB takes a quarter of a millisecond and more, and gRPC's asyncio server needs several passes to
+    accept one call. If each pass wrote once for every reader, of many readers that come at once the last would begin
+    when the first have ended.
 
 Who takes turns
     The frames of the gRPC lane. The HTTP lane accepts any number of connections in one pass: without turns the
     slowest of 400 readers in one Python process took 1.9 times the median, with turns all took a fifth longer.
 
 What counts
-    The bytes of a frame, but at least ``MESSAGE_COST_BYTES``: about what handling a message costs, in bytes
-    copied. A wait is not listed in ``waits``, because it ends by itself.
+    The bytes of a frame, but at least ``MESSAGE_COST_BYTES``: about what handling a message costs, in bytes copied.
+    ``waits`` lists no turn, because it ends by itself.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Turns:
     async def take(self, size_bytes: int) -> None:
         """Return when this pass of the loop may write a message of ``size_bytes``.
 
-        Cancelling is safe. A turn that was granted before is lost for this pass only.
+        Cancelling is safe, but a granted turn is lost for this pass.
         """
         cost_bytes = max(size_bytes, MESSAGE_COST_BYTES)
         if self._left_bytes > 0 and not self._queue:

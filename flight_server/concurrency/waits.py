@@ -1,18 +1,15 @@
-"""Waits: every wait of a stream has a name and an owner, and is listed while it lasts; with a deadline, if it has one.
-
-    with waits.enter("reader", dataset="d", partition=3, peer="ipv4:10.0.0.7:51234"):
-        await ...
+"""Waits: every wait of a stream has a name and an owner, and is listed while it lasts.
 
 The action ``why`` answers :meth:`Waits.listed`. ``what`` is one of
 
-    producer    a reader waits for a frame, or for the schema, that no producer has sent yet
+    producer    a reader waits for a frame or the schema from a producer
     budget      a stream waits for bytes in a memory account
     reader      a stream waits for its peer to take what was written
     disk        a stream waits for frames to come back from disk, or to be synced to it
     source      a pull waits for its source's next message, or a reader for a pull's next frame
     writer      a producer's stream waits for its peer to send
 
-Entering costs about a microsecond; nothing is formatted before :meth:`Waits.listed`.
+Entering costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -58,11 +55,11 @@ class Waits:
         return len(self._open)
 
     def count(self, dataset: str | None = None) -> int:
-        """The number of open waits; only those of ``dataset`` if it is given."""
+        """The number of open waits; of those of ``dataset``, if given."""
         return len(self._open) if dataset is None else len(self._of(dataset))
 
     def listed(self, dataset: str | None = None, part: slice = _ALL) -> list[dict[str, Any]]:
-        """The open waits, longest first; only those of ``dataset`` if it is given, and of these only ``part``."""
+        """``part`` of the open waits, or of those of ``dataset``, longest first."""
         now = time.monotonic()
         return [
             {
@@ -78,5 +75,5 @@ class Waits:
         ]
 
     def _of(self, dataset: str | None) -> list[_Wait]:
-        # Insertion-ordered, so the longest wait comes first.
+        # Insertion-ordered: the longest wait comes first.
         return [wait for wait in self._open.values() if dataset is None or wait[2] == dataset]
