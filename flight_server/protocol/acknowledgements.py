@@ -1,7 +1,7 @@
 """How a reader says which frames it has, for datasets whose retention counts readers (``datasets.places``).
 
-The server answers a read for which acknowledgements count with the header ``x-flight-shuffle-acknowledge: frames``. A
-reader that has named itself in its ticket then sends the action ``acknowledge`` now and then and at the end.
+The server answers such a read with the header ``x-flight-shuffle-acknowledge: frames``. A reader that its ticket
+names then sends the action ``acknowledge`` now and then and at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ACKNOWLEDGE: Final = "acknowledge"
 
 @dataclass(frozen=True)
 class AcknowledgeRequest:
-    """Body of the action: ``reader`` has the first ``frames`` frames of the partition."""
+    """Body of the action: ``reader`` has the partition's first ``frames`` frames."""
 
     dataset: str
     generation: str

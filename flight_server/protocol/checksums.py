@@ -1,20 +1,17 @@
 """CRC-32C of messages that travel or are stored: the same value on both sides and on both lanes.
 
 What is covered
-    A message's checksum covers the header of its IPC message, padded with zeros to eight bytes, and the body. It
-    does not cover the prefix before the header, which every lane writes itself, the envelope (FlightData on the
-    gRPC lane, chunks on the bulk lane), or app_metadata. So a reader of either lane can compute it without encoding
-    anything. Schemas, dictionaries and record batches have one each.
+    A message's checksum covers the header of its IPC message, padded with zeros to eight bytes, and the body; not the
+    prefix before the header, the envelope (FlightData on the gRPC lane, chunks on the bulk lane) or app_metadata.
+    Schemas, dictionaries and record batches have one each.
 
-    In a put, app_metadata and descriptor say where a message goes, so :func:`sent_crc32c` continues the checksum
-    over them: the server needs one pass for both values.
+    In a put, :func:`sent_crc32c` continues it over app_metadata and descriptor, which say where the message goes.
 
     The checksum of a sequence of messages, such as a partition, is CRC-32C over their checksums, four bytes each,
     big-endian.
 
 Cost
-    One pass at about 12 GB/s on one core (2 shared cores, x86-64), without the interpreter's lock. Views are read
-    without a copy.
+    One pass at about 12 GB/s on one core (2 shared cores, x86-64), without the interpreter's lock or a copy.
 """
 
 from __future__ import annotations
@@ -30,14 +27,14 @@ _PADDING: Final = (b"", *(bytes(8 - over) for over in range(1, 8)))  # by the le
 
 
 def crc32c(data: Part, before: int = 0) -> int:
-    """CRC-32C (Castagnoli) of ``data``, continued from ``before``, the value of the bytes before it."""
-    # The library does not read memoryviews; Arrow's buffer wraps one without a copy.
+    """CRC-32C (Castagnoli) of ``data``, continued from ``before``, the value of the bytes before."""
+    # The library does not read memoryviews, and Arrow's buffer wraps one.
     readable = data if isinstance(data, bytes) else pa.py_buffer(data)
     return int(google_crc32c.extend(before, readable))
 
 
 def message_crc32c(header: Part, *body: Part) -> int:
-    """The checksum of an IPC message, whose body may be in pieces; see the module's text."""
+    """An IPC message's checksum; its body may be in pieces."""
     checksum = crc32c(header)
     if padding := _PADDING[len(header) % 8]:
         checksum = crc32c(padding, checksum)
@@ -47,7 +44,7 @@ def message_crc32c(header: Part, *body: Part) -> int:
 
 
 def sent_crc32c(message: int, metadata: Part, descriptor: Part) -> int:
-    """A put message's checksum: that of its IPC message, continued over app_metadata and descriptor."""
+    """A put message's checksum; ``message`` is that of its IPC message."""
     for part in (metadata, descriptor):
         if part:
             message = crc32c(part, message)
@@ -55,5 +52,5 @@ def sent_crc32c(message: int, metadata: Part, descriptor: Part) -> int:
 
 
 def running_crc32c(checksum: int, message: int) -> int:
-    """The checksum of a sequence, extended by one message. It begins with 0."""
+    """The checksum of a sequence, which begins with 0, and one more message."""
     return int(google_crc32c.extend(checksum, message.to_bytes(4, "big")))

@@ -1,4 +1,4 @@
-"""Names of datasets: which ones a request may say, and which ones a new dataset may get."""
+"""Names of datasets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ _NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}")
 
 
 def check_dataset_name(name: object) -> str:
-    """Return the name.
-
-    Raises:
-        InvalidRequest: not 1 to 200 of ``A-Z a-z 0-9 . _ / -``, or with ``..``, or a leading ``/``.
+    """Return the name. Raises InvalidRequest if it is not 1 to 200 of ``A-Z a-z 0-9 . _ / -``, has ``..``, or begins
+    with ``/``.
     """
     if not isinstance(name, str):
         raise InvalidRequest(f"a dataset's name must be text, not {type(name).__name__}")
@@ -28,10 +26,8 @@ def check_dataset_name(name: object) -> str:
 
 
 def check_new_dataset_name(name: str) -> None:
-    """Return if a new dataset may get this name. Older datasets with other names can still be read and dropped.
-
-    Raises:
-        InvalidRequest: an element of the name is empty or ``.``: HTTP clients and proxies rewrite such paths.
+    """Raise InvalidRequest if an element of a new name is empty or ``.``: HTTP clients and proxies rewrite such
+    paths. Older datasets with such names can still be read and dropped.
     """
     if not {"", "."}.isdisjoint(name.split("/")):
         raise InvalidRequest(

@@ -12,12 +12,9 @@
     PartitionFailed   INTERNAL            ProducerFailed, DatasetDropped, CorruptFrame, DataQuarantined
     InternalError     INTERNAL
 
-A message says what was wrong *and* what to do; ``detail`` holds the same facts for programs. Both travel as JSON in
-the trailer :data:`ERROR_TRAILER` of every failed call, so that a client need not parse prose. Statuses that reach
-pyarrow as a misleading class (RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not used.
-
-One cause may reach many readers. Python chains tracebacks on the instance, so each reader gets an instance of its
-own: :meth:`FlightShuffleError.fresh`.
+A message says what was wrong *and* what to do; ``detail`` holds the same facts for programs, as JSON scalars. Both
+travel as JSON in the trailer :data:`ERROR_TRAILER` of every failed call. Statuses that reach pyarrow as a misleading
+class (RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not used.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from typing import Any, ClassVar, Self
 ERROR_TRAILER = "x-flight-shuffle-error"
 MAX_MESSAGE_CHARACTERS = 1_200
 """gRPC clients refuse trailers of more than 8 KiB, which have the message three times: plain, as JSON and in base64.
-A message that is not printable ASCII is cut at an eighth, because escapes take up to twelve bytes per character."""
+A message that is not printable ASCII is cut at an eighth: escapes take up to twelve bytes per character."""
 
 
 def _shortened(text: str) -> str:
@@ -39,12 +36,7 @@ def _shortened(text: str) -> str:
 
 
 class FlightShuffleError(Exception):
-    """Base of all errors of the service and its client.
-
-    Args:
-        message: one or two sentences: what was wrong, and what to do.
-        detail: the same facts for programs; values are JSON scalars.
-    """
+    """Base of all errors of the service and its client."""
 
     status: ClassVar[str] = "INTERNAL"
     code: ClassVar[str] = "error"
@@ -61,7 +53,7 @@ class FlightShuffleError(Exception):
         }
 
     def fresh(self) -> Self:
-        """An equal error with no traceback; its caller raises it ``from`` this one."""
+        """An equal error with no traceback: each of many readers needs its own instance, raised ``from`` this one."""
         twin = copy.copy(self)
         twin.__traceback__ = None
         twin.__cause__ = None
@@ -102,7 +94,7 @@ class AlreadyExists(InvalidRequest):
 
 
 class Conflict(InvalidRequest):
-    """The verb does not fit the state of its object, for example sealing twice with other attempts."""
+    """The verb does not fit its object's state."""
 
     code = "conflict"
 
@@ -115,19 +107,19 @@ class NotFound(FlightShuffleError):
 
 
 class StaleTicket(NotFound):
-    """The ticket is for a generation that is gone; ask for new tickets."""
+    """The ticket's generation is gone; ask for new tickets."""
 
     code = "stale_ticket"
 
 
 class Released(NotFound):
-    """The wanted frames were released, as the dataset's retention declares."""
+    """The frames were released, as the dataset's retention declares."""
 
     code = "released"
 
 
 class Unsupported(FlightShuffleError):
-    """The request is for another kind of server: Flight SQL, DoExchange, an unknown action."""
+    """The server does not do this: Flight SQL, DoExchange, an unknown action."""
 
     status = "UNIMPLEMENTED"
     code = "unsupported"
@@ -148,7 +140,7 @@ class OutOfBudget(Unavailable):
 
 
 class Draining(Unavailable):
-    """The server is going down and takes nothing new."""
+    """The server is going down."""
 
     code = "draining"
 
@@ -160,25 +152,25 @@ class ReaderTooSlow(Unavailable):
 
 
 class ReadTrouble(Unavailable):
-    """The disk does not give a frame back now; the frame stays, and the next read may get it."""
+    """The disk does not give a frame back now; the next read may get it."""
 
     code = "read_trouble"
 
 
 class ProducerStalled(Unavailable):
-    """A producer sent nothing until the deadline of its put."""
+    """A producer sent nothing until its put's deadline."""
 
     code = "producer_stalled"
 
 
 class SourceUnavailable(Unavailable):
-    """A source dataset's source cannot be reached or read."""
+    """A dataset's source cannot be reached or read."""
 
     code = "source_unavailable"
 
 
 class DamagedMessage(Unavailable):
-    """A message of a put arrived with another checksum than its producer sent. Nothing of the put was kept."""
+    """A message of a put arrived damaged. Nothing of the put was kept."""
 
     code = "damaged_message"
 
@@ -198,13 +190,13 @@ class Forbidden(FlightShuffleError):
 
 
 class PartitionFailed(FlightShuffleError):
-    """The data is lost or was never completed: the partition cannot be read to its end, now or later."""
+    """The partition cannot be read to its end, now or later."""
 
     code = "partition_failed"
 
 
 class ProducerFailed(PartitionFailed):
-    """The partition's producer broke off, or what it sent was refused."""
+    """The producer broke off, or what it sent was refused."""
 
     code = "producer_failed"
 
@@ -216,19 +208,19 @@ class DatasetDropped(PartitionFailed):
 
 
 class CorruptFrame(PartitionFailed):
-    """A frame or dictionary came back from disk with another checksum than it was written with."""
+    """A frame or dictionary came back from disk with another checksum."""
 
     code = "corrupt_frame"
 
 
 class DataQuarantined(PartitionFailed):
-    """The dataset was damaged on disk; it is kept aside, and nothing of it is deleted."""
+    """The dataset was damaged on disk and is kept aside."""
 
     code = "data_quarantined"
 
 
 class InternalError(FlightShuffleError):
-    """A bug. Says where the server's log has the cause (by an id, except of a pull), and no text of the cause."""
+    """A bug. Says where the server's log has the cause (by an id, except of a pull), without its text."""
 
     code = "internal"
 
@@ -245,10 +237,8 @@ def error_classes() -> dict[str, type[FlightShuffleError]]:
 
 
 def from_json(text: str | bytes) -> FlightShuffleError:
-    """The error that :meth:`FlightShuffleError.to_json` wrote; an unknown code gives the base class.
-
-    Raises:
-        ValueError: the text is not such JSON.
+    """The error that :meth:`FlightShuffleError.to_json` wrote; of the base class for an unknown code. ValueError for
+    other text.
     """
     body = json.loads(text)
     if not isinstance(body, dict) or "message" not in body:

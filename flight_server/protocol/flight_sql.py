@@ -1,7 +1,5 @@
-"""Flight SQL, which this server does not speak: how its requests are recognised and refused.
-
-Its commands and tickets are protobuf messages that carry their type's name, and its actions have names of their own
-(``FlightSql.proto`` of Apache Arrow).
+"""How requests of Flight SQL, which this server does not speak, are recognised and refused: by the type's name in its
+protobuf messages, and by its actions' names (``FlightSql.proto`` of Apache Arrow).
 """
 
 from __future__ import annotations
@@ -27,11 +25,7 @@ _INSTEAD = 'describe a dataset by PATH [dataset] or by CMD {"dataset": "…"}, a
 
 
 def refuse(data: bytes) -> None:
-    """Return if the bytes are no command and no ticket of Flight SQL.
-
-    Raises:
-        Unsupported: they are.
-    """
+    """Raise Unsupported if the bytes are a command or ticket of Flight SQL."""
     found = _TYPE.search(data[:200])
     if found is not None:
         command = found[1].decode()
@@ -41,11 +35,7 @@ def refuse(data: bytes) -> None:
 
 
 def refuse_all_but_json(command: bytes) -> None:
-    """Return if the command of a descriptor is empty, or may be meant as JSON.
-
-    Raises:
-        Unsupported: it is a command of Flight SQL, or of another protocol.
-    """
+    """Raise Unsupported unless a descriptor's command is empty or may be meant as JSON."""
     refuse(command)
     if not command.lstrip().startswith((b"{", b"[")) and command.strip():
         raise Unsupported(

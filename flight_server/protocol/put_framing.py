@@ -5,26 +5,24 @@
     Upgrade: flight-put                       Upgrade: flight-put
     Content-Length: 0
 
-The client sends nothing before it has seen the 101: earlier bytes are lost, and with them the put's first message.
-Until then every refusal is an ordinary HTTP answer with the error's JSON. After it the connection belongs to this one
-put, both ways at once:
+The client sends nothing before it has seen the 101: earlier bytes are lost. Until then a refusal is an ordinary HTTP
+answer with the error's JSON. Then the connection belongs to this put, both ways at once:
 
-    client  length (u32, big-endian, > 0), then that many bytes: one FlightData message, exactly as DoPut would carry
-            it. The first has the descriptor and the schema; a commit is metadata only.
+    client  length (u32, big-endian, > 0), then that many bytes: one FlightData message, as DoPut would carry it. The
+            first has the descriptor and the schema; a commit is metadata only.
             length 0: the end. A connection that ends before it has broken the put off.
     server  kind (one byte), length (u32, big-endian), that many bytes:
             R   a PutResult's app_metadata: the answer to a commit, or an echo
-            E   the error's JSON. Nothing of the put was kept, and the connection ends
-            K   nothing: the put is accepted as a whole, and the connection ends
+            E   the error's JSON: nothing of the put was kept. The connection ends
+            K   nothing: the whole put is accepted. The connection ends
 
-The length comes first, so that both sides can receive a message into memory of exactly its size. There is no padding,
-because frames are kept as they come.
+Both sides can receive a message into memory of its exact size.
 
 Checksums
-    If the request and the 101 have the header ``x-flight-shuffle-checksums: crc32c``, each length, also the last, is
-    followed by a checksum (u32, big-endian): ``checksums.sent_crc32c`` of the message; after length 0
-    ``checksums.running_crc32c`` over those of all messages before. A message with another one is refused. The
-    server's answers have none: a client compares the rows that it wrote.
+    If the request and the 101 have the header ``x-flight-shuffle-checksums: crc32c``, each length is followed by a
+    checksum (u32, big-endian): ``checksums.sent_crc32c`` of the message; after length 0 ``checksums.running_crc32c``
+    over all messages'. A message with another one is refused. The server's answers have none: a client compares the
+    rows that it wrote.
 """
 
 from __future__ import annotations
@@ -51,5 +49,5 @@ def answer(kind: bytes, data: bytes = b"") -> bytes:
 
 
 def end_of_put(checksum: int | None) -> bytes:
-    """The end marker; with the checksum of all messages if the put has checksums."""
+    """The end marker, with the checksum of all messages if the put has checksums."""
     return END_OF_PUT if checksum is None else CHECKED_LENGTH.pack(0, checksum)

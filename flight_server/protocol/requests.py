@@ -1,12 +1,10 @@
-"""Descriptors, tickets, action bodies, commits, and the names of headers and trailers, which server and client share.
+"""Descriptors, tickets, action bodies, commits, and the names of headers and trailers.
 
-Parsing is strict: an unknown key, a wrong type or an illegal name is an
-:class:`~flight_server.protocol.InvalidRequest` that says what was wrong and what is allowed. What ``encode`` renders,
-``parse`` parses to the same value.
+Parsing is strict (see ``strict_json``). What ``encode`` renders, ``parse`` parses to the same value.
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
     ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "reader"}
-    commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}, the last message of a shuffle producer
+    commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}
     actions     JSON bodies; see also ``acknowledgements`` and, for ``statistics`` and ``why``, ``reporting.reports``
 """
 
@@ -33,7 +31,7 @@ CHECKSUMS_HEADER = "x-flight-shuffle-checksums"
 CHECKSUMS = "crc32c"
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
-"""The location that means "where you are asking now" (Arrow Flight specification)."""
+"""The location "where you are asking now" (Arrow Flight specification)."""
 
 DEFAULT_PORT = 8815
 DEFAULT_HTTP_PORT = 8816
@@ -54,10 +52,8 @@ class Kind(StrEnum):
 
 
 def check_attempt(attempt: object, what: str = "attempt") -> str:
-    """The attempt as text; integers are accepted because Spark's ids are integers.
-
-    Raises:
-        InvalidRequest: neither an integer nor 1 to 100 of ``A-Z a-z 0-9 . _ : -``.
+    """The attempt, which Spark has as an integer, as text. Raises InvalidRequest if it is not 1 to 100 of ``A-Z a-z
+    0-9 . _ : -``.
     """
     if isinstance(attempt, int) and not isinstance(attempt, bool):
         attempt = str(attempt)
@@ -67,11 +63,7 @@ def check_attempt(attempt: object, what: str = "attempt") -> str:
 
 
 def parse_partition(text: str) -> int:
-    """A partition index in ASCII decimal.
-
-    Raises:
-        InvalidRequest: anything else.
-    """
+    """A partition index in ASCII decimal. Raises InvalidRequest for other text."""
     if not (text.isascii() and text.isdecimal()) or len(text) > 6:
         shown = text if len(text) <= 40 else text[:40] + "…"
         raise InvalidRequest(f"{shown!r} is not a partition index (ASCII decimal, 0 to {MAX_PARTITIONS - 1})")
@@ -81,14 +73,14 @@ def parse_partition(text: str) -> int:
 def bulk_path(
     dataset: str, partition: int, generation: str | None = None, from_: int = 0, reader: str | None = None
 ) -> str:
-    """Path and query of a partition on the bulk lane. The alphabet of names needs no escaping."""
+    """A partition's path and query on the bulk lane. The alphabet of names needs no escaping."""
     wanted = {"generation": generation, "from": from_ or None, "reader": reader}
     query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
     return f"/v1/datasets/{dataset}/partitions/{partition}" + (f"?{query}" if query else "")
 
 
 def partition_metadata(partition: int) -> bytes:
-    """The ``app_metadata`` of a batch that a shuffle producer sends to ``partition``."""
+    """The ``app_metadata`` of a shuffle producer's batch for ``partition``."""
     return b"%d" % partition
 
 
@@ -96,8 +88,8 @@ def partition_metadata(partition: int) -> bytes:
 class PutCommand:
     """The command in a DoPut's descriptor.
 
-    ``partition`` and ``mode`` are for kind ``stream``; ``producer`` and ``attempt`` for the kinds with many producers.
-    ``mode`` is ``"create"`` (default) or ``"overwrite"``.
+    ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
+    for kinds with many producers.
     """
 
     dataset: str
@@ -140,10 +132,8 @@ class PutCommand:
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a DoGet reads.
-
-    ``generation`` None means the current one, ``partition`` None partition 0 of a dataset that has only that one.
-    ``from_`` is the sequence number of the first wanted frame. ``reader`` is the name by which a reader resumes, see
+    """What a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one. ``from_`` is
+    the sequence number of the first wanted frame, ``reader`` the name by which a reader resumes, see
     ``datasets.places``.
     """
 
@@ -155,7 +145,7 @@ class Ticket:
 
     @classmethod
     def parse(cls, data: bytes) -> Ticket:
-        """JSON, or the plain text ``name``. ``name/3`` stays a name here: only the catalogue can tell."""
+        """JSON, or a plain name. ``name/3`` stays a name here: only the catalogue can tell."""
         flight_sql.refuse(data)
         if not data.lstrip().startswith(b"{"):
             try:
@@ -189,8 +179,7 @@ class Ticket:
 @dataclass(frozen=True)
 class Commit:
     """The totals with which a shuffle producer ends its stream; the server compares them with what arrived.
-
-    ``crc32c``, if it is known, is ``checksums.running_crc32c`` over the messages before, from the first one on.
+    ``crc32c``, if known, is ``checksums.running_crc32c`` over all messages before.
     """
 
     rows: int
@@ -251,10 +240,8 @@ class Retention:
 
 @dataclass(frozen=True)
 class CreateRequest:
-    """Body of the action ``create``.
-
-    ``schema`` is the IPC-encapsulated schema message, base64 in JSON; None takes the first producer's. A dataset of
-    kind ``shuffle`` is sealed when ``producers`` have committed. ``source`` (kind ``source``) says what to pull, see
+    """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the
+    first producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` says what to pull, see
     ``sources.creation``.
     """
 
@@ -318,9 +305,8 @@ class CreateRequest:
 
 @dataclass(frozen=True)
 class SealRequest:
-    """Body of the action ``seal``: ``attempts`` maps each producer to its winning attempt.
-
-    None accepts the first commit of each producer. An empty mapping seals the dataset without a row.
+    """Body of the action ``seal``: each producer's winning attempt. None accepts each producer's first commit; an
+    empty mapping seals the dataset without a row.
     """
 
     dataset: str
@@ -355,7 +341,7 @@ class SealRequest:
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """Body of ``drop`` and ``renew``, which need a dataset. Clients send it for ``statistics`` and ``why``, too."""
+    """Body of ``drop`` and ``renew``, which need a dataset, and of clients' ``statistics`` and ``why``."""
 
     dataset: str | None = None
     generation: str | None = None

@@ -1,7 +1,5 @@
-"""Strict JSON for requests: an unexpected key or value is an error that says what is expected.
-
-:class:`Fields` takes every key by name and type and refuses keys that are left at the end, so that a misspelt option
-is never ignored. A key that comes twice in one object is refused, because two parsers may take different values of it.
+"""Strict JSON for requests: an unexpected key or value is an error that says what is expected. So is a key that comes
+twice in one object, of which two parsers may take different values.
 """
 
 from __future__ import annotations
@@ -12,30 +10,28 @@ from typing import Any
 
 from .errors import InvalidRequest
 
-# The most that CPython takes for each of these marks and its value, measured with lists of empty lists, lists in
-# lists, small objects, objects of many keys, short texts and numbers of 8 MB each: up to 49 bytes per byte of JSON.
+# The most that CPython takes for each of these marks and its value, measured with 8 MB of lists of empty lists, lists
+# in lists, small objects, objects of many keys, short texts and numbers: up to 49 bytes per byte of JSON.
 _COST_BYTES = {b"[": 104, b"{": 160, b",": 80, b":": 240}
 _TEXT_COST = 4
 """The request, the JSON in it, the decoded text, and the strings in it."""
 _WIDE_TEXT_COST = 16
-"""The same for a text in which one character makes each take four bytes."""
+"""The same if one character makes each of a text take four bytes."""
 MAX_SMALL_PARSED_BYTES = 16 << 20
 
 
 def parsed_bytes(data: bytes) -> int:
-    """The most memory that :func:`parse_json` takes for a text, its result included."""
+    """The most memory that :func:`parse_json` takes, its result included."""
     texts_bytes = len(data) * (_TEXT_COST if data.isascii() else _WIDE_TEXT_COST)
     return texts_bytes + sum(data.count(mark) * cost for mark, cost in _COST_BYTES.items())
 
 
 def parse_json(data: bytes | str, what: str, *, small: bool = False) -> dict[str, Any]:
-    """A JSON object. An empty text is the empty object.
-
-    Args:
-        small: refuse bytes that would take more than ``MAX_SMALL_PARSED_BYTES``, before they are parsed.
+    """A JSON object; the empty one for an empty text. With ``small`` bytes that would take more than
+    ``MAX_SMALL_PARSED_BYTES`` are refused before they are parsed.
 
     Raises:
-        InvalidRequest: not UTF-8, not JSON, not an object, or with a key that comes twice in one object.
+        InvalidRequest: not UTF-8, not JSON, not an object, or with a key twice in one object.
     """
     if not data:
         return {}
@@ -69,7 +65,7 @@ def dump_json(body: Mapping[str, Any]) -> bytes:
 
 
 class Fields:
-    """Takes the expected keys out of a JSON object one by one, and refuses what is left."""
+    """Takes the expected keys out of a JSON object one by one; :meth:`end` refuses what is left."""
 
     def __init__(self, body: Mapping[str, Any], what: str) -> None:
         self._body = dict(body)
@@ -115,11 +111,6 @@ class Fields:
         return value
 
     def required(self, key: str) -> Any:
-        """The value of a key.
-
-        Raises:
-            InvalidRequest: it is missing.
-        """
         value = self._take(key)
         if value is None:
             raise InvalidRequest(f"{self._what}: {key!r} is missing")

@@ -1,14 +1,11 @@
 """Walks protobuf fields and Arrow's IPC framing in bytes, for both packages.
 
-A frame is kept and sent as its producer sent it, so FlightData is never parsed into objects and rendered again:
-:func:`locate` finds its fields as views into the received bytes, without a copy. Generated protobuf code would copy
-each body once more, and need a compiler at build time. The messages below that pyarrow has no class for are read and
-composed, by other modules, with the same functions.
+:func:`locate` finds FlightData's fields as views into the received bytes; generated protobuf code would copy each
+body. Other modules read and compose the messages below with the same functions.
 
     FlightData            1 descriptor   2 data_header   3 app_metadata   1000 data_body
     PutResult             1 app_metadata
-    HandshakeRequest      1 protocol_version (varint)   2 payload
-    HandshakeResponse     the same
+    HandshakeRequest      1 protocol_version (varint)   2 payload; HandshakeResponse has the same
     Criteria              1 expression
     PollInfo              1 info   2 descriptor   3 progress (double)   4 expiration_time (Timestamp)
     CancelFlightInfoRequest       1 info
@@ -16,6 +13,8 @@ composed, by other modules, with the same functions.
     RenewFlightEndpointRequest    1 endpoint
 
 (Field numbers: ``Flight.proto`` of Apache Arrow. Wire types: the protobuf encoding guide.)
+
+Functions that name a table of Arrow's flatbuffers, with its fields' numbers, raise BadFrame for other bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class MessageKind(IntEnum):
 
 
 class FlightData(NamedTuple):
-    """Views into one received message; an absent field is an empty view."""
+    """Views into one received message; an absent field is empty."""
 
     descriptor: memoryview = _EMPTY
     header: memoryview = _EMPTY
@@ -73,10 +72,8 @@ def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a protobuf message in their order: varints as integers, all others as views.
-
-    Raises:
-        ValueError: not a protobuf message.
+    """The fields of a protobuf message in order: varints as integers, all others as views. Raises ValueError for
+    other bytes.
     """
     view = memoryview(data)
     at = 0
@@ -103,10 +100,8 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def bytes_field(data: bytes | memoryview, number: int, what: str) -> bytes:
-    """The last value of a length-delimited field, empty if absent.
-
-    Raises:
-        InvalidRequest: not a protobuf message, or the field has another type.
+    """The last value of a length-delimited field, empty if absent. Raises InvalidRequest if it has another type, or
+    the bytes are no protobuf message.
     """
     found: bytes = b""
     try:
@@ -121,12 +116,8 @@ def bytes_field(data: bytes | memoryview, number: int, what: str) -> bytes:
 
 
 def check_few_fields(data: bytes | memoryview, name: str) -> None:
-    """Return if a message that pyarrow is about to parse has at most ``MAX_FIELDS`` fields.
-
-    A field without a byte of its own, such as an empty location, becomes an object of 50 to 400 bytes.
-
-    Raises:
-        InvalidRequest: it has more, or is not a protobuf message.
+    """Raise InvalidRequest if a message that pyarrow is about to parse has more than ``MAX_FIELDS`` fields, or is
+    none: an empty field, such as a location, becomes an object of 50 to 400 bytes.
     """
     try:
         more = next(islice(fields(data), MAX_FIELDS, None), None)
@@ -137,11 +128,7 @@ def check_few_fields(data: bytes | memoryview, name: str) -> None:
 
 
 def first_field(data: bytes | memoryview, number: int, name: str) -> memoryview | None:
-    """The first value of a length-delimited field; None if it is absent. Later fields are not looked at.
-
-    Raises:
-        InvalidRequest: the bytes before it are not a protobuf message, or the field has another type.
-    """
+    """The first value of such a field; None if absent. Raises as :func:`bytes_field`, but looks at no later field."""
     try:
         found = next((value for candidate, value in fields(data) if candidate == number), None)
     except ValueError as error:
@@ -166,7 +153,7 @@ def field(number: int, value: bytes | bytearray | memoryview) -> bytes:
 
 
 def field_head(number: int, size_bytes: int) -> bytes:
-    """Tag and length of a length-delimited field, whose bytes are sent from where they are."""
+    """Tag and length of a length-delimited field whose bytes are sent from where they are."""
     return _encode_varint(number << 3 | _BYTES) + _encode_varint(size_bytes)
 
 
@@ -187,10 +174,8 @@ def timestamp(seconds: float) -> bytes:
 
 
 def locate(message: bytes) -> FlightData:
-    """The parts of a FlightData message, as views into it.
-
-    Raises:
-        BadFrame: not a protobuf message, an empty one, or one with a body and no header.
+    """The parts of a FlightData message. Raises BadFrame if it is no protobuf message, is empty, or has a body and no
+    header.
     """
     try:
         parts = _usual_parts(message) or _parts(message)
@@ -204,11 +189,6 @@ def locate(message: bytes) -> FlightData:
 
 
 def _parts(message: bytes) -> FlightData:
-    """The parts of any FlightData message.
-
-    Raises:
-        ValueError: not a protobuf message.
-    """
     descriptor = header = metadata = body = _EMPTY
     for number, value in fields(message):
         if number not in (1, 2, 3, 1000):
@@ -227,10 +207,7 @@ def _parts(message: bytes) -> FlightData:
 
 
 def _usual_parts(message: bytes) -> FlightData | None:
-    """The parts of a message that has the four fields only, with the shortest tags; None for others, also broken ones.
-
-    It takes half the time of :func:`_parts`, once for each frame and reader.
-    """
+    """As :func:`_parts`, in half the time; None for other fields, longer tags, and faults."""
     descriptor = header = metadata = body = _EMPTY
     view, end, at = memoryview(message), len(message), 0
     try:
@@ -262,7 +239,7 @@ def _usual_parts(message: bytes) -> FlightData | None:
 def flight_data(
     header: bytes | memoryview, metadata: bytes | memoryview = b"", body: bytes | memoryview = b""
 ) -> bytes:
-    """A FlightData message that the server makes itself: one copy of each part."""
+    """A FlightData message of the server's own: one copy of each part."""
     parts: list[bytes | memoryview] = []
     for number, value in ((2, header), (3, metadata), (1000, body)):
         if len(value):
@@ -271,11 +248,7 @@ def flight_data(
 
 
 def slot(buffer: memoryview, table: int, index: int) -> int:
-    """Where field ``index`` of the flatbuffer table at ``table`` is; 0 if absent.
-
-    Raises:
-        ValueError, struct.error: the table or its vtable lies outside of the buffer.
-    """
+    """Where field ``index`` of the flatbuffer table at ``table`` is; 0 if absent. Raises ValueError or struct.error."""
     (to_vtable,) = struct.unpack_from("<i", buffer, table)
     vtable = table - to_vtable
     if vtable < 0:
@@ -288,7 +261,7 @@ def slot(buffer: memoryview, table: int, index: int) -> int:
 
 
 def root(buffer: memoryview) -> int:
-    """Where the first table of a flatbuffer is."""
+    """Where a flatbuffer's first table is."""
     return int(struct.unpack_from("<I", buffer, 0)[0])
 
 
@@ -298,11 +271,7 @@ def follow(buffer: memoryview, at: int) -> int:
 
 
 def message_kind(header: memoryview) -> MessageKind:
-    """The kind of IPC message that a header (a ``Message`` flatbuffer) announces. ``Message``: 1 header_type.
-
-    Raises:
-        BadFrame: not an IPC message header.
-    """
+    """The kind of message that an IPC header announces. ``Message``: 1 header_type."""
     try:
         at = slot(header, root(header), 1)
         return MessageKind(header[at]) if at else MessageKind.NONE
@@ -311,11 +280,7 @@ def message_kind(header: memoryview) -> MessageKind:
 
 
 def body_bytes(header: memoryview) -> int:
-    """The size of the body that belongs to a header, padding included. ``Message``: 3 bodyLength.
-
-    Raises:
-        BadFrame: not an IPC message header.
-    """
+    """The size of a header's body, padding included. ``Message``: 3 bodyLength."""
     try:
         at = slot(header, root(header), 3)
         return int(struct.unpack_from("<q", header, at)[0]) if at else 0
@@ -324,11 +289,7 @@ def body_bytes(header: memoryview) -> int:
 
 
 def dictionary_id(header: memoryview) -> tuple[int, bool]:
-    """Id and "is a delta" of a dictionary message. ``DictionaryBatch``: 0 id, 1 data, 2 isDelta.
-
-    Raises:
-        BadFrame: not a dictionary message.
-    """
+    """Id and "is a delta" of a dictionary message. ``DictionaryBatch``: 0 id, 1 data, 2 isDelta."""
     try:
         table = follow(header, slot(header, root(header), 2))
         id_slot, delta_slot = slot(header, table, 0), slot(header, table, 2)
@@ -350,10 +311,7 @@ def decompressed_bytes(header: memoryview, body: memoryview) -> int:
     """The size of a batch's or dictionary's buffers after decompression; 0 if nothing is compressed.
 
     ``RecordBatch``: 0 length, 1 nodes, 2 buffers (offset, length), 3 compression. A compressed buffer starts with its
-    size after decompression, or with -1 if it was left as it is.
-
-    Raises:
-        BadFrame: not a batch or dictionary message.
+    decompressed size, or with -1 if it was left as it is.
     """
     try:
         table = follow(header, slot(header, root(header), 2))
@@ -381,7 +339,7 @@ def schema_header(encapsulated: bytes) -> bytes:
 
 
 def encapsulated_bytes(header: bytes | memoryview) -> int:
-    """The length of what :func:`encapsulate` makes of a header."""
+    """The length of :func:`encapsulate`'s result."""
     return _PREFIX_BYTES + len(header) + -len(header) % 8
 
 
