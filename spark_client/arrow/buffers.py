@@ -12,7 +12,7 @@ from pyarrow import types
 
 
 def view(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> NDArray[Any]:
-    """The whole buffer; an empty array for None, because arrays without rows may lack buffers."""
+    """The whole buffer; empty for None, because arrays without rows may lack buffers."""
     if buffer is None:
         return np.empty(0, dtype)
     return np.frombuffer(buffer, dtype, buffer.size // np.dtype(dtype).itemsize)
@@ -24,9 +24,8 @@ def values(array: pa.Array, dtype: npt.DTypeLike) -> NDArray[Any]:
 
 
 def offsets(array: pa.Array) -> NDArray[Any]:
-    """The start of each row of a string, binary, list or map array or slice, and the end of the last row.
-
-    int32, or int64 for the large types. Offsets count from the start of the child or data buffer, also for a slice.
+    """The start of each row of a string, binary, list or map array or slice, and the last row's end, counted from the
+    start of the child or data buffer: int32, or int64 for the large types.
     """
     kind = array.type
     wide = types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind)

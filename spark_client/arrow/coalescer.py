@@ -1,54 +1,40 @@
 """Gathers the rows of many small batches into few large frames, one partition each, in bounded memory.
 
-A `Coalescer` takes record batches with the partition of each row, and returns `(partition, frame)` pairs: record
-batches whose rows are all of one partition, in input order, each row once. After `finish` every row has been returned.
-It does no I/O and does not wait.
-
-    coalescer = Coalescer(schema, partitions=200)
-    for batch in batches:
-        for partition, frame in coalescer.add(batch, partition_ids(batch, keys, 200)):
-            send(partition, frame)
-    for partition, frame in coalescer.finish():
-        send(partition, frame)
+Guarantee: each row is returned once, in a `(partition, frame)` pair: a record batch whose rows are all of that
+partition, in input order. After `finish` every row has been returned.
 
 How
     Batches are buffered without a copy until they fill a round; their memory must not change meanwhile (see
-    :mod:`spark_client.arrow.own_memory`). Then their partition ids are sorted once (a stable radix sort), and the rows
-    are copied out partition by partition. Partitions with less than a whole frame are kept: their rows, already
-    sorted, are the first batch of the next round. With one partition nothing is sorted, and frames are slices of the
-    joined batches.
+    `own_memory`). Then the rows are sorted by partition (a stable radix sort) and copied out. Those of partitions
+    with less than a whole frame begin the next round. With one partition nothing is sorted.
 
 Sizes of frames
-    A frame's size is that of its rows in separate buffers, without dictionaries, which are separate messages. A
-    partition with at least `target_frame_bytes` is cut evenly into frames of between one and two targets. No frame is
-    above `max_frame_bytes`, unless it is a single row. Smaller frames appear at the end, and when the budget has no
-    room for more: then the largest partitions are returned first, until half of the budget is free. So many partitions
-    of equal size get frames of about `budget_bytes / partitions`: 1,000 partitions need a budget of 1 GiB for frames
-    near 1 MiB.
+    A frame's size is its rows' *own* bytes (see `sizes`). A partition with at least `target_frame_bytes` is cut
+    evenly into frames of one to two targets. No frame is above `max_frame_bytes`, unless it is a single row. Smaller
+    frames appear at the end, and when the budget is full: then the largest partitions are returned first, until half
+    of it is free. So many partitions of equal size get frames of about `budget_bytes / partitions`.
 
 Memory
-    `buffered_bytes` is the memory held between calls, and never exceeds `budget_bytes`. It counts each allocation that
-    buffered rows keep alive, whole and once (a slice that would keep over an eighth more than its rows is copied), and
-    the sort's working memory of each row. The peak, while frames are taken, is
+    `buffered_bytes` never exceeds `budget_bytes`. It counts each allocation that buffered rows keep alive, whole and
+    once (a slice that would keep over an eighth more than its rows is copied), and the sort's working memory. The
+    peak, while frames are taken, is
 
         2 * budget_bytes + one frame + the batch being added
 
-    because a round copies its buffered rows, and releases the originals before it copies again. A single row, or the
-    dictionaries of a single batch, above half of the budget add twice their size. A frame shares only dictionaries with
-    the coalescer, so the caller may keep it. (With one partition, frames are slices that share one copy.)
+    because a round copies its rows, and releases the originals before it copies again. A single row, or a batch's
+    dictionaries, above half of the budget add twice their size. A frame shares only dictionaries with the coalescer,
+    so the caller may keep it. (With one partition frames are slices of one copy.)
 
 Dictionaries
-    Batches with different dictionaries get a common one. If the index type is too small for it, they are not joined:
-    frames are then smaller, each with a dictionary that fits. When the dictionaries take more than half of the budget,
-    no rows are kept for the next round, so that a common dictionary does not grow without bound.
+    Batches with different dictionaries get a common one. If the index type is too small for it, frames are smaller,
+    each with a dictionary that fits. When the dictionaries take more than half of the budget, no rows are kept for
+    the next round: a common dictionary would grow without bound.
 
-Rows without columns, and batches without rows
-    For a schema without columns only counts are kept: each partition gets one frame, at the end. A batch without rows
-    changes nothing; a partition without rows gets no frame.
+Without columns only counts are kept: each partition gets one frame, at the end. A partition without rows gets none.
 
 Use
-    All frames of one call must be taken before the next call: they are made while they are taken. An error meanwhile
-    (above all, out of memory) leaves the coalescer unusable: every later call raises.
+    Frames are made while they are taken: all of one call must be taken before the next. After an error meanwhile
+    every later call raises.
 """
 
 from __future__ import annotations
@@ -69,10 +55,8 @@ Frames = Iterator[tuple[int, pa.RecordBatch]]
 
 
 class Coalescer:
-    """Gathers rows by partition into frames, see the module.
-
-    TypeError: the schema has a type whose rows cannot be moved one by one (views, unions, run-end encoding).
-    ValueError: a number that is not positive, or a `max_frame_bytes` below the target.
+    """See the module. TypeError: the schema's rows cannot be moved one by one (views, unions, run-end encoding).
+    ValueError: a number is not positive, or `max_frame_bytes` is below the target.
     """
 
     def __init__(
@@ -96,7 +80,7 @@ class Coalescer:
         self._target_bytes = target_frame_bytes
         self._max_bytes = max_frame_bytes
         self._has_dictionaries = any(has_dictionary(field.type) for field in schema)
-        # Two frames for each partition fill frames well; more would only take memory.
+        # Two frames for each partition are enough; more would only take memory.
         self._round_bytes = min(budget_bytes // 2, 2 * target_frame_bytes * partitions)
         self._id_type = np.dtype(_smallest_unsigned(partitions))
         self._row_bytes = WORKING_BYTES_PER_ROW + self._id_type.itemsize
@@ -112,7 +96,7 @@ class Coalescer:
 
     @property
     def buffered_bytes(self) -> int:
-        """The memory held for buffered rows, see *Memory* in the module."""
+        """The memory held between calls, see *Memory*."""
         return self._kept_bytes + self._pending_bytes
 
     @property
@@ -121,12 +105,10 @@ class Coalescer:
         return self._rows.copy()
 
     def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None) -> Frames:
-        """Add the batch; the result must be iterated over, and gives the frames that are due now, often none.
+        """Add the batch; iterate over the result, the frames that are due now. `ids` is optional with one partition.
 
-        `ids` is the partition of each row, of any integer type; optional with one partition.
-
-        ValueError: the schema differs, or `ids` is not one partition for each row.
-        RuntimeError: the frames of an earlier call were not all taken, or the coalescer is finished.
+        ValueError: the schema differs, or `ids` is not one partition, of any integer type, for each row.
+        RuntimeError: see *Use*; or the coalescer is finished.
         """
         self._check_ready()
         if not batch.schema.equals(self.schema):
@@ -136,7 +118,7 @@ class Coalescer:
         return self._run(self._add(batch, checked), after="ready")
 
     def finish(self) -> Frames:
-        """Finish; the result must be iterated over, and gives the remaining rows. RuntimeError as for :meth:`add`."""
+        """Finish; iterate over the result, the remaining rows. RuntimeError as :meth:`add`."""
         self._check_ready()
         frames = self._gather(everything=True) if self.schema.names else self._bare_rows()
         return self._run(frames, after="finished")
@@ -151,7 +133,7 @@ class Coalescer:
             start += piece.num_rows
             if self._pending and self._pending_bytes + self._cost_bytes(piece) > self._round_bytes:
                 yield from self._gather()
-            # Each piece of a large batch is sorted at once, so that no buffered piece keeps all of it alive.
+            # Each piece of a large batch is sorted at once: buffered, it would keep all of it alive.
             self._hold(piece, piece_ids, passing=len(pieces) > 1)
             if len(pieces) > 1 or self._pending_bytes >= self._round_bytes:
                 yield from self._gather()
@@ -278,7 +260,7 @@ class Coalescer:
 
 
 def _most_held_bytes(size_bytes: int) -> int:
-    """The most that rows of this size may keep alive without a copy: an eighth more, for padding and trims."""
+    """What rows of this size may keep alive without a copy: an eighth more, for padding and trims."""
     return size_bytes + size_bytes // 8
 
 

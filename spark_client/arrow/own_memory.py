@@ -1,20 +1,17 @@
 """Copies a user function's rows into memory that the function cannot write to.
 
-A function may fill one numpy array again and again and give a batch over it each time: ``pa.array`` of a numpy array is
-a view. Spark encodes a batch before the function goes on. A caller that keeps a batch for longer calls :func:`own`
-first.
+A function may fill one numpy array again and again and give a batch over it each time: ``pa.array`` of it is a view.
+A caller that keeps a batch after the function goes on calls :func:`own` first.
 
 What is copied
-    Each column whose memory the function may still write to. Only columns inside the function's own input stay: Arrow
-    gives that for reading only. Arrow does not distinguish its own memory from numpy's (both are "mutable"), nor a
-    read-only view from memory that never changes, so results of compute functions are copied, too. A copy costs about
-    0.06 CPU s/GB, the exchange 2.5.
-
-Types are those that a Spark schema has in Arrow. A copy would share dictionaries and views, which are not among them.
+    Each column but those inside the function's own input, which Arrow gives for reading only. Arrow does not
+    distinguish its own memory from numpy's, nor a read-only view from memory that never changes, so results of
+    compute functions are copied, too. A copy costs about 0.06 CPU s/GB, the exchange 2.5. Types are those that a
+    Spark schema has in Arrow: a copy would share dictionaries and views.
 
 Dictionaries
-    Arrow's writers send a dictionary again only when it has changed, and take one at the same address for unchanged.
-    So batches that are sent at once, and may have dictionaries, go through :func:`own_dictionaries`.
+    Arrow's writers send only changed dictionaries again, and take one at the same address for unchanged. So batches
+    that are sent at once go through :func:`own_dictionaries`.
 """
 
 from __future__ import annotations
@@ -28,11 +25,11 @@ from .sizes import allocations, has_dictionary
 
 SMALL_ROWS = 64
 SMALL_BYTES = 64 * 1024
-"""Smaller batches are copied whole, in a few microseconds; a look at the memory of each column takes tens."""
+"""Smaller batches are copied whole, in a few microseconds; a look at each column's memory takes tens."""
 
 
 class Lent:
-    """The batch or table that a function works on. It is referenced, so that its addresses are not used again."""
+    """What a function works on; referenced, so that its addresses are not used again."""
 
     def __init__(self, data: Any = None) -> None:
         self._data = data
@@ -46,7 +43,7 @@ class Lent:
             self._data = self._held = None
 
     def holds(self, array: Any) -> bool:
-        """Whether all memory of the array is part of the lent batch or table."""
+        """Whether all memory of the array is part of what is lent."""
         if self._data is None:
             return False
         if self._held is None:
@@ -56,7 +53,7 @@ class Lent:
 
 
 def own(batch: Any, lent: Lent) -> Any:
-    """The batch, with copies of the columns that ``lent`` does not hold; a small batch is copied whole."""
+    """The batch, with copies of the columns that ``lent`` does not hold."""
     if batch.num_rows <= SMALL_ROWS or batch.get_total_buffer_size() <= SMALL_BYTES:
         return pa.concat_batches([batch])
     columns = [column if lent.holds(column) else pa.concat_arrays([column]) for column in batch.columns]
@@ -64,7 +61,7 @@ def own(batch: Any, lent: Lent) -> Any:
 
 
 def own_dictionaries(batch: Any) -> Any:
-    """The batch, copied if it has dictionaries: the writer compares their addresses with the next batch's."""
+    """The batch, copied if it has dictionaries."""
     if not any(has_dictionary(field.type) for field in batch.schema):
         return batch
     sink = pa.BufferOutputStream()

@@ -1,10 +1,10 @@
-"""Copies rows of a record batch by position, for the coalescer and the grouping.
+"""Copies rows of a record batch by position.
 
 A result has its own buffers with its rows only; it shares dictionaries with the source batch.
 
 Lists
-    Arrow copies the rows of a list element by element. Lists of fixed-width values without nulls (above all, vectors)
-    are presented to it as byte strings over the same buffers, which it copies a row at a time: about five times faster
+    Arrow copies a list element by element. Lists of fixed-width values without nulls (above all, vectors) are
+    presented to it as byte strings over the same buffers, which it copies a row at a time: about five times faster
     for vectors of 256 floats.
 """
 
@@ -19,11 +19,11 @@ from pyarrow import types
 from .buffers import offsets
 
 SHORTEST_BYTES = 32
-"""Lists of fewer bytes than this on average are copied as lists."""
+"""Lists of fewer bytes on average are copied as lists."""
 
 
 class Picker:
-    """Picks rows of `batch`; each result has the batch's schema."""
+    """Picks rows of `batch`."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._schema = batch.schema
@@ -35,7 +35,7 @@ class Picker:
         self._rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
     def take(self, positions: NDArray[np.int64]) -> pa.RecordBatch:
-        """The rows at `positions`, in that order. Positions must be in the batch: they are not checked."""
+        """The rows at `positions`, in that order. Positions are not checked."""
         picked = pc.take(self._rows, pa.array(positions), boundscheck=False)
         columns = [
             _to_lists(column, field.type) if as_bytes else column
@@ -51,7 +51,7 @@ def _is_vector(column: pa.Array) -> bool:
     element = kind.value_type
     if not types.is_primitive(element) or element.bit_width % 8 or column.values.null_count:
         return False
-    # Short lists gain little, and their wider offsets would be large beside them.
+    # Short lists gain little, and their offsets get wider.
     return int(column.nbytes) >= SHORTEST_BYTES * len(column) > 0
 
 

@@ -1,10 +1,10 @@
-"""The sizes of record batches, in two senses that differ for a slice.
+"""The sizes of record batches, in two senses that differ for a slice, both without dictionaries.
 
 *Held* bytes are those that a batch keeps alive: a slice of ten rows keeps the buffers of all its parent's rows, and a
 column of a received message keeps the message. `held_buffers` follows each buffer to its allocation.
 
 *Own* bytes are those of the batch's rows in separate buffers, and in an encoded frame. `row_bits` gives them row by
-row, so that a frame can be cut before it is made. Dictionaries are not included: they are separate messages.
+row, so that a frame can be cut before it is made.
 
 pyarrow's `get_total_buffer_size` is neither: it counts a buffer inside a larger one by its own size.
 """
@@ -22,7 +22,7 @@ from pyarrow import types
 from .buffers import offsets
 
 RowBits = int | NDArray[np.int64]
-"""Bits of each row; one number when all rows have the same."""
+"""Bits of each row; one number when all have the same."""
 
 
 def check_type(kind: pa.DataType, name: str) -> None:
@@ -42,7 +42,7 @@ def check_type(kind: pa.DataType, name: str) -> None:
 
 
 def has_dictionary(kind: pa.DataType) -> bool:
-    """Whether there is a dictionary anywhere in a column of this type."""
+    """Whether a column of this type has a dictionary anywhere."""
     if isinstance(kind, pa.BaseExtensionType):
         return has_dictionary(kind.storage_type)
     if types.is_dictionary(kind):
@@ -63,12 +63,12 @@ def allocations(buffers: Iterator[pa.Buffer | None]) -> dict[int, int]:
 
 
 def held_buffers(batch: pa.RecordBatch) -> dict[int, int]:
-    """Address and size of each allocation that the rows of the batch keep alive; without dictionaries."""
+    """The :func:`allocations` that the batch's rows keep alive."""
     return allocations(buffer for column in batch.columns for buffer in column.buffers())
 
 
 def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
-    """Address and size of each allocation that the batch's dictionaries keep alive."""
+    """The :func:`allocations` that the batch's dictionaries keep alive."""
     return allocations(
         buffer
         for column in batch.columns
@@ -79,7 +79,7 @@ def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
 
 
 def own_bytes(batch: pa.RecordBatch) -> int:
-    """The bytes of the rows in separate buffers; without dictionaries."""
+    """The batch's *own* bytes."""
     return sum(
         _total_bits(row_bits(column), len(column)) // 8 if has_dictionary(column.type) else column.nbytes
         for column in batch.columns
@@ -87,7 +87,7 @@ def own_bytes(batch: pa.RecordBatch) -> int:
 
 
 def buffer_count(batch: pa.RecordBatch) -> int:
-    """How many buffers the columns have, at all depths; without dictionaries."""
+    """How many buffers the columns have, at all depths."""
     return sum(len(column.buffers()) for column in batch.columns)
 
 

@@ -1,10 +1,9 @@
 """The rows of several batches in the order of their partitions, to be cut into frames.
 
-The batches are joined and their rows' positions sorted by partition; the sort is stable. A row is copied when its frame
-is made.
+The batches are joined and their rows' positions sorted by partition, stably. A row is copied when its frame is made.
 
-Holds one copy of the batches, and for each row 8 bytes for its position, plus 8 if rows differ in size. The constructor
-takes 8 more for each row to sort, and 16 more to compute the sizes of rows that differ.
+It holds one copy of the batches, and for each row 8 bytes for its position, plus 8 if rows differ in size. The
+constructor takes 8 more for each row to sort, and 16 more to compute sizes that differ.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ from .row_picking import Picker
 from .sizes import batch_row_bits, buffer_count, held_dictionaries
 
 WORKING_BYTES_PER_ROW = 16
-"""Bytes held for a row beside its data, see above; temporary ones are fewer than those of the second copy."""
+"""Bytes held for a row beside its data; temporary ones are fewer than those of the second copy."""
 
 _ROUNDING_BYTES = 16
 """The most by which a buffer exceeds the sum of its rows: validity bits fill whole bytes, offsets have an end."""
 
 
 class SortedRows:
-    """The rows of `batches`; `ids` holds the partition of each row, one array for each batch.
+    """The rows of `batches`, with an array of partitions in `ids` for each batch. Both lists are emptied, so that the
+    batches are released once their rows have been copied.
 
-    Both lists are emptied, so that the batches are released as soon as their rows have been copied.
-
-    pyarrow.ArrowInvalid: the batches do not fit one batch, because the index type of a dictionary or the 32-bit
-    offsets of a column are too small for all of them. Then the lists are unchanged.
+    pyarrow.ArrowInvalid: one batch exceeds a dictionary's index type or a column's 32-bit offsets. The lists are
+    unchanged.
     """
 
     def __init__(
@@ -58,10 +56,7 @@ class SortedRows:
         return np.diff(self._sizes.before(self._starts)) // 8
 
     def frames(self, partition: int, target_bytes: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, cut evenly into frames of at least the target, if they are as many bytes.
-
-        No frame is above `max_bytes`, unless it is a single row.
-        """
+        """The rows of one partition in frames, see *Sizes of frames* in `coalescer`."""
         start, end = self._starts[partition : partition + 2].tolist()
         max_bits = max(8 * (max_bytes - self._rounding_bytes), 1)
         for first, last in self._cuts(start, end, 8 * target_bytes, max_bits):
@@ -71,7 +66,7 @@ class SortedRows:
                 yield self._picker.take(self._order[first:last])
 
     def rows_of(self, partitions: NDArray[np.bool_]) -> pa.RecordBatch:
-        """A copy of the rows of the chosen partitions, in order of partition."""
+        """A copy of the chosen partitions' rows, in order of partition."""
         if self._order is None:
             return pa.concat_batches([self._together])
         return self._picker.take(self._order[np.repeat(partitions, self.counts)])
@@ -86,7 +81,7 @@ class SortedRows:
             if bits <= max_bits and first < last:
                 yield first, last
                 continue
-            # Rows of very different sizes: a range that is too large is cut at the limit.
+            # Rows of very different sizes: a range is cut at the limit.
             while first < last:
                 limit = self._sizes.before(np.array([first])) + max_bits
                 cut = min(last, max(first + 1, self._sizes.find(limit, start, end)[0]))
@@ -109,7 +104,7 @@ class _Sizes:
         return places * self._each if self._sums is None else self._sums[places]
 
     def find(self, bits: NDArray[np.int64], start: int, end: int) -> list[int]:
-        """For each number of bits the last place from `start` to `end` before which the rows have at most as many."""
+        """For each number of bits the last place before which the rows have at most as many."""
         if self._sums is not None:
             places = np.searchsorted(self._sums[start : end + 1], bits, side="right") + (start - 1)
         elif self._each:

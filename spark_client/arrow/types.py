@@ -2,12 +2,12 @@
 
 Guarantee: a batch that :meth:`Declared.cast` returns has exactly the declared Arrow schema (names, order, types,
 nullability and metadata), and the same values. A cast that would change, truncate or reinterpret a value is an
-:class:`~flight_server.protocol.InvalidRequest` that names the stage, the column, both types and the remedy.
+:class:`~flight_server.protocol.InvalidRequest` that names stage, column, both types and the remedy.
 
 What is cast
-    Only types of the same kind of value: dictionary, run-end and view encodings to plain ones, large and fixed-size
+    Types of the same kind of value: dictionary, run-end and view encodings to plain ones, large and fixed-size
     layouts to ordinary ones, numbers among each other, times to another unit, zone labels. Every cast is Arrow's safe
-    one, which refuses overflow and lost digits. A column of type ``null`` becomes a column of nulls of any type.
+    one, which refuses overflow and lost digits. A column of type ``null`` becomes nulls of any type.
 
 What is refused
     Text for numbers and the reverse, binary for text, a timestamp without a zone for one with a zone (the zone is not
@@ -28,11 +28,9 @@ from flight_server.protocol import InvalidRequest
 
 @dataclass(frozen=True)
 class Declared:
-    """An Arrow schema and the stage that declares it.
-
-    With ``by_name`` columns may be in any order, as for Spark's ``applyInArrow``. Without it they must have the
-    declared names in the declared order: Spark's ``mapInArrow`` looks at positions only, and would not notice two
-    columns of one type in exchanged places.
+    """An Arrow schema and the stage that declares it. Columns may be in another order only with ``by_name``, as for
+    Spark's ``applyInArrow``; ``mapInArrow`` looks at positions, and would not notice two columns of one type
+    exchanged.
     """
 
     stage: str
@@ -40,11 +38,8 @@ class Declared:
     by_name: bool = False
 
     def cast(self, batch: Any) -> Any:
-        """The RecordBatch or Table, of exactly the declared schema.
-
-        Raises:
-            InvalidRequest: a missing, extra or displaced column, one that cannot be cast, or a null in one declared
-                NOT NULL.
+        """The batch or table in the declared schema. Raises InvalidRequest, also for a missing, extra or displaced
+        column.
         """
         if not batch.schema.equals(self.schema, check_metadata=True):
             columns = [
@@ -116,7 +111,7 @@ def _plain(column: Any) -> Any:
     return pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
 
 
-# Types of one kind hold the same values, so a safe cast between them keeps the meaning.
+# A safe cast between types of one kind keeps the meaning.
 _KINDS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
     ("boolean", pa.types.is_boolean),
     ("number", lambda t: pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t)),
@@ -155,7 +150,7 @@ def _kind(type_: Any) -> str:
 
 
 def _refusal(given: Any, declared: Any) -> str | None:
-    """Why a cast would change what the values mean; None when it would not."""
+    """Why a cast would change the values' meaning; None if it would not."""
     while True:
         if isinstance(given, pa.BaseExtensionType):
             given = given.storage_type
