@@ -1,24 +1,20 @@
 """The groups of a partition's rows: rows whose keys are equal by Spark's rules.
 
-Guarantee: every row is in exactly one group. Groups are in the order of their first rows, and the rows of a group in
+Guarantee: every row is in exactly one group. Groups are in the order of their first rows, the rows of a group in
 their input order.
 
 Equality
     Null equals null, NaN every NaN, and -0.0 equals 0.0, as in Spark's GROUP BY. Structs are compared field by field,
-    and a null struct equals only a null struct. Lists and maps are refused (see :func:`check_groupable`). Equal values
-    have one hash (see :mod:`spark_client.placement.hashing`), so an exchange puts them in one partition.
+    and a null struct equals only a null struct. Lists and maps are refused. Equal values have one hash (see
+    ``hashing``), so an exchange puts them in one partition.
 
 How
-    Each key becomes an integer code (Arrow's dictionary encoding), the codes of several keys become one, and one stable
-    sort of the codes puts the rows of a group side by side. Rows are copied in windows of ``window_bytes``. A group
-    that does not fit a window has several chunks, so that no column of text exceeds its 32-bit offsets.
+    The keys of a row become one integer code (Arrow's dictionary encoding), and a stable sort of the codes puts the
+    rows of a group side by side. Rows are copied in windows. A group above ``window_bytes`` has several chunks, so
+    that no column of text exceeds its 32-bit offsets.
 
 Memory
     The rows, 40 bytes for each of them, two copies of a window, and the current group.
-
-Keys that a stage has changed
-    All rows of a key are in one partition only if the exchange has placed them by that key. :class:`PlacedKeys` checks
-    it, by the hash of one key of each group.
 """
 
 from __future__ import annotations
@@ -40,26 +36,22 @@ from .hashing import partition_ids
 
 WINDOW_BYTES = 128 * 1024 * 1024
 SMALL_BYTES = 4 * 1024 * 1024
-"""Smaller neighbouring batches are first joined, up to this size."""
+"""Smaller neighbouring batches are joined, up to this size."""
 
 Group = tuple[tuple[Any, ...], pa.Table]
 
 
 @dataclass(frozen=True)
 class PlacedKeys:
-    """The exchange before the groups: its text for messages, its keys with their types, its number of partitions."""
+    """The exchange before the groups; ``exchange`` is its text for messages."""
 
     exchange: str
     keys: pa.Schema
     partitions: int
 
     def check(self, keys: pa.RecordBatch, partition: int, stage: str) -> None:
-        """Check that the exchange would send all of ``keys`` to ``partition``.
-
-        Keys whose type a stage has changed are first cast to the exchange's type.
-
-        Raises:
-            InvalidRequest: it would send a key to another partition, or a cast fails.
+        """Check that the exchange would send all of ``keys``, cast to its types, to ``partition``: otherwise a stage
+        has changed a key, and its rows may be in several partitions. Raises InvalidRequest, also if a cast fails.
         """
         columns = []
         for column, field in zip(keys.columns, self.keys, strict=True):
@@ -94,11 +86,7 @@ class PlacedKeys:
 
 
 def check_groupable(schema: pa.Schema, keys: Sequence[str], stage: str) -> None:
-    """Check that every key can be grouped by.
-
-    Raises:
-        InvalidRequest: a key's type contains a list or a map.
-    """
+    """Raise InvalidRequest if a key's type contains a list or a map."""
     for key in keys:
         if _is_nested(schema.field(key).type):
             raise InvalidRequest(
@@ -120,10 +108,9 @@ def groups(
 
     Args:
         batches: the rows, of ``schema``. The list is emptied.
-        schema: of types that :mod:`spark_client.arrow.sizes` can weigh.
-        keys: names of columns.
-        window_bytes: bytes copied at a time, or one row if it is larger.
-        check: called for each window before its groups, with the groups' keys, one row for each group.
+        schema: of types that ``arrow.sizes`` can weigh.
+        window_bytes: copied at a time, or one row if it is larger.
+        check: called for each window before its groups, with one row of keys for each group.
     """
     rows = _Rows(batches)
     if not rows.count:
@@ -153,7 +140,7 @@ def groups(
 
 
 def group_codes(columns: Sequence[Any]) -> pa.Array:
-    """An int32 code for each row: its group's number, counted from 0 by first appearance."""
+    """Each row's int32 code: its group's number, from 0 by first appearance."""
     codes = np.zeros(len(columns[0]), np.int64)
     for part in (part for column in columns for part in _parts(column)):
         encoded = _codes(part)
@@ -179,7 +166,6 @@ class _Rows:
         return (np.concatenate(each) + 7) // 8
 
     def take(self, numbers: NDArray[np.int64]) -> pa.RecordBatch:
-        """The rows of these numbers, in this order."""
         batch_of = np.searchsorted(self._starts, numbers, side="right") - 1
         by_batch = np.argsort(batch_of, kind="stable")
         bounds = np.searchsorted(batch_of[by_batch], np.arange(len(self.batches) + 1))
@@ -215,7 +201,7 @@ def _together(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _pieces(before: NDArray[np.int64], start: int, end: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Bounds of pieces of the sorted rows from ``start`` to ``end``, each at most this size or one row."""
+    """Bounds of pieces of the sorted rows, each at most this size or one row."""
     while start < end:
         fitting = int(np.searchsorted(before, before[start] + size_bytes, side="right")) - 1
         cut = min(end, max(fitting, start + 1))

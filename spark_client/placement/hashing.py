@@ -1,8 +1,7 @@
 """Computes the partition of each row: the one that Spark's `repartition(n, keys)` would send it to.
 
 `partition_ids` is Spark's `HashPartitioning`: `pmod(hash(keys), n)`, with Murmur3 from seed 42 and the hash of each
-key as the seed of the next. It reads Arrow's buffers in place (also those of slices, dictionaries and child arrays), a
-slice of `SLICE_ROWS` at a time, so its memory is the result plus a few arrays of that size.
+key as the seed of the next. Its memory is the result plus a few arrays of `SLICE_ROWS`.
 
 What a value hashes as
     ==============================================  =======================================================
@@ -17,25 +16,22 @@ What a value hashes as
     null, at any depth, and the type null           nothing: the hash stays as it is
     ==============================================  =======================================================
 
-The width counts: 5 as int32 and 5 as int64 have different hashes. So rows must have the types of their declared Spark
-schema before they are placed.
+The width counts, so rows must first have the types of their declared Spark schema.
 
 What is refused
-    Maps, as in Spark. Types that Spark cannot hold (unsigned integers, float16, date64, decimal256, ...): Spark has
-    no hash for them, and the error names the cast that helps.
-
-What is not supported
-    Strings with a collation other than Spark's default UTF8_BINARY, and variants. Arrow's types show neither: the
-    pipeline refuses such keys (:func:`spark_client.jobs.check_key`), this module places them by their bytes.
+    Maps, as in Spark, and types that Spark cannot hold (unsigned integers, float16, date64, decimal256, ...); the
+    error names the cast that helps. Strings with a collation other than Spark's default UTF8_BINARY, and variants, do
+    not show in Arrow's types: the pipeline refuses such keys (``jobs.check_key``), this module places them by their
+    bytes.
 
 Names of keys
-    A key is a column's exact name, or else the only name that equals it when case is ignored, as Spark resolves
-    names by default. Fields inside a struct cannot be named.
+    A key is a column's exact name, or else the only name that equals it when case is ignored, as in Spark. Fields
+    inside a struct cannot be named.
 
 Without keys
-    `round_robin_ids` gives rows to the partitions in turn. Each producer has its own first partition, so that many
+    `round_robin_ids` gives rows to the partitions in turn, from a first partition of each producer's own: many
     producers with few rows do not all begin with partition 0. It depends only on the producer's index, so a retried
-    task with the same rows in the same order places them identically.
+    task places the same rows identically.
 """
 
 from __future__ import annotations
@@ -56,10 +52,8 @@ _GOLDEN_RATIO = 0x9E3779B1  # 2**32 / the golden ratio, as in Knuth's multiplica
 
 
 def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -> NDArray[np.int32]:
-    """The partition, 0 to `partitions - 1`, of each row.
-
-    ValueError: no keys, a number of partitions out of range, or a key that names no column or more than one.
-    TypeError: a key's type cannot be placed.
+    """The partition, 0 to `partitions - 1`, of each row. ValueError: no keys, `partitions` out of range, or as
+    :func:`find_keys`. TypeError: a key's type cannot be placed.
     """
     _check_partitions(partitions)
     if not keys:
@@ -79,23 +73,19 @@ def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -
 
 
 def find_keys(schema: pa.Schema, keys: Sequence[str]) -> list[int]:
-    """The index of each key's column in `schema`.
-
-    ValueError: a key names no column, or more than one; the message lists all columns.
-    """
+    """The index of each key's column. ValueError: a key names no column, or more than one."""
     return [_find_key(schema.names, key) for key in keys]
 
 
 def round_robin_start(producer: int, partitions: int) -> int:
-    """The partition of a producer's first row; those of any number of consecutive producers are spread evenly."""
+    """The partition of a producer's first row; those of consecutive producers are spread evenly."""
     _check_partitions(partitions)
     return ((producer * _GOLDEN_RATIO & 0xFFFFFFFF) * partitions) >> 32
 
 
 def round_robin_ids(rows: int, start: int, partitions: int) -> NDArray[np.int32]:
-    """The partitions of `rows` rows, in turn from `start` on.
-
-    The next batch starts at `start + rows`; values beyond `partitions` wrap around.
+    """The partitions of `rows` rows, in turn from `start` on, which may exceed `partitions`: the next batch starts at
+    `start + rows`.
     """
     _check_partitions(partitions)
     ids = np.arange(start % partitions, start % partitions + rows, dtype=np.int64)

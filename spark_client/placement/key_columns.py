@@ -1,16 +1,12 @@
 """Arrow arrays as the keys of a placement: each mixes the values of some of its rows into running hashes.
 
-A column holds views of the array's own buffers, without copies; view types and narrow decimals are cast first, once
-per batch. `fold` takes the rows as a slice (the rows of a batch in order) or as an array of positions (for a list's
-elements or a dictionary's values). So nested and encoded columns are read in place, without `take` or decoding.
+A column holds views of the array's own buffers; view types and narrow decimals are cast first, once per batch. `fold`
+takes the rows as a slice (of a batch) or as positions (of a list's elements or a dictionary's values), so nested and
+encoded columns are read in place.
 
 Lists
     Rows are ordered by length, longest first, and one step folds the next element of all rows that have one. So the
     time of a slice is at least proportional to its longest list.
-
-Nulls
-    The value under a null is undefined. It is hashed, and the result is discarded. A dictionary's index under a null is
-    clipped before it is used.
 """
 
 from __future__ import annotations
@@ -47,10 +43,7 @@ _CASTS = {
 
 
 def key_column(array: pa.Array, name: str) -> KeyColumn:
-    """The key column over `array`; `name` is for the error message.
-
-    TypeError: rows of this type cannot be placed.
-    """
+    """The key column over `array`; `name` is for messages. TypeError: rows of this type cannot be placed."""
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
         return key_column(array.storage, name)
@@ -104,7 +97,7 @@ class KeyColumn(ABC):
 
     @abstractmethod
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
-        """Mix all of `rows`, nulls included: the caller discards the nulls' hashes."""
+        """Mix all of `rows`: the caller discards the hashes of nulls, whose values are undefined."""
 
 
 class _Nulls(KeyColumn):
@@ -124,8 +117,6 @@ class _Booleans(KeyColumn):
 
 
 class _Integers(KeyColumn):
-    """Arrays whose values are signed integers."""
-
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
         self._values = values(array, np.dtype(f"i{array.type.byte_width}"))
@@ -139,9 +130,8 @@ class _Integers(KeyColumn):
 
 
 class _Times(_Integers):
-    """Times in Spark's units: microseconds, or nanoseconds for a time of day.
-
-    Finer units are rounded towards the past, as Spark does when it reads such a timestamp.
+    """Times in Spark's units: microseconds, or nanoseconds for a time of day. Finer units are rounded towards the
+    past, as Spark does when it reads a timestamp.
     """
 
     def __init__(self, array: pa.Array) -> None:
@@ -183,8 +173,6 @@ class _Floats(KeyColumn):
 
 
 class _Decimals(KeyColumn):
-    """Unscaled values that fit 64 bits."""
-
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
         self._low = _halves(array)[:, 0]
@@ -202,13 +190,13 @@ class _LongDecimals(KeyColumn):
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         halves = self._halves[rows]
-        # Significant from the first byte on that is not zero in the one's-complement magnitude.
+        # Significant from the first byte that is not zero in the one's-complement magnitude.
         magnitudes = halves ^ (halves[:, 1:] >> 63)
         big_endian = np.ascontiguousarray(halves[:, ::-1].astype(">i8")).view(np.uint8).reshape(-1, 16)
         leading = np.ascontiguousarray(magnitudes[:, ::-1].astype(">i8")).view(np.uint8).reshape(-1, 16)
         significant = leading != 0
         first = np.where(significant.any(axis=1), significant.argmax(axis=1), 15)
-        # If the first byte's top bit is set, one more byte before it has the sign.
+        # If its top bit is set, one more byte before it has the sign.
         count = np.arange(first.size)
         first -= leading[count, first] >= 0x80
         hash_bytes(big_endian.reshape(-1), count * 16 + first, 16 - first, hashes)
@@ -253,7 +241,7 @@ class _Structs(KeyColumn):
 class _Lists(KeyColumn):
     def __init__(self, array: pa.Array, name: str) -> None:
         super().__init__(array)
-        # .values is the whole child, also for a slice of the list: the offsets count from its start.
+        # .values is the whole child, also for a slice: the offsets count from its start.
         self._elements = key_column(array.values, f"{name}.element")
         if types.is_fixed_size_list(array.type):
             first = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64)
@@ -299,7 +287,7 @@ _PLAIN_COLUMNS: dict[type[KeyColumn], tuple[Callable[[pa.DataType], bool], ...]]
 
 
 def _halves(decimals: pa.Array) -> NDArray[np.int64]:
-    """The low and the high 64 bits of each value, side by side."""
+    """Each value's low and high 64 bits, side by side."""
     halves = view(decimals.buffers()[1], np.int64).reshape(-1, 2)
     return halves[decimals.offset : decimals.offset + len(decimals)]
 
@@ -309,7 +297,6 @@ def _positions(rows: Rows) -> NDArray[np.int64]:
 
 
 def _spans(ends: NDArray[Any], rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The starts and lengths of the values of `rows`."""
     if isinstance(rows, slice):
         bounds = ends[rows.start : rows.stop + 1].astype(np.int64)
         return bounds[:-1], np.diff(bounds)

@@ -1,17 +1,14 @@
 """Spark's Murmur3 over whole columns: each function mixes one value into each row's running hash, in place.
 
-The hash is Spark's MurmurHash3_x86_32, which differs from Austin Appleby's original in one point: the one to three
-bytes after the last whole word of a byte string are not gathered into one last word. Each of them is sign-extended to
-32 bits and mixed as a separate word. Spark keeps this for compatibility with data already placed.
+The hash is Spark's MurmurHash3_x86_32, which differs from Austin Appleby's original in one point: each of the one to
+three bytes after a byte string's last whole word is sign-extended to 32 bits and mixed as a word of its own.
 
-All functions update `hashes`, a contiguous uint32 array with the running hash (the seed) of each row. Values are bit
-patterns: `hashing` has the width of each type, `key_columns` the treatment of nulls.
+All functions update `hashes`, a contiguous uint32 array with each row's running hash. Values are bit patterns.
 
 Byte strings of uneven lengths
-    Rows are ordered by length, longest first, so that the rows with a word left are always a prefix, and one step
-    mixes the next word of all of them. A step costs about as much as two hundred words in plain Python, for any number
-    of rows; so when fewer than `FEW_ROWS` are left, they are finished one by one. Extra memory is a few machine words
-    per row plus a constant (`TAIL_WORDS`), for strings of any length.
+    Rows are ordered by length, longest first, so that one step mixes the next word of all that have one. A step costs
+    about as much as two hundred words in plain Python, for any number of rows; so fewer than `FEW_ROWS` are finished
+    one by one. Extra memory is a few machine words per row plus `TAIL_WORDS`, for strings of any length.
 """
 
 from __future__ import annotations
@@ -24,10 +21,9 @@ from numpy.typing import NDArray
 Hashes: TypeAlias = NDArray[np.uint32]
 
 SEED = 42
-"""The seed of Spark's `hash()` and of its hash partitioning."""
+"""The seed of Spark's `hash()` and hash partitioning."""
 
 FEW_ROWS = 32
-"""With fewer rows than this left to mix, plain Python is faster than one numpy step per word."""
 
 TAIL_WORDS = 65_536
 """Words of one long string that are prepared at a time."""
@@ -81,14 +77,14 @@ def _mix_words(
     longest = int(words.max(initial=0))
     if longest == 0:
         return
-    # Every byte of the data starts one (unaligned) word of this view: indexing it gathers only the words needed.
+    # Every byte of the data starts one (unaligned) word of this view.
     stream: NDArray[np.uint32] = np.ndarray((data.size - 3,), np.dtype("<u4"), data, strides=(1,))
     # numpy sorts 16-bit integers by radix, several times faster than wider ones.
     keys = (longest - words).astype(np.uint16 if longest < 65_536 else np.int64)
     order = np.argsort(keys, kind="stable")
     mixed = hashes[order]
     places = starts[order]
-    # For each word count that occurs, from the smallest: how many rows have at least as many words.
+    # For each word count that occurs, from the smallest: how many rows have as many or more.
     ascending = words[order[::-1]]
     below = np.flatnonzero(np.diff(ascending, prepend=-1))
     levels = ascending[below]
