@@ -24,7 +24,7 @@ from flight_server.tiering import Admission, Durability, Spiller
 from flight_server.transfer import Delivery, Eviction, PutReceiver, Reads
 
 if TYPE_CHECKING:
-    from flight_server.sources import Sources
+    from flight_server.sources.creation import Sources
 
 
 def new_catalogue(settings: Settings) -> Catalogue:
@@ -43,7 +43,7 @@ def _new_sources(
     catalogue: Catalogue, pulling: Pulling, settings: Settings, max_message_bytes: int
 ) -> Sources:
     # Imported for the first source: the libraries of the file formats cost 9 MiB and a tenth of a second.
-    from flight_server.sources import Allowed, Sources  # noqa: PLC0415
+    from flight_server.sources.creation import Allowed, Sources  # noqa: PLC0415
 
     allowed = Allowed(
         roots=settings.source_roots,
@@ -54,6 +54,11 @@ def _new_sources(
         keepalive_seconds=settings.keepalive_seconds,
     )
     return Sources(catalogue, pulling, allowed)
+
+
+def _log_error(event: str, **facts: object) -> None:
+    # The logger is asked for at each event: logging may be configured after the node is made.
+    structlog.get_logger("flight_server.concurrency.background").error(event, **facts)
 
 
 class Node:
@@ -67,7 +72,7 @@ class Node:
         self.catalogue.schemas.max_bytes = self.max_schema_bytes
         self.waits = Waits()
         self.counters = Counters()
-        self.background = Background(structlog.get_logger("flight_server.concurrency.background").error)
+        self.background = Background(_log_error)
         self.running = Running()
         self.spiller = Spiller(self.catalogue)
         self.admission = Admission(

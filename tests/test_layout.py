@@ -18,9 +18,9 @@ MAX_LINES = 400
 
 # Shared with the client, or so central that they must be testable with nothing installed.
 PURE = ("protocol", "memory", "concurrency")
-# Loads pyarrow, which has the only buffers that the checksums' library takes beside bytes: so it has a door of its
-# own, and is not behind the face of its room.
-DOORS = frozenset({"flight_server.protocol.checksums"})
+# What loads more than its room may, or than the room's other users need, has a door of its own beside the face:
+# pyarrow, which has the only buffers that the checksums' library takes beside bytes; libraries of the file formats.
+DOORS = frozenset({"flight_server.protocol.checksums", "flight_server.sources.creation"})
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
 # What the client may know of the server: its words, its accounting of memory, and the directories of a host.
 SHARED = frozenset({"protocol", "memory", "host"})
@@ -219,6 +219,22 @@ def test_importing_the_client_imports_neither_grpc_nor_the_server_nor_spark() ->
     server = {name for name in loaded if name.startswith("flight_server.")}
     assert {room_of(name) for name in server} <= SHARED | set(PURE)
     assert not {name.partition(".")[0] for name in loaded} & (GRPC | {"aiohttp", "pyspark", "rich", "uvloop"})
+    assert "pyarrow.compute" not in loaded
+
+
+def test_a_server_loads_the_libraries_of_the_file_formats_only_for_a_source() -> None:
+    loaded = set(
+        run_python("import sys, flight_server.__main__, flight_server.node; print(*sys.modules)").split()
+    )
+    assert "flight_server.sources.pulls" in loaded
+    assert not loaded & {
+        "pandas",
+        "pyarrow.compute",
+        "pyarrow.csv",
+        "pyarrow.dataset",
+        "pyarrow.fs",
+        "pyarrow.parquet",
+    }
 
 
 def test_the_drawing_shows_every_room_and_no_arrow_back() -> None:

@@ -1,13 +1,11 @@
 """Datasets of kind ``source``: the server pulls them itself, from files, S3 or another server, when they are read.
 
-``node`` makes :class:`Sources` for the action ``create``.
+``node`` makes :class:`~flight_server.sources.creation.Sources`, which loads the libraries of the file formats, for the
+first action ``create`` of such a dataset.
 """
 
-from .creation import Allowed, Sources
 from .pulls import Pulling
 
 __all__ = [
-    "Allowed",
     "Pulling",
-    "Sources",
 ]

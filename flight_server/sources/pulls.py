@@ -227,10 +227,12 @@ class Pulls:
 
     def _fail(self, pull: _Pull, error: Exception) -> None:
         if pull.state is _RUNNING and pull.fillable:
+            cause = self._cause(pull.partition, error)
             pull.step("fail")
             pull.failed_at = asyncio.get_running_loop().time()
+            pull.task = None  # it would keep what the reader that began it has in its context
             self._pulling.counters.pulls_failed += 1
-            pull.partition.fail(self._cause(pull.partition, error))
+            pull.partition.fail(cause)
         else:
             pull.step("cancel")
             self._leave(pull)

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flight_server.protocol import InvalidRequest
 
@@ -108,7 +107,11 @@ def _plain(column: Any) -> Any:
             if isinstance(column, pa.ChunkedArray)
             else column.storage
         )
-    return pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
+    if not pa.types.is_run_end_encoded(column.type):
+        return column
+    import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
+
+    return pc.run_end_decode(column)
 
 
 # A safe cast between types of one kind keeps the meaning.

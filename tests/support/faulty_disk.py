@@ -10,7 +10,7 @@ directory are wrapped, and do what the test says at that moment:
 
 Limits: only calls through :mod:`os` are seen (the server uses nothing else); what was not synced is not
 taken back, because the page cache survives SIGKILL. Whether fsync is called where it must be is tested
-in ``tests/flight_server/test_durability.py``, by the order of the calls.
+in ``tests/flight_server/tiering/test_durability.py``, by the order of the calls.
 """
 
 from __future__ import annotations

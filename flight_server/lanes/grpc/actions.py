@@ -35,7 +35,7 @@ from flight_server.tiering import Durability
 from flight_server.transfer import seal
 
 if TYPE_CHECKING:
-    from flight_server.sources import Sources
+    from flight_server.sources.creation import Sources
 
 
 class Actions:
@@ -58,19 +58,6 @@ class Actions:
         self._sources = sources
         self._drain_requested = drain_requested
         self._drain_grace_seconds = drain_grace_seconds
-        self._handlers: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
-            "create": self._create,
-            "seal": self._seal,
-            "drop": self._drop,
-            "renew": self._renew,
-            ACKNOWLEDGE: self._acknowledge,
-            "statistics": self._statistics,
-            "why": self._why,
-            "locations": self._locations,
-            "drain": self._drain,
-            "CancelFlightInfo": self._cancel_flight_info,
-            "RenewFlightEndpoint": self._renew_flight_endpoint,
-        }
 
     async def run(self, action: str, body: bytes) -> bytes:
         """The body of the action's one result.
@@ -78,12 +65,12 @@ class Actions:
         Raises:
             Unsupported: there is no such action.
         """
-        handler = self._handlers.get(action)
+        handler = _HANDLERS.get(action)
         if handler is None:
             what = "this is not a Flight SQL server: " if action in flight_sql.ACTIONS else ""
             shown = action if len(action) <= 80 else action[:80] + "…"
             raise Unsupported(f"{what}there is no action {shown!r}; there are {', '.join(ACTIONS)}")
-        return await handler(body)
+        return await handler(self, body)
 
     async def _create(self, body: bytes) -> bytes:
         request = CreateRequest.parse(body)
@@ -212,3 +199,18 @@ def decode_schema(text: str) -> SchemaMessage:
 def _no_arguments(body: bytes, action: str) -> None:
     if parse_json(body, action):
         raise InvalidRequest(f"{action} takes no arguments")
+
+
+_HANDLERS: dict[str, Callable[[Actions, bytes], Awaitable[bytes]]] = {
+    "create": Actions._create,
+    "seal": Actions._seal,
+    "drop": Actions._drop,
+    "renew": Actions._renew,
+    ACKNOWLEDGE: Actions._acknowledge,
+    "statistics": Actions._statistics,
+    "why": Actions._why,
+    "locations": Actions._locations,
+    "drain": Actions._drain,
+    "CancelFlightInfo": Actions._cancel_flight_info,
+    "RenewFlightEndpoint": Actions._renew_flight_endpoint,
+}
