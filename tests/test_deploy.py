@@ -16,7 +16,7 @@ import yaml
 from pydantic import ByteSize, TypeAdapter
 
 from flight_server.config import Settings, load
-from flight_server.protocol.requests import DEFAULT_HTTP_PORT, DEFAULT_PORT
+from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tests.support.polling import eventually
 from tests.support.server_process import ROOT, ServerProcess
 

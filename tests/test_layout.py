@@ -121,6 +121,7 @@ WHOLE = frozenset(
         "embedded",
         "flight_infos",
         "flight_sql",
+        "ipc_framing",
         "machine",
         "metrics",
         "reading",

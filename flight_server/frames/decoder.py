@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.protocol import BadFrame, DamagedMessage, wire
+from flight_server.protocol import BadFrame, DamagedMessage, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c, sent_crc32c
 
 from .schema_message import SchemaMessage
@@ -44,7 +44,7 @@ class Inspected:
     """A message whose framing is right. ``decoded_bytes``: of its decompressed body, or of all copies of a schema."""
 
     parts: wire.FlightData
-    kind: wire.MessageKind
+    kind: ipc_framing.MessageKind
     decoded_bytes: int = 0
     costly: bool = False
 
@@ -57,7 +57,7 @@ class Accepted:
     ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this dictionary.
     """
 
-    kind: wire.MessageKind
+    kind: ipc_framing.MessageKind
     metadata: bytes
     rows: int = 0
     crc32c: int = 0
@@ -135,20 +135,20 @@ class FrameDecoder:
         parts = wire.locate(message)
         self._check_descriptor(parts.descriptor)
         if not parts.header:
-            return Inspected(parts, wire.MessageKind.NONE)
-        kind = wire.message_kind(parts.header)
+            return Inspected(parts, ipc_framing.MessageKind.NONE)
+        kind = ipc_framing.message_kind(parts.header)
         costly = len(parts.header) > COSTLY_HEADER_BYTES
-        if kind is wire.MessageKind.SCHEMA:
+        if kind is ipc_framing.MessageKind.SCHEMA:
             self._check_schema_size(len(parts.header))
             return Inspected(parts, kind, _DECODED_SCHEMA_COST * len(parts.header), costly)
         if self._reader is None:
             raise BadFrame("the first message with a header must be the schema")
-        if kind not in (wire.MessageKind.DICTIONARY, wire.MessageKind.RECORD_BATCH):
+        if kind not in (ipc_framing.MessageKind.DICTIONARY, ipc_framing.MessageKind.RECORD_BATCH):
             raise BadFrame("the header is neither a schema, a dictionary nor a record batch")
-        decompressed_bytes = wire.decompressed_bytes(parts.header, parts.body)
+        decompressed_bytes = ipc_framing.decompressed_bytes(parts.header, parts.body)
         self._check_size(decompressed_bytes, "decompresses to")
         cost_bytes = len(parts.body) + _DECOMPRESSION_COST * decompressed_bytes
-        if kind is wire.MessageKind.DICTIONARY:
+        if kind is ipc_framing.MessageKind.DICTIONARY:
             self._pending_bytes += cost_bytes
             return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
         costly |= cost_bytes + self._pending_bytes > COSTLY_BYTES
@@ -175,12 +175,12 @@ class FrameDecoder:
         sent = sent_crc32c(checksum, parts.metadata, parts.descriptor)
         check(said, sent)
         common: dict[str, Any] = {"metadata": bytes(parts.metadata), "crc32c": checksum, "sent_crc32c": sent}
-        if kind is wire.MessageKind.NONE:
+        if kind is ipc_framing.MessageKind.NONE:
             return Accepted(kind, **common)
-        if kind is wire.MessageKind.SCHEMA:
+        if kind is ipc_framing.MessageKind.SCHEMA:
             return Accepted(kind, **common, schema=self._open(parts))
         measure(parts.header)
-        if kind is wire.MessageKind.DICTIONARY:
+        if kind is ipc_framing.MessageKind.DICTIONARY:
             return self._take_dictionary(inspected, common)
         return Accepted(kind, **common, rows=self._take_batch(parts))
 
@@ -214,7 +214,7 @@ class FrameDecoder:
 
     def _push(self, parts: wire.FlightData) -> None:
         header = parts.header
-        self._feed.parts += (wire.CONTINUATION, len(header).to_bytes(4, "little"), header)
+        self._feed.parts += (ipc_framing.CONTINUATION, len(header).to_bytes(4, "little"), header)
         if parts.body:
             self._feed.parts.append(parts.body)
 
@@ -237,7 +237,7 @@ class FrameDecoder:
         return SchemaMessage(header + b"\0" * (-len(header) % 8))
 
     def _take_dictionary(self, inspected: Inspected, common: dict[str, Any]) -> Accepted:
-        number, delta = wire.dictionary_id(inspected.parts.header)
+        number, delta = ipc_framing.dictionary_id(inspected.parts.header)
         self._push(inspected.parts)
         # Arrow copies what it decompresses, and joins a dictionary with its deltas into a new one.
         before_bytes, copied_before_bytes = self._dictionaries.get(number, (0, 0)) if delta else (0, 0)

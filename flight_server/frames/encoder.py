@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from flight_server.protocol import InvalidRequest, wire
+from flight_server.protocol import InvalidRequest, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
 
 from .builder import Checked
@@ -101,15 +101,15 @@ class Encoder:
         self._written.truncate()
         for part in reader:
             header, body = memoryview(part.metadata), memoryview(part.body)
-            kind = wire.message_kind(header)
-            if kind is wire.MessageKind.SCHEMA:
+            kind = ipc_framing.message_kind(header)
+            if kind is ipc_framing.MessageKind.SCHEMA:
                 continue  # readers get the dataset's
             message = wire.flight_data(header, body=body)
             checksum = message_crc32c(header, body)
             accepted = Accepted(kind, b"", rows=batch.num_rows, crc32c=checksum)
-            if kind is wire.MessageKind.DICTIONARY:
+            if kind is ipc_framing.MessageKind.DICTIONARY:
                 self._check_dictionary(len(message))
-                number, delta = wire.dictionary_id(header)
+                number, delta = ipc_framing.dictionary_id(header)
                 accepted = Accepted(kind, b"", crc32c=checksum, dictionary_id=number, dictionary_delta=delta)
             yield Checked(message, accepted)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from flight_server.memory import Reservation
-from flight_server.protocol import InvalidRequest, wire
+from flight_server.protocol import InvalidRequest, ipc_framing
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:
@@ -39,12 +39,12 @@ class SchemaMessage:
 
     @classmethod
     def of(cls, schema: pa.Schema) -> SchemaMessage:
-        return cls(wire.schema_header(schema.serialize().to_pybytes()))
+        return cls(ipc_framing.schema_header(schema.serialize().to_pybytes()))
 
     @property
     def schema(self) -> pa.Schema:
         """Arrow's object, made at each call in about 100 ns per byte of the header."""
-        return pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(self.header)))
+        return pa.ipc.read_schema(pa.py_buffer(ipc_framing.encapsulate(self.header)))
 
     def canonical(self) -> bool:
         """Whether the dictionary ids are those that pyarrow assigns."""
@@ -54,7 +54,7 @@ class SchemaMessage:
         """Raise InvalidRequest, with the first difference, if a producer may not send ``other``."""
         if self.header == other.header:
             return
-        if wire.is_little_endian(self.header) != wire.is_little_endian(other.header):
+        if ipc_framing.is_little_endian(self.header) != ipc_framing.is_little_endian(other.header):
             raise InvalidRequest(
                 f"the byte order of the batches differs from dataset {dataset!r}; swap it, or write to another "
                 "dataset",

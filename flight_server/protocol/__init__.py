@@ -34,6 +34,26 @@ from .errors import (
     Unsupported,
     from_json,
 )
+from .headers import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    CRC_TRAILER,
+    FRAMES_TRAILER,
+    FROM_TRAILER,
+    GENERATION_HEADER,
+    PARTITION_HEADER,
+    ROWS_TRAILER,
+)
+from .ipc_framing import (
+    CONTINUATION,
+    END_OF_STREAM,
+    MessageKind,
+    encapsulate,
+    follow,
+    message_kind,
+    root,
+    slot,
+)
 from .put_framing import (
     ACCEPTED,
     ANSWER_HEAD,
@@ -48,25 +68,19 @@ from .put_framing import (
 )
 from .requests import (
     ACTIONS,
-    CHECKSUMS,
-    CHECKSUMS_HEADER,
-    CRC_TRAILER,
     DEFAULT_HTTP_PORT,
     DEFAULT_PORT,
-    FRAMES_TRAILER,
-    FROM_TRAILER,
-    GENERATION_HEADER,
-    MAX_PARTITIONS,
-    PARTITION_HEADER,
     REUSE_CONNECTION,
-    ROWS_TRAILER,
-    Commit,
     CreateRequest,
     DatasetRequest,
     Kind,
-    PutCommand,
     Retention,
     SealRequest,
+)
+from .stream_requests import (
+    MAX_PARTITIONS,
+    Commit,
+    PutCommand,
     Ticket,
     bulk_path,
     check_attempt,
@@ -74,18 +88,7 @@ from .requests import (
     partition_metadata,
 )
 from .strict_json import Fields, dump_json, parse_json, parsed_bytes
-from .wire import (
-    CONTINUATION,
-    END_OF_STREAM,
-    MessageKind,
-    check_few_fields,
-    encapsulate,
-    follow,
-    locate,
-    message_kind,
-    root,
-    slot,
-)
+from .wire import check_few_fields, locate
 
 __all__ = [
     "ACCEPTED",

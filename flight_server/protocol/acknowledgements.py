@@ -11,7 +11,7 @@ from typing import Final
 
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
-from .requests import MAX_PARTITIONS, check_attempt
+from .stream_requests import MAX_PARTITIONS, check_attempt
 from .strict_json import Fields, dump_json, parse_json
 
 ACKNOWLEDGE_HEADER: Final = "x-flight-shuffle-acknowledge"

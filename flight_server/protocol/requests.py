@@ -1,45 +1,25 @@
-"""Descriptors, tickets, action bodies, commits, and the names of headers and trailers.
+"""The bodies of actions, in JSON; ``acknowledgements`` and ``reporting.reports`` have the others.
 
 Parsing is strict (see ``strict_json``). What ``encode`` renders, ``parse`` parses to the same value.
-
-    descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
-    ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "reader"}
-    commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}
-    actions     JSON bodies; see also ``acknowledgements`` and, for ``statistics`` and ``why``, ``reporting.reports``
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from . import flight_sql
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
+from .stream_requests import MAX_PARTITIONS, check_attempt
 from .strict_json import Fields, dump_json, parse_json
-
-ROWS_TRAILER = "x-flight-shuffle-rows"
-FRAMES_TRAILER = "x-flight-shuffle-frames"
-CRC_TRAILER = "x-flight-shuffle-crc32c"
-FROM_TRAILER = "x-flight-shuffle-from"
-GENERATION_HEADER = "x-flight-shuffle-generation"
-PARTITION_HEADER = "x-flight-shuffle-partition"
-CHECKSUMS_HEADER = "x-flight-shuffle-checksums"
-"""On the bulk lane, in a request: send checksums with messages; in the answer: they are sent."""
-CHECKSUMS = "crc32c"
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 """The location "where you are asking now" (Arrow Flight specification)."""
 
 DEFAULT_PORT = 8815
 DEFAULT_HTTP_PORT = 8816
-MAX_PARTITIONS = 100_000
 MAX_LEASE_SECONDS = 30 * 24 * 3600.0
-
-_CHECKSUM = re.compile(r"[0-9a-f]{8}")
-_ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
 class Kind(StrEnum):
@@ -49,165 +29,6 @@ class Kind(StrEnum):
     SHUFFLE = "shuffle"
     SOURCE = "source"
     CHANGELOG = "changelog"
-
-
-def check_attempt(attempt: object, what: str = "attempt") -> str:
-    """The attempt, which Spark has as an integer, as text. Raises InvalidRequest if it is not 1 to 100 of ``A-Z a-z
-    0-9 . _ : -``.
-    """
-    if isinstance(attempt, int) and not isinstance(attempt, bool):
-        attempt = str(attempt)
-    if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
-        raise InvalidRequest(f"{what} must be 1 to 100 characters of A-Z a-z 0-9 . _ : -, not {attempt!r}")
-    return attempt
-
-
-def parse_partition(text: str) -> int:
-    """A partition index in ASCII decimal. Raises InvalidRequest for other text."""
-    if not (text.isascii() and text.isdecimal()) or len(text) > 6:
-        shown = text if len(text) <= 40 else text[:40] + "…"
-        raise InvalidRequest(f"{shown!r} is not a partition index (ASCII decimal, 0 to {MAX_PARTITIONS - 1})")
-    return int(text)
-
-
-def bulk_path(
-    dataset: str, partition: int, generation: str | None = None, from_: int = 0, reader: str | None = None
-) -> str:
-    """A partition's path and query on the bulk lane. The alphabet of names needs no escaping."""
-    wanted = {"generation": generation, "from": from_ or None, "reader": reader}
-    query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
-    return f"/v1/datasets/{dataset}/partitions/{partition}" + (f"?{query}" if query else "")
-
-
-def partition_metadata(partition: int) -> bytes:
-    """The ``app_metadata`` of a shuffle producer's batch for ``partition``."""
-    return b"%d" % partition
-
-
-@dataclass(frozen=True)
-class PutCommand:
-    """The command in a DoPut's descriptor.
-
-    ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
-    for kinds with many producers.
-    """
-
-    dataset: str
-    partition: int | None = None
-    producer: int | None = None
-    attempt: str | None = None
-    mode: str = "create"
-    generation: str | None = None
-
-    @classmethod
-    def parse(cls, data: bytes) -> PutCommand:
-        flight_sql.refuse_all_but_json(data)
-        fields = Fields(parse_json(data, "the command", small=True), "the command")
-        command = cls(
-            dataset=check_dataset_name(fields.required("dataset")),
-            partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
-            producer=fields.integer("producer", 0, 2**31 - 1),
-            attempt=None if (value := fields.any("attempt")) is None else check_attempt(value),
-            mode=fields.text("mode") or "create",
-            generation=fields.text("generation"),
-        )
-        fields.end()
-        if command.mode not in ("create", "overwrite"):
-            raise InvalidRequest(f"the command: 'mode' is 'create' or 'overwrite', not {command.mode!r}")
-        if (command.producer is None) != (command.attempt is None):
-            raise InvalidRequest("the command: 'producer' and 'attempt' go together")
-        return command
-
-    def encode(self) -> bytes:
-        body = {
-            "dataset": self.dataset,
-            "partition": self.partition,
-            "producer": self.producer,
-            "attempt": self.attempt,
-            "mode": None if self.mode == "create" else self.mode,
-            "generation": self.generation,
-        }
-        return dump_json({key: value for key, value in body.items() if value is not None})
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """What a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one. ``from_`` is
-    the sequence number of the first wanted frame, ``reader`` the name by which a reader resumes, see
-    ``datasets.places``.
-    """
-
-    dataset: str
-    partition: int | None = None
-    generation: str | None = None
-    from_: int = 0
-    reader: str | None = None
-
-    @classmethod
-    def parse(cls, data: bytes) -> Ticket:
-        """JSON, or a plain name. ``name/3`` stays a name here: only the catalogue can tell."""
-        flight_sql.refuse(data)
-        if not data.lstrip().startswith(b"{"):
-            try:
-                return cls(check_dataset_name(data.decode()))
-            except UnicodeDecodeError:
-                raise InvalidRequest("a ticket is JSON from get_flight_info, or a dataset's name") from None
-        fields = Fields(parse_json(data, "the ticket", small=True), "the ticket")
-        ticket = cls(
-            dataset=check_dataset_name(fields.required("dataset")),
-            generation=fields.text("generation"),
-            partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
-            from_=fields.integer("from", 0, 2**53) or 0,
-            reader=None if (name := fields.any("reader")) is None else check_attempt(name, "reader"),
-        )
-        fields.end()
-        return ticket
-
-    def encode(self) -> bytes:
-        body: dict[str, Any] = {"dataset": self.dataset}
-        if self.generation is not None:
-            body["generation"] = self.generation
-        if self.partition is not None:
-            body["partition"] = self.partition
-        if self.from_:
-            body["from"] = self.from_
-        if self.reader is not None:
-            body["reader"] = self.reader
-        return dump_json(body)
-
-
-@dataclass(frozen=True)
-class Commit:
-    """The totals with which a shuffle producer ends its stream; the server compares them with what arrived.
-    ``crc32c``, if known, is ``checksums.running_crc32c`` over all messages before.
-    """
-
-    rows: int
-    frames: int
-    crc32c: int | None = field(default=None, compare=False)
-
-    @classmethod
-    def parse(cls, data: bytes) -> Commit:
-        fields = Fields(parse_json(data, "the commit", small=True), "the commit")
-        inner = fields.any("commit")
-        fields.end()
-        if not isinstance(inner, dict):
-            raise InvalidRequest('the commit is {"commit": {"rows": n, "frames": n}}')
-        totals = Fields(inner, "the commit")
-        rows, frames = totals.integer("rows", 0, 2**53), totals.integer("frames", 0, 2**53)
-        checksum = totals.text("crc32c")
-        totals.end()
-        if checksum is not None and not _CHECKSUM.fullmatch(checksum):
-            raise InvalidRequest(f"the commit's 'crc32c' is eight hexadecimal digits, not {checksum!r}")
-        if rows is None or frames is None:
-            raise InvalidRequest("the commit needs 'rows' and 'frames'")
-        return cls(rows, frames, None if checksum is None else int(checksum, 16))
-
-    def encode(self) -> bytes:
-        totals: dict[str, Any] = {"rows": self.rows, "frames": self.frames}
-        if self.crc32c is not None:
-            totals["crc32c"] = f"{self.crc32c:08x}"
-        return dump_json({"commit": totals})
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pyarrow import flight
 
 from flight_server.concurrency import in_slices
 from flight_server.datasets import Dataset, PartitionState
-from flight_server.protocol import PUT_PATH, REUSE_CONNECTION, Ticket, bulk_path, dump_json, wire
+from flight_server.protocol import PUT_PATH, REUSE_CONNECTION, Ticket, bulk_path, dump_json, ipc_framing, wire
 
 EMPTY_SCHEMA = pa.schema([])
 
@@ -92,7 +92,7 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
     parts = [info.serialize()]
     if dataset.schema is not None:
         # Of two such fields protobuf takes the last. Arrow's object of a wide schema would take long to make.
-        parts.append(wire.field(1, wire.encapsulate(dataset.schema.header)))
+        parts.append(wire.field(1, ipc_framing.encapsulate(dataset.schema.header)))
     ends_at = expiration(dataset)
     common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
     common += b"".join(_location(uri) for uri in locations.reads)

@@ -54,6 +54,7 @@ from flight_server.protocol import (
     SourceUnavailable,
     check_dataset_name,
     from_json,
+    ipc_framing,
     parse_json,
     wire,
 )
@@ -128,13 +129,13 @@ class RelaySource:
         async with _channel(spec, options["max_message_bytes"], options["keepalive_seconds"]) as channel:
             try:
                 info = await _ask(channel, spec, "GetFlightInfo", descriptor)
-                header = wire.schema_header(wire.bytes_field(info, 1, "FlightInfo"))
+                header = ipc_framing.schema_header(wire.bytes_field(info, 1, "FlightInfo"))
                 described = flight.FlightInfo.deserialize(info)
                 if not described.schema.names:  # no producer has sent one yet: GetSchema waits for it
                     answer = await _ask(channel, spec, "GetSchema", descriptor)
-                    header = wire.schema_header(wire.bytes_field(answer, 1, "SchemaResult"))
+                    header = ipc_framing.schema_header(wire.bytes_field(answer, 1, "SchemaResult"))
                 measure(header)
-                schema = pa.ipc.read_schema(pa.py_buffer(wire.encapsulate(header)))
+                schema = pa.ipc.read_schema(pa.py_buffer(ipc_framing.encapsulate(header)))
                 check_text(schema)
             except grpc.aio.AioRpcError as error:
                 raise _opening_error(spec, error) from None
@@ -184,7 +185,7 @@ class RelaySource:
             except InvalidRequest as other:
                 raise SourceChanged(f"its stream has another schema: {other.message}") from None
             return None
-        if accepted.kind is wire.MessageKind.NONE:
+        if accepted.kind is ipc_framing.MessageKind.NONE:
             return None
         return Checked(message, accepted)
 

@@ -12,7 +12,7 @@ from collections import deque
 
 import pyarrow as pa
 
-from flight_server.protocol import BadFrame, wire
+from flight_server.protocol import BadFrame, ipc_framing
 from flight_server.protocol.checksums import message_crc32c
 
 from .http import Body
@@ -82,7 +82,7 @@ class CheckedMessages:
             self._pieces.append(prefix)
             return
         mark, header_bytes = _PREFIX.unpack(prefix)
-        if said is None and mark + prefix[4:].to_pybytes() == wire.END_OF_STREAM:
+        if said is None and mark + prefix[4:].to_pybytes() == ipc_framing.END_OF_STREAM:
             self._pieces.append(prefix)
             return
         if self._promised is None:
@@ -90,12 +90,12 @@ class CheckedMessages:
         if said is None and self._promised:
             raise Damaged("it has no checksum")
         left_bytes = None if said is None else said[0] - PREFIX_BYTES
-        if mark != wire.CONTINUATION or header_bytes <= 0 or _is_less(left_bytes, header_bytes):
+        if mark != ipc_framing.CONTINUATION or header_bytes <= 0 or _is_less(left_bytes, header_bytes):
             raise Damaged(f"its header cannot have {header_bytes} bytes")
         header = self._part(header_bytes)
         try:
-            body_bytes = wire.body_bytes(memoryview(header))
-            kind = wire.message_kind(memoryview(header))
+            body_bytes = ipc_framing.body_bytes(memoryview(header))
+            kind = ipc_framing.message_kind(memoryview(header))
         except BadFrame as bad:
             raise Damaged(bad.message) from None
         if body_bytes < 0 or (left_bytes is not None and header_bytes + body_bytes != left_bytes):
@@ -103,7 +103,7 @@ class CheckedMessages:
         content = self._part(body_bytes)
         checksum = message_crc32c(memoryview(header), memoryview(content))
         check(said, checksum)
-        if kind is wire.MessageKind.RECORD_BATCH:
+        if kind is ipc_framing.MessageKind.RECORD_BATCH:
             self._checksums.append(checksum)
         self._pieces += [piece for piece in (prefix, header, content) if piece.size]
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.protocol import CHECKED_LENGTH, LENGTH, InvalidRequest, end_of_put, wire
+from flight_server.protocol import CHECKED_LENGTH, LENGTH, InvalidRequest, end_of_put, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 
 RUN_BYTES = 8 << 10
@@ -45,7 +45,7 @@ class MessageWriter:
     """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._header = wire.schema_header(schema.serialize().to_pybytes())
+        self._header = ipc_framing.schema_header(schema.serialize().to_pybytes())
         self._sink = _Sink()
         self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), RUN_BYTES)
         self._writer = pa.ipc.new_stream(self._file, schema)
@@ -103,13 +103,13 @@ class MessageWriter:
     def _next_message(self, written: _Written) -> Iterator[Part]:
         (header_bytes,) = struct.unpack_from("<i", written.joined(_PREFIX_BYTES), 4)
         header = memoryview(written.joined(header_bytes))
-        kind, body_bytes = wire.message_kind(header), wire.body_bytes(header)
+        kind, body_bytes = ipc_framing.message_kind(header), ipc_framing.body_bytes(header)
         body = written.pieces(body_bytes)
-        if kind is wire.MessageKind.SCHEMA:
+        if kind is ipc_framing.MessageKind.SCHEMA:
             return  # ``opening`` has sent it with the descriptor
         fields, metadata = wire.field(_HEADER, header), b""
         # Dictionary messages have no metadata.
-        if kind is wire.MessageKind.RECORD_BATCH and (metadata := self._metadata.popleft()):
+        if kind is ipc_framing.MessageKind.RECORD_BATCH and (metadata := self._metadata.popleft()):
             fields += wire.field(_METADATA, metadata)
         yield self._framed(fields + wire.field_head(_BODY, body_bytes), header, body, metadata=metadata)
         yield from body

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.protocol.requests import CreateRequest, Kind
+from flight_server.protocol import CreateRequest, Kind
 from tests.benchmarks import bombs
 from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.support import raw_flight, raw_put

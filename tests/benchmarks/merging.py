@@ -18,7 +18,7 @@ import time
 from pyarrow import flight
 
 from flight_server.memory.pool import MemoryPool
-from flight_server.protocol.requests import CreateRequest
+from flight_server.protocol import CreateRequest
 from spark_client.connection import Server
 from spark_client.lanes.partition_stream import partition_streams
 from spark_client.merge.merged import MergedStream, merge

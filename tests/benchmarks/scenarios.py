@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.protocol.requests import CreateRequest, Retention
+from flight_server.protocol import CreateRequest, Retention
 from tests.support.server_process import ServerProcess
 
 PARTITIONS = 16

@@ -16,7 +16,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from pyarrow import flight
 
-from flight_server.protocol.requests import CreateRequest, Kind
+from flight_server.protocol import CreateRequest, Kind
 from tests.benchmarks.measure import conditions, console, cpu_seconds, table
 from tests.support.server_process import ServerProcess
 

@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.config import Settings
 from flight_server.lanes.http.listening import AddressRefused
-from flight_server.protocol.requests import CreateRequest
+from flight_server.protocol import CreateRequest
 from flight_server.server import Server
 from flight_server.storage.data_dir import DataDir
 

@@ -27,9 +27,9 @@ from flight_server.memory.accounts import Budget
 from flight_server.memory.metadata import RECORD_BYTES
 from flight_server.memory.pool import MemoryPool
 from flight_server.node import Node
+from flight_server.protocol import CreateRequest, Retention
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, PartitionFailed, ReaderTooSlow
-from flight_server.protocol.requests import CreateRequest, Retention
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import DiskTrouble, SegmentSlice
 from flight_server.tiering.readback import Reader

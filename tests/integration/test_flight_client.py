@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.protocol.requests import ACTIONS
+from flight_server.protocol import ACTIONS
 from tests.support.held import message_bytes
 from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, Refused, field, fields_of, path, put_messages, varint

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.protocol.requests import FRAMES_TRAILER, ROWS_TRAILER, Ticket
+from flight_server.protocol import FRAMES_TRAILER, ROWS_TRAILER, Ticket
 from tests.support.durable import action, put
 from tests.support.polling import eventually
 from tests.support.raw_flight import BODY, HEADER, field, fields_of

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from flight_server.protocol import Ticket
 from flight_server.protocol.errors import Released
-from flight_server.protocol.requests import Ticket
 from spark_client.connection import Server
 from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream

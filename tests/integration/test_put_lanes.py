@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flight_server.protocol import CreateRequest, Kind, PutCommand, Ticket
 from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, PartitionFailed, Unauthenticated
-from flight_server.protocol.requests import CreateRequest, Kind, PutCommand, Ticket
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
 from spark_client.connection import Server, Timeouts, Writing

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from flight_server.datasets.dataset import Dataset
 from flight_server.lanes.grpc.actions import decode_schema
 from flight_server.node import Node
-from flight_server.protocol.requests import CreateRequest, Kind
+from flight_server.protocol import CreateRequest, Kind
 from tests.support.nodes import read_table
 
 TABLE = pa.table(

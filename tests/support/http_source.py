@@ -18,7 +18,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from flight_server.protocol.requests import FRAMES_TRAILER, FROM_TRAILER, ROWS_TRAILER
+from flight_server.protocol import FRAMES_TRAILER, FROM_TRAILER, ROWS_TRAILER
 
 Request = tuple[str, dict[str, str]]
 Answer = Callable[[str, dict[str, str]], Iterable[bytes]]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyarrow import flight
 
+from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import NotFound
-from flight_server.protocol.requests import PutCommand, Ticket
 from spark_client.connection import Server, Timeouts
 from spark_client.lanes.partition_stream import PartitionStream
 

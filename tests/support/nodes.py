@@ -19,7 +19,7 @@ from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import Frame
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node
-from flight_server.protocol import wire
+from flight_server.protocol import ipc_framing, wire
 from flight_server.storage.disk import Disk
 from flight_server.tiering.readback import Reader
 
@@ -72,8 +72,8 @@ async def read_table(node: Node, dataset: Dataset, index: int = 0, start: int = 
 def decoded(dataset: Dataset, messages: list[bytes]) -> pa.Table:
     """The rows in messages that follow the dataset's schema."""
     assert dataset.schema is not None
-    parts: list[bytes | memoryview] = [wire.encapsulate(dataset.schema.header)]
+    parts: list[bytes | memoryview] = [ipc_framing.encapsulate(dataset.schema.header)]
     for message in messages:
         located = wire.locate(message)
-        parts += (wire.encapsulate(located.header), located.body)
-    return pa.ipc.open_stream(b"".join([*parts, wire.END_OF_STREAM])).read_all()
+        parts += (ipc_framing.encapsulate(located.header), located.body)
+    return pa.ipc.open_stream(b"".join([*parts, ipc_framing.END_OF_STREAM])).read_all()

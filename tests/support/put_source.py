@@ -20,7 +20,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from flight_server.protocol.requests import PutCommand
+from flight_server.protocol import PutCommand
 from spark_client.connection import Server, Timeouts
 from spark_client.lanes.put_stream import PutStream
 

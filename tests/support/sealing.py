@@ -19,8 +19,8 @@ from flight_server.frames import SchemaMessage
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame, Payload
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node
+from flight_server.protocol import CreateRequest
 from flight_server.protocol.checksums import crc32c
-from flight_server.protocol.requests import CreateRequest
 from flight_server.storage.disk import Disk
 from flight_server.storage.durable_files import MANIFEST_NAME
 from flight_server.tiering.recovery import recover

@@ -27,6 +27,7 @@ from flight_server.protocol import (
     Unsupported,
     dump_json,
     flight_sql,
+    ipc_framing,
     parse_json,
     wire,
 )
@@ -186,7 +187,7 @@ def decode_schema(text: str) -> SchemaMessage:
     """
     try:
         message = base64.b64decode(text, validate=True)
-        measure(wire.schema_header(message))
+        measure(ipc_framing.schema_header(message))
         schema = pa.ipc.read_schema(pa.py_buffer(message))
         check_text(schema)
     except (binascii.Error, BadFrame, pa.ArrowException, OSError, ValueError) as error:

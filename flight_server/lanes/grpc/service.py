@@ -37,6 +37,7 @@ from flight_server.protocol import (
     InvalidRequest,
     Unauthenticated,
     Unsupported,
+    ipc_framing,
     wire,
 )
 from flight_server.reporting import Locations, flight_info, poll_info
@@ -224,7 +225,7 @@ class FlightService:
     async def get_schema(self, request: bytes, context: Context) -> bytes:
         dataset = self._described(request)
         schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
-        return wire.field(1, wire.encapsulate(schema.header))
+        return wire.field(1, ipc_framing.encapsulate(schema.header))
 
     def _described(self, request: bytes) -> Dataset:
         return self._catalogue.find(parse_descriptor(request).dataset)

@@ -45,6 +45,7 @@ from flight_server.protocol import (
     PARTITION_HEADER,
     ROWS_TRAILER,
     InvalidRequest,
+    ipc_framing,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
@@ -113,7 +114,7 @@ class ArrowStream(web.StreamResponse):
             ConnectionError: the client has left.
         """
         lines = "".join(f"{name}: {value}\r\n" for name, value in trailers.items())
-        await self.write([*chunk([wire.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
+        await self.write([*chunk([ipc_framing.END_OF_STREAM]), f"0\r\n{lines}\r\n".encode("ascii")])
         self._whole = True
 
     async def write_eof(self, data: bytes = b"") -> None:

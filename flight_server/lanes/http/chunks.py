@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from flight_server.protocol import CHECKSUMS, wire
+from flight_server.protocol import CHECKSUMS, ipc_framing, wire
 
 SMALL_BODY_BYTES = 16 << 10
 CHECKED_MESSAGES = 256
@@ -27,7 +27,7 @@ class Message(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Its size in an IPC stream."""
-        return wire.encapsulated_bytes(self.parts.header) + len(self.parts.body)
+        return ipc_framing.encapsulated_bytes(self.parts.header) + len(self.parts.body)
 
 
 def framed(messages: Iterable[Message], *, checked: bool) -> Iterator[bytes | Message]:
@@ -68,7 +68,7 @@ def joined(pieces: Iterable[bytes | Message]) -> list[Part]:
             small.append(piece)
             continue
         body = piece.parts.body
-        small.append(wire.encapsulate(piece.parts.header))
+        small.append(ipc_framing.encapsulate(piece.parts.header))
         if len(body) < SMALL_BODY_BYTES:
             small.append(body)
         else:

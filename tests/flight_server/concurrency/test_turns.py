@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from flight_server.concurrency.turns import MESSAGE_COST_BYTES, TURN_BYTES, Turns
 from flight_server.frames import SchemaMessage
-from flight_server.protocol import wire
-from flight_server.protocol.requests import CreateRequest
+from flight_server.protocol import CreateRequest, wire
 from tests.support.frames import frame
 from tests.support.nodes import running_node
 

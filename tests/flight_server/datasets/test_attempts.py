@@ -10,8 +10,8 @@ from flight_server.datasets.attempts import Attempts, AttemptState
 from flight_server.datasets.partition import Partition
 from flight_server.frames.message import Frame, Payload
 from flight_server.memory.pool import MemoryPool
+from flight_server.protocol import Commit
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest
-from flight_server.protocol.requests import Commit
 
 
 def frame(rows: int, pool: MemoryPool) -> Frame:

@@ -12,6 +12,7 @@ import pytest
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames import SchemaMessage
+from flight_server.protocol import CreateRequest, Kind, Retention, Ticket
 from flight_server.protocol.errors import (
     AlreadyExists,
     DatasetDropped,
@@ -21,7 +22,6 @@ from flight_server.protocol.errors import (
     ProducerFailed,
     StaleTicket,
 )
-from flight_server.protocol.requests import CreateRequest, Kind, Retention, Ticket
 from tests.flight_server.datasets.test_dataset import SCHEMA, Clock
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame

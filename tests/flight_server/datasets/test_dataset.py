@@ -12,6 +12,7 @@ from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.generations import new_generation
 from flight_server.frames import SchemaMessage
 from flight_server.memory.pool import MemoryPool
+from flight_server.protocol import Commit, CreateRequest, Kind, Retention
 from flight_server.protocol.errors import (
     AlreadyExists,
     Conflict,
@@ -20,7 +21,6 @@ from flight_server.protocol.errors import (
     NotFound,
     ProducerFailed,
 )
-from flight_server.protocol.requests import Commit, CreateRequest, Kind, Retention
 from tests.support.frames import frame
 
 SCHEMA = SchemaMessage.of(pa.schema([("n", pa.int64())]))

@@ -9,8 +9,8 @@ import pytest
 from flight_server.frames import FrameDecoder, SchemaMessage
 from flight_server.frames.decoder import COSTLY_BYTES, COSTLY_HEADER_BYTES
 from flight_server.frames.schema_message import has_dictionaries
+from flight_server.protocol import MessageKind
 from flight_server.protocol.errors import BadFrame, InvalidRequest
-from flight_server.protocol.wire import MessageKind
 from tests.flight_server.protocol.test_wire import schema_header
 from tests.support.folded import with_folded_metadata
 from tests.support.raw_flight import flight_data, ipc_messages, path, put_messages

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from flight_server.frames import FrameDecoder, SchemaMessage
 from flight_server.frames.builder import Checked
 from flight_server.frames.encoder import TARGET_BYTES, Encoder
-from flight_server.protocol import wire
+from flight_server.protocol import ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
 from flight_server.protocol.errors import InvalidRequest
 
@@ -27,16 +27,16 @@ def decoded(schema: pa.Schema, messages: list[Checked]) -> list[dict[str, object
     decoder = FrameDecoder(max_message_bytes=MAX_BYTES)
     header = SchemaMessage.of(schema).header
     decoder.feed(wire.flight_data(header))
-    parts: list[bytes | memoryview] = [wire.encapsulate(header)]
+    parts: list[bytes | memoryview] = [ipc_framing.encapsulate(header)]
     for pulled in messages:
         accepted = decoder.feed(pulled.message)
         assert (accepted.kind, accepted.rows) == (pulled.accepted.kind, pulled.accepted.rows)
         located = wire.locate(pulled.message)
         assert pulled.accepted.crc32c == accepted.crc32c == message_crc32c(located.header, located.body)
-        parts += (wire.encapsulate(located.header), located.body)
+        parts += (ipc_framing.encapsulate(located.header), located.body)
     decoder.end()
     rows: list[dict[str, object]] = (
-        pa.ipc.open_stream(b"".join([*parts, wire.END_OF_STREAM])).read_all().to_pylist()
+        pa.ipc.open_stream(b"".join([*parts, ipc_framing.END_OF_STREAM])).read_all().to_pylist()
     )
     return rows
 
@@ -64,7 +64,7 @@ def test_any_batches_come_out_in_order_within_the_limits(
     encoder = Encoder(schema, max_message_bytes=limit, max_rows=max_rows)
     messages = list(encoder.encode(batches))
     assert decoded(schema, messages) == pa.Table.from_batches(batches).to_pylist()
-    frames = [each for each in messages if each.accepted.kind is wire.MessageKind.RECORD_BATCH]
+    frames = [each for each in messages if each.accepted.kind is ipc_framing.MessageKind.RECORD_BATCH]
     assert all(len(each.message) <= limit for each in frames)
     assert all(each.accepted.rows <= (max_rows or 1 << 30) for each in frames)
     assert all(each.accepted.rows > 0 for each in frames)

@@ -10,8 +10,8 @@ import pytest
 from flight_server.frames import SchemaMessage
 from flight_server.frames.schemas import Schemas
 from flight_server.memory.accounts import Budget
+from flight_server.protocol import CreateRequest
 from flight_server.protocol.errors import InvalidRequest, OutOfBudget
-from flight_server.protocol.requests import CreateRequest
 from tests.support.nodes import running_node
 
 MIB = 1 << 20

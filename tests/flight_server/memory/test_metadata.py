@@ -23,8 +23,8 @@ from flight_server.memory.metadata import (
     RECORD_BYTES,
 )
 from flight_server.memory.pool import MemoryPool, Reservation
+from flight_server.protocol import Commit, CreateRequest, Kind, Retention
 from flight_server.protocol.errors import OutOfBudget
-from flight_server.protocol.requests import Commit, CreateRequest, Kind, Retention
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import SegmentSlice
 from tests.support.catalogues import new_catalogue

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.frames.message import stored_checksums
-from flight_server.protocol import wire
+from flight_server.protocol import ipc_framing, wire
 from flight_server.protocol.checksums import crc32c, message_crc32c, running_crc32c
 
 
@@ -27,7 +27,7 @@ def test_it_is_the_same_of_bytes_views_and_pieces(data: bytes, draw: st.DataObje
 
 @given(st.binary(min_size=1, max_size=100), st.binary(max_size=100))
 def test_a_message_has_the_checksum_of_its_bytes_in_an_ipc_stream(header: bytes, body: bytes) -> None:
-    in_a_stream = wire.encapsulate(header) + body
+    in_a_stream = ipc_framing.encapsulate(header) + body
     assert message_crc32c(memoryview(header), memoryview(body)) == crc32c(in_a_stream[8:])
 
 

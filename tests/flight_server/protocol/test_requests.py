@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.protocol.dataset_names import check_dataset_name, check_new_dataset_name
-from flight_server.protocol.errors import InvalidRequest, Unsupported
-from flight_server.protocol.requests import (
+from flight_server.protocol import (
     MAX_PARTITIONS,
     Commit,
     CreateRequest,
@@ -27,6 +25,8 @@ from flight_server.protocol.requests import (
     parse_partition,
     partition_metadata,
 )
+from flight_server.protocol.dataset_names import check_dataset_name, check_new_dataset_name
+from flight_server.protocol.errors import InvalidRequest, Unsupported
 from flight_server.transfer.receiving import parse_path
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]([A-Za-z0-9_/-]|\.(?!\.)){0,50}", fullmatch=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flight_server.protocol import wire
+from flight_server.protocol import MessageKind, ipc_framing, wire
 from flight_server.protocol.errors import BadFrame, InvalidRequest
 from tests.support import raw_flight
 
@@ -149,7 +149,7 @@ def test_a_head_and_the_bytes_after_it_are_a_field() -> None:
 
 def test_the_size_of_a_body_is_read_from_its_header() -> None:
     for message in (SCHEMA, DICTIONARY, FRAME):
-        assert wire.body_bytes(memoryview(message.header)) == len(message.body)
+        assert ipc_framing.body_bytes(memoryview(message.header)) == len(message.body)
 
 
 def test_a_field_of_another_type_is_refused() -> None:
@@ -161,18 +161,22 @@ def test_a_field_of_another_type_is_refused() -> None:
 
 
 def test_the_kind_of_an_ipc_message_is_read_from_its_header() -> None:
-    kinds = [wire.message_kind(memoryview(each.header)) for each in (SCHEMA, DICTIONARY, FRAME)]
-    assert kinds == [wire.MessageKind.SCHEMA, wire.MessageKind.DICTIONARY, wire.MessageKind.RECORD_BATCH]
+    kinds = [ipc_framing.message_kind(memoryview(each.header)) for each in (SCHEMA, DICTIONARY, FRAME)]
+    assert kinds == [
+        MessageKind.SCHEMA,
+        MessageKind.DICTIONARY,
+        MessageKind.RECORD_BATCH,
+    ]
 
 
 @given(st.binary(max_size=80))
 def test_a_header_that_is_none_is_a_bad_frame_and_nothing_worse(header: bytes) -> None:
     view = memoryview(header)
     for read in (
-        wire.message_kind,
-        wire.body_bytes,
-        wire.dictionary_id,
-        lambda each: wire.decompressed_bytes(each, view),
+        ipc_framing.message_kind,
+        ipc_framing.body_bytes,
+        ipc_framing.dictionary_id,
+        lambda each: ipc_framing.decompressed_bytes(each, view),
     ):
         with suppress(BadFrame):
             read(view)
@@ -183,10 +187,10 @@ def test_a_damaged_header_is_a_bad_frame_and_nothing_worse(place: int, value: in
     header = bytearray(DICTIONARY.header)
     header[place % len(header)] = value
     for read in (
-        wire.message_kind,
-        wire.body_bytes,
-        wire.dictionary_id,
-        lambda each: wire.decompressed_bytes(each, memoryview(b"")),
+        ipc_framing.message_kind,
+        ipc_framing.body_bytes,
+        ipc_framing.dictionary_id,
+        lambda each: ipc_framing.decompressed_bytes(each, memoryview(b"")),
     ):
         with suppress(BadFrame):
             read(memoryview(bytes(header)))
@@ -206,7 +210,9 @@ def test_the_id_of_a_dictionary_and_whether_it_is_a_delta_are_read() -> None:
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
     messages = raw_flight.ipc_messages(schema, [first, second], options)
     found = [
-        wire.dictionary_id(memoryview(each.header)) for each in messages if each.kind == "dictionary batch"
+        ipc_framing.dictionary_id(memoryview(each.header))
+        for each in messages
+        if each.kind == "dictionary batch"
     ]
     assert found == [(0, False), (1, False), (1, True)]
 
@@ -219,8 +225,8 @@ def test_what_a_message_decompresses_to_is_read_from_its_buffers(codec: str) -> 
     plain = raw_flight.ipc_messages(batch.schema, [batch])
     packed = raw_flight.ipc_messages(batch.schema, [batch], pa.ipc.IpcWriteOptions(compression=codec))
     for one, other in zip(plain[1:], packed[1:], strict=True):
-        assert wire.decompressed_bytes(memoryview(one.header), memoryview(one.body)) == 0
-        said = wire.decompressed_bytes(memoryview(other.header), memoryview(other.body))
+        assert ipc_framing.decompressed_bytes(memoryview(one.header), memoryview(one.body)) == 0
+        said = ipc_framing.decompressed_bytes(memoryview(other.header), memoryview(other.body))
         # Without the padding between the buffers of the plain message, and with a prefix on what was left plain.
         assert len(one.body) - 64 * 6 <= said <= len(one.body) + 8 * 6
 
@@ -233,15 +239,15 @@ def schema_header(byte_order: int) -> bytes:
 
 
 def test_the_byte_order_of_a_schema_is_read() -> None:
-    assert wire.is_little_endian(SCHEMA.header)
-    assert wire.is_little_endian(schema_header(0))
-    assert not wire.is_little_endian(schema_header(1))
-    assert wire.message_kind(memoryview(schema_header(1))) is wire.MessageKind.SCHEMA
+    assert ipc_framing.is_little_endian(SCHEMA.header)
+    assert ipc_framing.is_little_endian(schema_header(0))
+    assert not ipc_framing.is_little_endian(schema_header(1))
+    assert ipc_framing.message_kind(memoryview(schema_header(1))) is MessageKind.SCHEMA
 
 
 def test_an_encapsulated_message_is_padded_to_eight_bytes() -> None:
     for size in range(1, 20):
-        encapsulated = wire.encapsulate(b"x" * size)
+        encapsulated = ipc_framing.encapsulate(b"x" * size)
         assert len(encapsulated) % 8 == 0
-        assert encapsulated.startswith(wire.CONTINUATION)
-        assert wire.schema_header(encapsulated).rstrip(b"\0") == b"x" * size
+        assert encapsulated.startswith(ipc_framing.CONTINUATION)
+        assert ipc_framing.schema_header(encapsulated).rstrip(b"\0") == b"x" * size

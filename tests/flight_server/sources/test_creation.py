@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
+from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (
     AlreadyExists,
     Forbidden,
@@ -20,7 +21,6 @@ from flight_server.protocol.errors import (
     PartitionFailed,
     SourceUnavailable,
 )
-from flight_server.protocol.requests import CreateRequest, Kind
 from tests.support.file_sources import TABLE, WRITERS, Served
 from tests.support.nodes import read_messages, read_table, running_node
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
+from flight_server.protocol import CONTINUATION, END_OF_STREAM, encapsulate
 from flight_server.protocol.errors import InvalidRequest, PartitionFailed
-from flight_server.protocol.wire import CONTINUATION, END_OF_STREAM, encapsulate
 from flight_server.sources.formats import MAX_CSV_COLUMNS, MAX_HEADER_BYTES
 from tests.support.file_sources import TABLE, WRITERS, Served
 from tests.support.folded import folded_schema

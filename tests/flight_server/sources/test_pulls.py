@@ -19,6 +19,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.frames.builder import Checked
 from flight_server.frames.encoder import Encoder
 from flight_server.node import Node
+from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (
     CorruptFrame,
     DatasetDropped,
@@ -28,7 +29,6 @@ from flight_server.protocol.errors import (
     SourceUnavailable,
     Unavailable,
 )
-from flight_server.protocol.requests import CreateRequest, Kind
 from flight_server.sources.pulls import Pulls
 from flight_server.sources.source import SourceChanged
 from tests.support.nodes import PATIENCE_SECONDS, decoded, read_messages, read_table, running_node

@@ -17,9 +17,9 @@ from flight_server.datasets.catalogue import Catalogue
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node
+from flight_server.protocol import CreateRequest, Retention
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import DatasetDropped, InvalidRequest, OutOfBudget, Unavailable
-from flight_server.protocol.requests import CreateRequest, Retention
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import Segment
 from flight_server.tiering.recovery import recover

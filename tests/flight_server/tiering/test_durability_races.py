@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from flight_server.concurrency.broadcast_queue import EndOfQueue
 from flight_server.node import Node
+from flight_server.protocol import Commit, CreateRequest, Kind
 from flight_server.protocol.errors import CorruptFrame
-from flight_server.protocol.requests import Commit, CreateRequest, Kind
 from flight_server.storage.segments import SegmentWriter
 from flight_server.tiering import durability
 from flight_server.transfer import sinks

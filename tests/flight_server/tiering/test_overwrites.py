@@ -17,9 +17,9 @@ import pytest_asyncio
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
 from flight_server.node import Node
+from flight_server.protocol import PutCommand
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, DataQuarantined, NotFound, Unavailable
-from flight_server.protocol.requests import PutCommand
 from flight_server.storage.durable_files import MANIFEST_NAME
 from flight_server.storage.quarantine import DAMAGE_NAME, Quarantined
 from flight_server.transfer.sinks import StreamSink

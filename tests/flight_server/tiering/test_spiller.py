@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from flight_server.frames.message import Frame, Payload
+from flight_server.protocol import CreateRequest
 from flight_server.protocol.checksums import crc32c
-from flight_server.protocol.requests import CreateRequest
 from flight_server.storage.segments import SegmentSlice
 from flight_server.tiering.spiller import HIGH_WATER, Spiller
 from tests.support.catalogues import new_catalogue

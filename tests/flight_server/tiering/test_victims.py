@@ -9,7 +9,7 @@ import pytest
 
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
-from flight_server.protocol.requests import CreateRequest
+from flight_server.protocol import CreateRequest
 from flight_server.tiering import victims
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame, spill

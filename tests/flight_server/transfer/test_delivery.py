@@ -15,9 +15,9 @@ from flight_server.frames.message import Frame, Payload
 from flight_server.memory.accounts import Pace
 from flight_server.memory.pool import Reservation
 from flight_server.node import Node
+from flight_server.protocol import CreateRequest, Retention
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import ReaderTooSlow
-from flight_server.protocol.requests import CreateRequest, Retention
 from flight_server.reporting import reports
 from flight_server.reporting.reports import Page
 from flight_server.tiering.readback import Reader

@@ -16,6 +16,7 @@ from flight_server.datasets.partition import PartitionState
 from flight_server.frames import decoder
 from flight_server.memory.metadata import FRAME_BYTES
 from flight_server.node import Node
+from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (
     BadFrame,
     Conflict,
@@ -25,7 +26,6 @@ from flight_server.protocol.errors import (
     OutOfBudget,
     ProducerFailed,
 )
-from flight_server.protocol.requests import CreateRequest, Kind
 from tests.support.nodes import read_messages, read_table, running_node
 from tests.support.raw_flight import command, commit, flight_data, ipc_messages, path, put_messages
 

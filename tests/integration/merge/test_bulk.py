@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.memory.pool import MemoryPool
+from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound, ProducerFailed, StaleTicket, Unauthenticated
-from flight_server.protocol.requests import Ticket
 from spark_client.connection import Server
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled, partition_streams

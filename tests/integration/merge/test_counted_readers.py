@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pyarrow import flight
 
+from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import Released
-from flight_server.protocol.requests import PutCommand, Ticket
 from spark_client.connection import Server
 from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream

@@ -13,9 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.protocol.errors import DamagedMessage, FlightShuffleError
-from flight_server.protocol.put_framing import PUT_PATH
-from flight_server.protocol.requests import (
+from flight_server.protocol import (
     CHECKSUMS,
     CHECKSUMS_HEADER,
     CreateRequest,
@@ -25,6 +23,8 @@ from flight_server.protocol.requests import (
     Ticket,
     bulk_path,
 )
+from flight_server.protocol.errors import DamagedMessage, FlightShuffleError
+from flight_server.protocol.put_framing import PUT_PATH
 from spark_client.connection import Server, Writing
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol.requests import Ticket
+from flight_server.protocol import Ticket
 from spark_client.connection import Server
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream

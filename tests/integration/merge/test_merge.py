@@ -14,8 +14,8 @@ import pytest
 from pyarrow import flight
 
 from flight_server.memory.pool import MemoryPool
+from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound
-from flight_server.protocol.requests import Ticket
 from spark_client.connection import ForkedProcess, Server
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream, StreamStalled, partition_streams

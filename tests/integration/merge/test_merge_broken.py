@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from flight_server.protocol import Ticket
 from flight_server.protocol.errors import DatasetDropped, NotFound, PartitionFailed, StaleTicket
-from flight_server.protocol.requests import Ticket
 from spark_client.connection import Server
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream

@@ -16,7 +16,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from flight_server.protocol.requests import FRAMES_TRAILER, ROWS_TRAILER, Ticket
+from flight_server.protocol import FRAMES_TRAILER, ROWS_TRAILER, Ticket
 from flight_server.protocol.wire import field
 from spark_client.connection import Server
 from tests.support.merging import ROWS, put_all

@@ -19,7 +19,7 @@ from spark_client import ShuffleClient
 from spark_client.jobs import progress
 from spark_client.jobs.shuffles import Shuffles
 import pyarrow as pa
-from flight_server.protocol.requests import PutCommand
+from flight_server.protocol import PutCommand
 from spark_client.lanes.put_stream import PutStream
 
 progress._INTERVAL_SECONDS = 0.01

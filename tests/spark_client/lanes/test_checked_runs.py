@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.lanes.http.chunks import CHECKED_MESSAGES, Message, chunks_of
-from flight_server.protocol import wire
+from flight_server.protocol import MessageKind, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
 from spark_client.lanes.batch_runs import RunReader
 from spark_client.lanes.checked import Damaged
@@ -71,7 +71,9 @@ def test_what_was_read_is_summed_up_whether_or_not_the_server_says_checksums(
     batches = batches_of(schema, 12)
     first, *rest = messages(batches, schema)
     of_batches = [
-        each.crc32c for each in rest if wire.message_kind(each.parts.header) is wire.MessageKind.RECORD_BATCH
+        each.crc32c
+        for each in rest
+        if ipc_framing.message_kind(each.parts.header) is MessageKind.RECORD_BATCH
     ]
     assert len(of_batches) == 12
     found, checksums = read(b"".join(sent([[first], rest[:7], rest[7:]], checked=checked)))

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flight_server.protocol import Ticket
 from flight_server.protocol.errors import (
     Forbidden,
     InvalidRequest,
@@ -18,7 +19,6 @@ from flight_server.protocol.errors import (
     ProducerFailed,
     StaleTicket,
 )
-from flight_server.protocol.requests import Ticket
 from spark_client.connection import Server, Timeouts, Unreachable
 from spark_client.lanes.addresses import Address, addresses
 from spark_client.lanes.bulk_get import BulkReader, target_of

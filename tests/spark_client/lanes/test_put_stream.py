@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from flight_server.protocol import CreateRequest, Kind, PutCommand
 from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, InvalidRequest, NotFound
-from flight_server.protocol.requests import CreateRequest, Kind, PutCommand
 from spark_client.connection import Server, Writing
 from spark_client.lanes.put_stream import FRAME_BYTES, MAX_FRAME_BYTES, PutStream, frames
 from tests.support.polling import eventually

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
+from flight_server.protocol import PutCommand
 from flight_server.protocol.errors import Draining, Forbidden, InvalidRequest, NotFound, Unauthenticated
-from flight_server.protocol.requests import PutCommand
 from spark_client.connection import Server, Timeouts, Unreachable, Writing
 from spark_client.lanes import writing
 from spark_client.lanes.bulk_put import BulkWriter

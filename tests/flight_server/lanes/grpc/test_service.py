@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from flight_server.lanes.grpc import service
 from flight_server.node import Node
+from flight_server.protocol import Commit, CreateRequest, Kind
 from flight_server.protocol.errors import DatasetDropped, ProducerFailed
-from flight_server.protocol.requests import Commit, CreateRequest, Kind
 from tests.support.frames import frame
 from tests.support.nodes import running_node
 from tests.support.raw_flight import path

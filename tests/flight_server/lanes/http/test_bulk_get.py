@@ -9,7 +9,7 @@ import pytest
 from flight_server.frames.message import Payload
 from flight_server.lanes.http.chunks import SMALL_BODY_BYTES, Message, joined
 from flight_server.memory.pool import MemoryPool
-from flight_server.protocol import wire
+from flight_server.protocol import ipc_framing, wire
 from tests.support.raw_flight import IpcMessage, flight_data, ipc_messages
 
 
@@ -44,7 +44,11 @@ def test_stored_messages_become_an_arrow_stream(rows: tuple[int, ...], metadata:
     schema = batches(1)[0].schema
     first, *rest = ipc_messages(schema, written)
     stream = b"".join(
-        [wire.encapsulate(first.header), *joined(located(payloads(rest, metadata))), wire.END_OF_STREAM]
+        [
+            ipc_framing.encapsulate(first.header),
+            *joined(located(payloads(rest, metadata))),
+            ipc_framing.END_OF_STREAM,
+        ]
     )
     assert [batch.to_pydict() for batch in pa.ipc.open_stream(stream)] == [
         each.to_pydict() for each in written
@@ -73,9 +77,9 @@ def test_a_body_is_as_long_as_its_header_says_also_when_that_is_no_multiple_of_e
     length = message.header.index((8).to_bytes(8, "little"))
     unpadded = IpcMessage(message.kind, _with_length(message.header, length, 3), message.body[:3])
     stream = [
-        wire.encapsulate(first.header),
+        ipc_framing.encapsulate(first.header),
         *joined(located(payloads([unpadded, message]))),
-        wire.END_OF_STREAM,
+        ipc_framing.END_OF_STREAM,
     ]
     read = pa.ipc.open_stream(b"".join(stream)).read_all()
     assert read["n"].to_pylist() == [1, 2, 3, 1, 2, 3]

@@ -1,0 +1,11 @@
+"""Names of the headers and trailers that both lanes send."""
+
+ROWS_TRAILER = "x-flight-shuffle-rows"
+FRAMES_TRAILER = "x-flight-shuffle-frames"
+CRC_TRAILER = "x-flight-shuffle-crc32c"
+FROM_TRAILER = "x-flight-shuffle-from"
+GENERATION_HEADER = "x-flight-shuffle-generation"
+PARTITION_HEADER = "x-flight-shuffle-partition"
+CHECKSUMS_HEADER = "x-flight-shuffle-checksums"
+"""On the bulk lane, in a request: send checksums with messages; in the answer: they are sent."""
+CHECKSUMS = "crc32c"
