@@ -119,7 +119,7 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 def _sweep(base: Path, barrier: Any, ended: Any) -> None:
     barrier.wait(100)
-    while not ended.is_set():
+    while not ended.wait(0.004):  # so that the fetchers, which poll, get the lock of the names soon
         sweep([base], idle_seconds=-1.0)
 
 
@@ -130,7 +130,7 @@ def _write(path: Path) -> None:
 def _fetch(base: Path, barrier: Any, wrong: Any) -> None:
     files = HostFiles(Copies((str(base),)))
     barrier.wait(100)
-    for number in range(200):
+    for number in range(400):
         file = files.open_or_make(f"a-{number % 3}", 10, _write, 60)
         if file.path.read_text() != "x" * 1000 or not file.is_current:
             wrong.put(str(file.path))
