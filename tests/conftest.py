@@ -1,7 +1,8 @@
 """Fixtures that all tests share.
 
-Each async test runs on asyncio and on uvloop. After each test nothing may be left over: no task, no thread,
-no child process, no reserved byte (see ``tests.support.leftovers``).
+Each async test runs on asyncio and on uvloop, or, with the marker ``one_loop``, on uvloop alone. After each
+test nothing may be left over: no task, no thread, no child process, no reserved byte (see
+``tests.support.leftovers``).
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ from tests.support.server_process import ServerProcess
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+# Hundreds of processes are started, and a fifth of the start of a server compiles: they keep the result.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 _failed = pytest.StashKey[bool]()
 
 
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run each async test once on each of these."""
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run each async test once on each of these; one with the marker ``one_loop`` only as the server runs."""
+    if item.get_closest_marker("one_loop"):
+        return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 

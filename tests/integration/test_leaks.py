@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pyarrow as pa
+import pytest
 
 from flight_server import config
 from flight_server.server import Server
@@ -108,6 +109,7 @@ def overwrite(raw: RawFlight) -> None:
     raw.put(put_messages(command({"dataset": "o", "mode": "overwrite"}), [BATCH]))
 
 
+@pytest.mark.one_loop
 async def test_no_object_of_ours_outlives_its_call() -> None:
     chosen = config.load({"port": 0, "http_port": 0, "memory_limit": 64 << 20})
     async with Server(chosen) as server:
