@@ -37,7 +37,10 @@ from tests.support.frames import on_disk
 from tests.support.schedules import ScheduledLoop
 
 LIMIT_BYTES = 64 << 10
-DEADLINE_SECONDS, STALL_SECONDS = 60.0, 30.0
+# The longest pause is longer than every period of the server's own, and the deadlines are some pauses longer. They
+# are no longer than that, because the spiller tries a full disk again four times in each second of a wait.
+LONG_PAUSE_SECONDS = 2.0
+STALL_SECONDS, DEADLINE_SECONDS = 6 * LONG_PAUSE_SECONDS, 12 * LONG_PAUSE_SECONDS
 # Every wait has a deadline, or ends when others reach theirs: this is far beyond all of them in a row.
 FOREVER_SECONDS = 100_000.0
 MAX_STEPS = 200_000
@@ -148,7 +151,7 @@ class Model:
 
     async def pause(self) -> None:
         """Some time goes by, or only a step."""
-        await asyncio.sleep(self.lot.choice([0, 0, 0, 0.001, 0.1, 5]))
+        await asyncio.sleep(self.lot.choice([0, 0, 0, 0.001, 0.1, LONG_PAUSE_SECONDS]))
 
     async def never(self) -> None:
         await self.loop.create_future()
