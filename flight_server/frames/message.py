@@ -1,18 +1,18 @@
 """Message: a frame or a dictionary as its producer encoded it, and where its bytes are.
 
-A frame is the message of one record batch. A message's bytes are in RAM (``payload``), on disk (``slice``), or in
-both. The size, the checksums and a frame's rows and dictionaries never change and are known without the bytes. A
-:class:`Frame` object exists while its bytes are in RAM or something refers to it; see ``table``.
+A frame is the message of one record batch. A message's bytes are in RAM (``payload``), on disk (``slice``), or both.
+Size, checksums, and a frame's rows and dictionaries are known without the bytes. A :class:`Frame` object exists while
+its bytes are in RAM or something refers to it (``table``).
 
 Who holds what
-    A :class:`Payload` is bytes and their reservation. The message and each reader that is sending it refer to it.
-    Spilling drops only the message's reference, so the bytes stay counted until a slow reader has sent them. A slice
-    is a place in a segment (see ``storage.segments``) and keeps the segment's file.
+    The message and each reader that is sending it refer to a :class:`Payload`. Spilling drops only the message's
+    reference, so the bytes stay counted until a slow reader has sent them. A slice is a place in a segment
+    (``storage.segments``) and keeps the segment's file.
 
 Dictionaries
-    Dictionary messages are not frames. A :class:`DictionaryState` holds the messages in force when a batch was sent;
-    all frames up to the next change share it. Its messages leave RAM after all frames. Their objects stay, because
-    :func:`missing_messages` compares by identity. ``builder`` holds the payloads that a decoder still uses.
+    Dictionary messages are not frames. All frames up to the next change share a :class:`DictionaryState`. Its messages
+    leave RAM after all frames; their objects stay, because :func:`missing_messages` compares by identity. ``builder``
+    holds the payloads that a decoder still uses.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Payload:
         self._message: Message | None = None
 
     def keep(self, message: Message) -> None:
-        """Keep the object of a message that is not in RAM, so that other readers find these bytes by it."""
+        """Keep the object of a message that is not in RAM: other readers find these bytes by it."""
         self._message = message
 
 
 class Home(Protocol):
-    """The table that holds a frame and is told when it moves; see ``table``."""
+    """The table that holds a frame."""
 
     def placed(self, index: int, slice_: SegmentSlice) -> None:
         """The bytes of its frame ``index`` are on disk there, too."""
@@ -99,23 +99,23 @@ class Message:
         self.leave_ram()
 
     def leave_ram(self) -> None:
-        """Drop the RAM copy of a message that is on disk. Readers that are sending it keep the bytes."""
+        """Drop the RAM copy of a message that is on disk."""
         assert self.slice is not None
         if self.payload is not None:
-            # What was reserved beside the bytes is released; readers that are sending hold only the bytes.
+            # Readers that are sending it hold only the bytes.
             reservation = self.payload.reservation
             reservation.shrink(max(0, reservation.size_bytes - self.size_bytes))
             self.share(self.payload)
             self.payload = None
 
     def at_hand(self) -> Payload | None:
-        """The bytes if the message, or a reader that has read them back, has them in RAM."""
+        """The bytes if the message, or a reader that has read them back, has them."""
         if self.payload is not None:
             return self.payload
         return self._shared() if self._shared is not None else None
 
     def share(self, payload: Payload) -> None:
-        """Let other readers use the bytes that one has read back, for as long as that one holds them."""
+        """Let other readers use the bytes that one has read back while that one holds them."""
         self._shared = weakref.ref(payload)
         payload.keep(self)
 
@@ -195,8 +195,8 @@ NO_DICTIONARIES = DictionaryState({})
 def missing_messages(sent: DictionaryState, wanted: DictionaryState) -> list[DictionaryMessage]:
     """The messages that a reader that was sent ``sent`` needs before a batch that needs ``wanted``.
 
-    Deltas are enough if the reader's messages are a prefix of the wanted ones; otherwise the replacement and all deltas
-    are sent again. They are in the producer's order: a nested dictionary's values refer to dictionaries sent before.
+    Deltas are enough if the reader's messages are a prefix of the wanted ones; otherwise all are sent again. They are
+    in the producer's order: a nested dictionary's values refer to dictionaries sent before.
     """
     if sent is wanted:
         return []
@@ -216,14 +216,14 @@ def messages_of(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage
     seen: set[DictionaryMessage] = set()
     for state in states:
         for messages in state.by_id.values():
-            # The same messages always precede a message, so those before one that was seen were seen, too.
+            # The same messages always precede a message.
             unseen = list(takewhile(lambda message: message not in seen, reversed(messages)))
             seen.update(unseen)
             yield from reversed(unseen)
 
 
 class Frame(Message):
-    """See the module's text. ``dictionaries``: those in force when it was sent."""
+    """A record batch. ``dictionaries``: those in force when it was sent."""
 
     __slots__ = ("dictionaries", "home", "index", "rows")
 
@@ -267,7 +267,7 @@ class Frame(Message):
 def stored_checksums(message: bytes) -> tuple[int, int]:
     """CRC-32C of a stored message's IPC message and of its app_metadata.
 
-    Bytes that are no FlightData message are covered as a whole, so that damaged bytes do not match.
+    Bytes that are no FlightData message are covered as a whole, and do not match.
     """
     try:
         parts = locate(message)

@@ -1,11 +1,11 @@
 """Pulls: produces the partitions of a source dataset when they are read.
 
-Guarantee: of one partition at most one pull runs at a time, for any number of readers. It runs in a task of the
-server's own, so no reader's end stops it or makes it run twice. Under one generation every pull gives the same frames.
+Guarantee: of one partition at most one pull runs at a time, in a task of the server's own, for any number of readers.
+No reader's end stops it or makes it run twice. Under one generation every pull gives the same frames.
 
 Who holds what
-    The dataset holds the state of its pulls, :class:`Pulls`, which holds no reference back; a running pull holds the
-    dataset. Dropping the dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
+    The dataset holds its :class:`Pulls`, which holds no reference back; a running pull holds the dataset. Dropping the
+    dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
 
 States of a pull, and the verbs that change them:
 
@@ -20,16 +20,14 @@ A pull that is over and comes back from an await publishes, seals and fails noth
 it and waits for its end.
 
 Failure
-    Readers get the cause. For ``source_failure_seconds`` a new reader gets it at once; after that a new reader
-    starts the next pull. That pull begins at frame 0 and must repeat what was published before (see
-    ``repetition``), so tickets stay valid and a reader that resumes at a later frame continues in the same rows.
-    When the source has changed or does not repeat itself, the generation is over: the pull fails, and the source is
-    opened again as a new generation, for which readers ask get_flight_info.
+    Readers get the cause, new ones for ``source_failure_seconds``; the next reader after that starts the next pull. It
+    begins at frame 0 and must repeat what was published before (``repetition``), so tickets stay valid and a reader
+    that resumes continues in the same rows. When the source has changed or does not repeat itself, the generation is
+    over: the pull fails, and the source is opened as a new generation, for which readers ask get_flight_info.
 
 Memory
     A pulled message is admitted like a producer's before the next one is asked for. Under memory pressure a dataset
-    without readers is released instead of spilled (``Dataset.release_unread``) and pulled again for the next reader, by
-    ``Partition.reopen`` as after a failure.
+    without readers is released instead of spilled (``Dataset.release_unread``) and pulled again for the next reader.
 
 Cancelling
     ``Pulls.close``, a successor and the end of the server cancel a pull; its reservations are freed.

@@ -1,9 +1,8 @@
 """The bulk lane for reading: a partition, or a whole dataset, as one Arrow IPC stream over HTTP.
 
-Guarantee: the chunked terminator is sent only after the end of a complete, sealed partition (or of all of them). If the
-handler ends otherwise (aiohttp cancels it when the connection is lost), the connection is cut, so that no client takes
-a part for the whole. There is never a Content-Length, even for a sealed partition: several HTTP clients hand out a
-short body without an error.
+Guarantee: the chunked terminator follows only the end of a sealed partition (or of all of them). If the handler ends
+otherwise (aiohttp cancels it when the connection is lost), the connection is cut, so no client takes a part for the
+whole. A Content-Length is never sent: several HTTP clients hand out a short body without an error.
 
     chunk   schema message, as soon as it is known
     chunk   a run of messages: dictionaries that this reader lacks, record batches   (repeated)
@@ -12,17 +11,15 @@ short body without an error.
 
 Checksums
     A client that asks with ``x-flight-shuffle-checksums: crc32c`` gets that header back, and with each chunk of
-    messages, also the schema's, an extension that gives for each of them, in order, its bytes in the chunk and its
-    CRC-32C (see ``checksums``), in hexadecimal: ``;crc32c=1a0-aabbccdd.2c8-11223344``. These sizes add up to the chunk,
-    so a client can tell where the damage is before it decodes anything. Such a chunk has at most ``CHECKED_MESSAGES``
-    messages, because clients limit the length of that line. Other clients, some of which limit all extensions of a
-    body together, get none.
+    messages, also the schema's, an extension with each message's bytes in the chunk and CRC-32C (``checksums``), in
+    hexadecimal: ``;crc32c=1a0-aabbccdd.2c8-11223344``. The sizes add up to the chunk, so a client finds damage before
+    it decodes. Clients limit the length of that line, so such a chunk has at most ``CHECKED_MESSAGES`` messages. Other
+    clients, some of which limit all extensions of a body together, get none.
 
 Memory
-    The kernel gets a run at once, and the room for it is held until the kernel has all of it. So a slow reader holds at
-    most one run, ``RUN_BYTES`` and the rest of one frame, and all of it is counted; one that takes nothing holds none
-    (``outlet``). Over TLS it keeps its run; not counted there is one run that the TLS layer has encrypted and not yet
-    given to the kernel.
+    The room for a run is held until the kernel has all of it. So a slow reader holds at most one run, ``RUN_BYTES``
+    and the rest of one frame, all counted; one that takes nothing holds none (``outlet``). Over TLS it keeps its run,
+    and one run that the TLS layer has encrypted is not counted.
 """
 
 from __future__ import annotations
@@ -65,8 +62,7 @@ NOTHING = Totals(rows=0, frames=0, bytes=0, crc32c=0)
 class ArrowStream(web.StreamResponse):
     """An answer of the bulk lane. ``Delivery.deliver`` awaits ``write`` and ``finish``.
 
-    aiohttp writes the head. The body goes directly to the transport, because aiohttp has neither trailers nor writes
-    of several buffers.
+    aiohttp writes the head. The body goes to the transport: aiohttp has neither trailers nor writes of several buffers.
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
@@ -164,7 +160,7 @@ class BulkRead:
             check_start(first, self.start)
 
     def headers(self) -> dict[str, str]:
-        """The headers that are known before the first byte; with totals only if all that was asked for is sealed."""
+        """The headers before the first byte; with totals only if all that was asked for is sealed."""
         if self.partition is None:
             partitions, sealed = self.dataset.partitions(), self.dataset.sealed
         else:
