@@ -36,7 +36,7 @@ def check_attempt(attempt: object, what: str = "attempt") -> str:
 
 def parse_partition(text: str) -> int:
     """A partition index in ASCII decimal. Raises InvalidRequest for other text."""
-    if not (text.isascii() and text.isdecimal()) or len(text) > 6:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 6 or int(text) >= MAX_PARTITIONS:
         shown = text if len(text) <= 40 else text[:40] + "…"
         raise InvalidRequest(f"{shown!r} is not a partition index (ASCII decimal, 0 to {MAX_PARTITIONS - 1})")
     return int(text)

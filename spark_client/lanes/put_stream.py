@@ -136,9 +136,10 @@ def as_reader(data: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_stream(data)
     try:
         batches = iter(data)
-        first = next(batches, None)
     except TypeError:
         first, batches = data, iter(())
+    else:
+        first = next(batches, None)
     if not isinstance(first, pa.RecordBatch):
         what = "an empty iterable, which has no schema" if first is None else type(first).__name__
         raise InvalidRequest(

@@ -69,6 +69,15 @@ def test_what_cannot_be_put_is_named(client: ShuffleClient, data: Any) -> None:
     assert client.datasets() == []
 
 
+def test_an_error_of_the_callers_own_iterable_is_raised_as_it_is(client: ShuffleClient) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from (pa.record_batch({"x": 1 + value}) for value in ["a"])  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        client.put("d", batches())
+    assert client.datasets() == []
+
+
 def test_a_table_without_rows_keeps_its_schema(client: ShuffleClient) -> None:
     client.put("d", TABLE.slice(0, 0))
     found = client.get("d").read_all()

@@ -24,7 +24,7 @@ _STATUS = {
     "UNAVAILABLE": 503,
 }
 
-_log = structlog.get_logger("flight_server.lanes.http.listener")
+_log = structlog.get_logger("flight_server.lanes.http.http_errors")
 
 
 def status_of(error: FlightShuffleError) -> int:

@@ -162,7 +162,9 @@ def test_a_partition_index_parses_to_itself(index: int) -> None:
     assert parse_partition(partition_metadata(index).decode()) == index
 
 
-@pytest.mark.parametrize("text", ["", "-1", "+1", "1.0", " 1", "1_0", "٣", "1" * 7, "0x1"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "+1", "1.0", " 1", "1_0", "٣", "1" * 7, "0x1", str(MAX_PARTITIONS)]
+)
 def test_another_partition_index_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="not a partition index"):
         parse_partition(text)
