@@ -8,7 +8,10 @@ import sys
 import tomllib
 import venv
 import zipfile
+from collections.abc import Iterable
+from email.message import Message
 from email.parser import Parser
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +45,38 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def install(wheel: Path, extras: str, directory: Path) -> Path:
-    """Install the wheel in an environment of its own, in the locked versions; return its interpreter."""
-    constraints = directory / "constraints.txt"
-    constraints.write_text("\n".join(map(str, LOCKED)))
-    venv.create(directory / "venv", with_pip=True)
-    python = directory / "venv" / "bin" / "python"
-    pip = (python, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "install", "--quiet", "--constraint", constraints, f"{wheel}{extras}", directory=directory)
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def distributions(requirements: Iterable[str], extras: Iterable[str] = ()) -> dict[str, Distribution]:
+    """What the requirements lead to, as it is installed here."""
+    found: dict[str, Distribution] = {}
+    for requirement in map(Requirement, requirements):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+            found[canonicalize_name(requirement.name)] = each = distribution(requirement.name)
+            found |= distributions(each.requires or (), requirement.extras)
+    return found
+
+
+def install(wheel: Path, directory: Path, *extras: str) -> Path:
+    """Install the wheel in an environment that has only what its metadata asks for; return its interpreter.
+
+    Links to the packages of this environment are there, so that nothing is downloaded, unpacked and compiled.
+    """
+    venv.create(directory)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    for each in distributions(metadata_of(wheel).get_all("Requires-Dist", []), extras).values():
+        for file in each.files or ():
+            if ".." not in file.parts:
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                (packages / file).symlink_to(file.locate())
+    python = directory / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel, directory=directory)
     run(*pip, "check", directory=directory)
     return python
 
@@ -68,9 +95,7 @@ def test_the_wheel_holds_the_two_packages_with_their_types_and_nothing_else(whee
 
 
 def test_the_core_of_the_wheel_needs_only_arrow_numpy_and_a_checksum(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = Parser().parsestr(archive.read(name).decode())
+    metadata = metadata_of(wheel)
     requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     assert {requirement.name for requirement in requirements if requirement.marker is None} == {
         "google-crc32c",
@@ -81,19 +106,15 @@ def test_the_core_of_the_wheel_needs_only_arrow_numpy_and_a_checksum(wheel: Path
     assert metadata["License-Expression"] == "Apache-2.0"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # downloads packages
 def test_the_client_imports_where_only_its_core_is_installed(wheel: Path, tmp_path: Path) -> None:
-    python = install(wheel, "", tmp_path)
+    python = install(wheel, tmp_path / "venv")
     # -I: neither the working directory nor the environment's PYTHONPATH may stand in for the installation.
     found = run(python, "-I", "-c", "import spark_client; print(spark_client.__file__)", directory=tmp_path)
     assert found.startswith(str(tmp_path))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # downloads packages
 def test_the_installed_server_serves_a_table(wheel: Path, tmp_path: Path) -> None:
-    python = install(wheel, "[server]", tmp_path)
+    python = install(wheel, tmp_path / "venv", "server")
     # A folder of its own: `flight_server` of the source tree must not be found there.
     (empty := tmp_path / "empty").mkdir()
     table = pa.table({"n": list(range(1000)), "word": ["one", None] * 500})
