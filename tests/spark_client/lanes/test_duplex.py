@@ -71,12 +71,11 @@ def test_blocks_for_tls_are_the_same_bytes_and_few(sizes: list[int]) -> None:
 @given(st.lists(st.binary(min_size=1, max_size=9), max_size=9), st.data())
 def test_what_was_sent_is_dropped_from_the_front(parts: list[bytes], data: st.DataObject) -> None:
     left, whole = deque(memoryview(part) for part in parts), b"".join(parts)
-    at = 0
-    while left:
-        count = data.draw(st.integers(0, len(whole) - at))
-        duplex._drop(left, count)
-        at += count
-        assert b"".join(left) == whole[at:]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
+    for start, end in itertools.pairwise([0, *cuts, len(whole)]):
+        duplex._drop(left, end - start)
+        assert b"".join(left) == whole[end:]
+    assert not left
 
 
 @pytest.fixture
