@@ -157,6 +157,8 @@ class Proxy:
 
     def _pump(self, source: socket.socket, target: socket.socket, back: bool) -> None:
         try:
+            # As both ends have it: a piece must not wait for the acknowledgement of the one before.
+            target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while data := source.recv(_READ_BYTES):
                 self._flowing.wait()
                 cut_here = False
