@@ -11,13 +11,15 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import closing
 
 import pytest
 import pytest_asyncio
 import uvloop
 from hypothesis import HealthCheck, settings
+from pyarrow import flight
 
-from tests.support import java, leftovers
+from tests.support import durable, java, leftovers
 from tests.support.server_process import ServerProcess
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made.
@@ -129,3 +131,19 @@ def flight_server_process() -> Iterator[Callable[..., ServerProcess]]:
     finally:
         for server in servers:
             server.close()
+
+
+@pytest.fixture(scope="module")
+def _process() -> Iterator[ServerProcess]:
+    with ServerProcess.start() as server:
+        yield server
+        assert server.terminate() == 0, server.tail()
+
+
+@pytest.fixture
+def empty_server(_process: ServerProcess) -> Iterator[ServerProcess]:
+    """Return a real server without datasets; tests of the same module have used it before."""
+    yield _process
+    with closing(flight.connect(_process.location)) as client:
+        for name in durable.names(client):
+            durable.action(client, "drop", dataset=name)

@@ -23,9 +23,10 @@ SHUFFLE = command({"dataset": "s", "producer": 3, "attempt": "x"})
 FIRST, FRAME = put_messages(path("d"), [BATCH])
 
 
-@pytest.fixture
-def server(flight_server_process: Start) -> ServerProcess:
-    return flight_server_process(memory_limit="64MiB", put_idle_seconds=1, stall_seconds=1)
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start(memory_limit="64MiB", put_idle_seconds=1, stall_seconds=1) as started:
+        yield started
 
 
 @pytest.fixture
@@ -33,6 +34,8 @@ def raw(server: ServerProcess) -> Iterator[RawFlight]:
     with RawFlight(server.location) as connected:
         yield connected
         eventually(lambda: connected.action("why")["waits"], [])
+        for name in connected.action("statistics")["datasets"]:
+            connected.action("drop", {"dataset": name})
 
 
 def error_of_reading(raw: RawFlight, ticket: bytes) -> tuple[str, str]:
