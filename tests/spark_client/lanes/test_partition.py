@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -127,18 +126,18 @@ def test_a_partition_without_frames_is_read(server: Server) -> None:
 
 
 def test_a_body_that_is_cut_at_any_byte_is_resumed_without_a_row_lost_or_twice(server: Server) -> None:
-    whole = b"".join(pieces())
-    for cut_at in range(0, len(whole), 23):
-        answers = itertools.chain([[whole[:cut_at]]], itertools.repeat(None))
-        good = well(BATCHES, SCHEMA)
+    whole, good = b"".join(pieces()), well(BATCHES, SCHEMA)
+    cuts: list[int] = []
 
-        def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
-            first = next(answers)  # noqa: B023 (used within this round)
-            source.closes = first is not None
-            return first if first is not None else good(target, headers)  # noqa: B023
+    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
+        source.closes = bool(cuts)
+        return [whole[: cuts.pop()]] if cuts else good(target, headers)
 
-        with HttpSource(answer) as source:
+    with HttpSource(answer) as source:
+        for cut_at in range(0, len(whole), 23):
+            cuts.append(cut_at)
             assert read_all(stream_of(server, source)) == ROWS, f"cut at byte {cut_at} of {len(whole)}"
+            assert not cuts
 
 
 @pytest.mark.parametrize(
