@@ -1,4 +1,4 @@
-"""Hundreds of calls of each kind, ended in each way, leave no object of ours: by reference counts alone."""
+"""A dozen calls of each kind, ended in each way, leave no object of ours: by reference counts alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import raw_put
 from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, Refused, command, commit, field, path, put_messages
 
-CALLS = 24
+CALLS = 12
 BATCH = pa.record_batch({"n": [1, 2, 3], "w": pa.array(["a", "b", "a"]).dictionary_encode()})
 
 
