@@ -214,8 +214,9 @@ def test_a_pure_room_loads_nothing_but_the_standard_library(room: str) -> None:
     assert set(loaded) - sys.stdlib_module_names <= {"flight_server"}
 
 
-def test_importing_the_client_imports_neither_grpc_nor_the_server_nor_spark() -> None:
-    loaded = set(run_python("import sys, spark_client.client; print(*sys.modules)").split())
+def test_importing_the_client_starts_no_thread_and_imports_neither_grpc_nor_the_server_nor_spark() -> None:
+    program = "import sys, threading, spark_client.client; assert threading.active_count() == 1; print(*sys.modules)"
+    loaded = set(run_python(program).split())
     assert "spark_client" in loaded
     server = {name for name in loaded if name.startswith("flight_server.")}
     assert {room_of(name) for name in server} <= SHARED | set(PURE)

@@ -85,18 +85,6 @@ def test_merge_reads_while_it_is_being_written(server: Server, name: str) -> Non
 # Waiting.
 
 
-def test_a_stall_names_stream_server_and_what_the_server_waits_for(process: ServerProcess, name: str) -> None:
-    server = Server(process.location, timeouts=replace(QUICK, stall_seconds=0.3))
-    writer = open_put(server, name)
-    writer.write_batch(batch_of(0, 0))
-    # Whether the first batch comes before the stall depends on the machine; that it stalls does not.
-    with merge(streams_of(server, name), timeouts=QUICK) as merged, pytest.raises(StreamStalled) as raised:
-        list(merged)
-    for word in ("partition 0", name, process.location, "producer"):
-        assert word in raised.value.message
-    server.close()
-
-
 def test_a_dataset_that_nobody_describes_is_an_error_in_time(process: ServerProcess, name: str) -> None:
     server = Server(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
     create(server, name)

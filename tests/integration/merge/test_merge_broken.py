@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
 import pytest
 
 from flight_server.protocol import Ticket
-from flight_server.protocol.errors import DatasetDropped, NotFound, PartitionFailed, StaleTicket
+from flight_server.protocol.errors import DatasetDropped, NotFound, ProducerFailed, StaleTicket
 from spark_client.connection import Server
 from spark_client.lanes.lane import BrokenStream
-from spark_client.lanes.partition_stream import PartitionStream
+from spark_client.lanes.partition_stream import PartitionStream, StreamStalled
 from spark_client.merge.merged import merge
 from tests.support.merging import (
     EVERYTHING,
@@ -23,6 +26,30 @@ from tests.support.merging import (
     streams_of,
 )
 from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess
+
+
+@dataclass(frozen=True)
+class Way:
+    """One lane, through a network that the test breaks."""
+
+    lane: str
+    proxy: Proxy
+    server: Server
+
+    def stream(self, ticket: Ticket) -> PartitionStream:
+        if self.lane == "grpc":
+            return PartitionStream(self.server, ticket, lane="grpc")
+        return PartitionStream(self.server, ticket, locations=[self.proxy.http], lane="bulk")
+
+
+@pytest.fixture(params=["grpc", "bulk"])
+def way(request: pytest.FixtureRequest, process: ServerProcess) -> Iterator[Way]:
+    assert process.http is not None
+    with Proxy.to(process.location if request.param == "grpc" else process.http) as between:
+        server = Server(between.location if request.param == "grpc" else process.location, timeouts=QUICK)
+        yield Way(request.param, between, server)
+        server.close()
 
 
 @pytest.mark.parametrize("into", [0.02, 0.3, 0.5, 0.75, 0.98])
@@ -56,32 +83,27 @@ def test_a_connection_that_breaks_at_each_frame_is_resumed_each_time(
     stream.close()
 
 
-def test_every_byte_of_a_small_read_can_be_the_last_one_of_its_connection(
-    server: Server, proxy: Proxy, through: Server, name: str
-) -> None:
+def test_any_byte_can_be_the_last_one_of_its_connection(server: Server, way: Way, name: str) -> None:
     put(server, name, frames=2)
     ticket = Ticket.parse(server.flight_info(name).endpoints[0].ticket.ticket)
-    before = proxy.bytes_back
-    read_all(PartitionStream(through, ticket, lane="grpc"))
-    size_bytes = proxy.bytes_back - before
+    before = way.proxy.bytes_back
+    read_all(way.stream(ticket))
+    size_bytes = way.proxy.bytes_back - before
     # A step that meets header, metadata, body, padding and trailers in some run.
-    for cut_at in range(1, size_bytes, max(1, size_bytes // 40) | 1):
-        stream = PartitionStream(through, ticket, lane="grpc")
-        proxy.cut_after(cut_at)
+    for cut_at in range(1, size_bytes, max(1, size_bytes // 60) | 1):
+        stream = way.stream(ticket)
+        way.proxy.cut_after(cut_at)
         assert read_all(stream) == list(range(2 * ROWS)), f"cut after {cut_at} of {size_bytes} bytes"
 
 
-def test_merged_streams_survive_cuts_of_their_shared_connections(
-    server: Server, proxy: Proxy, through: Server, name: str
-) -> None:
+def test_merged_streams_survive_cuts(server: Server, way: Way, name: str) -> None:
     put_all(server, name, 8)
-    streams = [PartitionStream(through, Ticket(name, i), lane="grpc") for i in range(8)]
     rows: dict[int, list[int]] = {i: [] for i in range(8)}
-    with merge(streams, timeouts=QUICK) as merged:
+    with merge([way.stream(Ticket(name, i)) for i in range(8)], timeouts=QUICK) as merged:
         for count, batch in enumerate(merged):
             rows[batch["partition"][0].as_py()] += batch["n"].to_pylist()
             if count in (3, 40, 90):
-                proxy.cut()
+                way.proxy.cut()
     assert all(numbers == EVERYTHING for numbers in rows.values())
 
 
@@ -112,19 +134,17 @@ def test_the_next_location_is_tried_when_the_first_one_is_gone(server: Server, n
     assert read_all(stream) == EVERYTHING
 
 
-def test_a_broken_stream_is_never_resumed_in_another_generation(
-    server: Server, proxy: Proxy, through: Server, name: str
-) -> None:
+def test_a_broken_stream_is_never_resumed_in_another_generation(server: Server, way: Way, name: str) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
-    stream = PartitionStream(through, Ticket(name, 0), lane="grpc")
+    stream = way.stream(Ticket(name, 0))
     assert stream.read() == batch_of(0, 0)
     assert stream.generation is not None
-    proxy.refuse()
-    proxy.cut()
+    way.proxy.refuse()
+    way.proxy.cut()
     server.action("drop", {"dataset": name})
     put(server, name, frames=3)
-    proxy.refuse(refusing=False)
+    way.proxy.refuse(refusing=False)
     with pytest.raises(StaleTicket, match="replaced or dropped after 1 of its frames"):
         stream.read()
     stream.close()
@@ -141,28 +161,40 @@ def test_a_dataset_that_is_dropped_while_it_is_read_is_the_servers_error(server:
 
 
 def test_an_unknown_dataset_and_a_stale_ticket_are_said_in_the_servers_words(
-    server: Server, name: str
+    server: Server, way: Way, name: str
 ) -> None:
-    with merge([PartitionStream(server, Ticket("no/such/thing", 0))], timeouts=QUICK) as merged:
+    with merge([way.stream(Ticket("no/such/thing", 0))], timeouts=QUICK) as merged:
         with pytest.raises(NotFound, match="no/such/thing") as raised:
             next(merged)
         assert "grpc" not in raised.value.message.lower()
     put(server, name)
-    with (
-        merge([PartitionStream(server, Ticket(name, 0, "other"))], timeouts=QUICK) as merged,
-        pytest.raises(StaleTicket),
-    ):
+    with merge([way.stream(Ticket(name, 0, "other"))], timeouts=QUICK) as merged, pytest.raises(StaleTicket):
         next(merged)
 
 
-def test_a_producer_that_breaks_off_is_an_error_and_never_a_short_result(server: Server, name: str) -> None:
+def test_a_producer_that_breaks_off_is_an_error_and_never_a_short_result(
+    server: Server, way: Way, name: str
+) -> None:
     with Proxy.to(server.location) as between:
         producer = Server(between.location, timeouts=QUICK)
         writer = open_put(producer, name)
         writer.write_batch(batch_of(0, 0))
-        with merge(streams_of(server, name), timeouts=QUICK) as merged:
-            next(merged)
+        with merge([way.stream(Ticket(name, 0))], timeouts=QUICK) as merged:
+            assert next(merged) == batch_of(0, 0)
             between.cut()
-            with pytest.raises(PartitionFailed):
+            with pytest.raises(ProducerFailed):
                 list(merged)
         producer.close()
+
+
+def test_a_stall_names_stream_server_and_what_the_server_waits_for(way: Way, name: str) -> None:
+    server = Server(way.server.location, timeouts=replace(QUICK, stall_seconds=0.3))
+    writer = open_put(server, name)
+    writer.write_batch(batch_of(0, 0))
+    stream = replace(way, server=server).stream(Ticket(name, 0))
+    # Whether the first batch comes before the stall depends on the machine; that it stalls does not.
+    with merge([stream], timeouts=QUICK) as merged, pytest.raises(StreamStalled) as raised:
+        list(merged)
+    for word in ("partition 0", name, stream.address.location, "producer"):
+        assert word in raised.value.message
+    server.close()

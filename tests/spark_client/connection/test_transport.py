@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -143,13 +141,3 @@ def test_what_is_attached_is_made_once_and_closed_with_the_server() -> None:
     server.close()
     assert thing.closes == 1
     assert server.attached("key", Thing) is not thing
-
-
-def test_importing_the_client_starts_nothing_and_imports_no_grpc_and_no_spark() -> None:
-    program = (
-        "import sys, threading, spark_client, spark_client.connection.transport, spark_client.merge.merged\n"
-        "bad = {'grpc', 'pyspark', 'aiohttp'} & set(sys.modules)\n"
-        "assert not bad, bad\n"
-        "assert threading.active_count() == 1\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

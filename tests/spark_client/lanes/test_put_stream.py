@@ -68,15 +68,6 @@ def test_one_row_is_never_cut() -> None:
     assert list(frames(huge)) == [huge]
 
 
-def test_a_commit_is_answered_with_its_totals(server: Server) -> None:
-    with PutStream(server, shuffle(server), SCHEMA) as stream:
-        stream.write(BATCH, 3)
-        answer = stream.commit()
-    assert answer["committed"] is True
-    assert answer["rows"] == 3
-    assert answer.keys() == {"committed", "rows", "bytes", "generation"}
-
-
 def test_what_was_left_without_a_commit_is_not_there(server: Server) -> None:
     command, before = shuffle(server), server.action("statistics")["puts"]
     with PutStream(server, command, SCHEMA) as stream:

@@ -224,19 +224,6 @@ def test_a_put_that_has_begun_is_never_tried_on_the_other_lane(connect: Callable
             server.flight_info("d")
 
 
-def test_a_task_that_knows_the_place_needs_no_grpc(process: ServerProcess) -> None:
-    blind = Server(NOWHERE, timeouts=QUICK)
-    with PutStream(
-        blind, PutCommand("d", producer=0, attempt="1"), BATCH.schema, [f"{process.http}/v1/put"]
-    ) as s:
-        s.write(BATCH)
-        assert s.commit()["rows"] == 3
-    blind.close()
-    with_grpc = Server(process.location)
-    with_grpc.action("drop", {"dataset": "d"})
-    with_grpc.close()
-
-
 def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_knows(
     connect: Callable[[Lane], Server], process: ServerProcess
 ) -> None:

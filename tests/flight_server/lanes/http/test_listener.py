@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -185,14 +184,6 @@ def test_a_stream_that_outlasts_the_grace_is_cut(flight_server_process: Start) -
             assert (refused.status, refused.json()["error"]) == (503, "draining")
         with pytest.raises(flight.FlightError):
             writer.close()
-
-
-def test_a_port_that_is_taken_is_an_error_at_the_start() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(RuntimeError, match=r"in use by another process.*--http-port"),
-    ):
-        ServerProcess.start(http_port=taken.getsockname()[1])
 
 
 def test_http_can_be_turned_off(flight_server_process: Start) -> None:
