@@ -290,7 +290,7 @@ def test_a_reader_of_what_was_replaced_finishes(server: ServerProcess, client: f
     assert get(url_of(server, "d")).table() == table(1)
 
 
-def test_frames_that_retention_let_go_are_said_to_be_gone(
+def test_frames_that_retention_released_are_said_to_be_gone(
     server: ServerProcess, client: flight.FlightClient
 ) -> None:
     action(client, "create", dataset="d", retention={"readers": 1})

@@ -277,7 +277,7 @@ def open_files(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_thousand_idle_puts_cost_little_and_hold_up_nobody(flight_server_process: Start) -> None:
+def test_a_thousand_idle_puts_cost_little_and_hold_up_no_other(flight_server_process: Start) -> None:
     server = flight_server_process()
     location = f"{server.http}/v1/put"
     before_bytes = server.rss_bytes()

@@ -110,7 +110,7 @@ def test_the_error_is_typed_and_says_what_is_left(process: ServerProcess, server
     check_released(refused.detail["error"], refused.detail, len(taken))
 
 
-def test_the_bulk_lane_is_cut_and_says_why_to_whoever_reads_on(
+def test_the_bulk_lane_is_cut_and_says_why_to_a_reader_that_reads_on(
     process: ServerProcess, server: Server
 ) -> None:
     url = f"{process.http}/v1/datasets/{NAME}/partitions/0"

@@ -296,7 +296,7 @@ def test_a_result_outlives_the_client_object_that_made_it(spark: SparkSession) -
     server.close()
 
 
-def test_a_name_that_nobody_asked_for_is_not_taken(client: ShuffleClient, spark: SparkSession) -> None:
+def test_a_name_that_was_not_asked_for_is_not_taken(client: ShuffleClient, spark: SparkSession) -> None:
     """The column that Spark computes the partition in must not collide with a column of the user's."""
     df = spark.range(10).selectExpr("id", "id as partition", "id as _Partition")
     out = client.pipeline(df).exchange(2, "id").toDF()

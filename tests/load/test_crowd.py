@@ -40,7 +40,7 @@ def put(location: str, batches: int) -> None:
 
 
 @pytest.mark.load
-def test_of_a_crowd_nobody_begins_when_the_others_have_ended(
+def test_every_reader_of_a_crowd_begins_before_the_others_have_ended(
     flight_server_process: Callable[..., ServerProcess],
 ) -> None:
     server = flight_server_process(memory_limit=MEMORY_LIMIT_BYTES)

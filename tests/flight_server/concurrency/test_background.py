@@ -14,7 +14,7 @@ def no_log(event: str, **facts: object) -> None:
     """What a test counts is in ``failures``."""
 
 
-async def test_a_task_outlives_whoever_started_it() -> None:
+async def test_a_task_outlives_the_task_that_started_it() -> None:
     background, gate, done = Background(no_log), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

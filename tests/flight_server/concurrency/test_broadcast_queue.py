@@ -233,7 +233,7 @@ def test_each_reader_gets_an_error_of_its_own_whose_traceback_is_its_own() -> No
     assert cause.__traceback__ is None
 
 
-def test_a_failure_lets_go_of_every_item_at_once() -> None:
+def test_a_failure_releases_every_item_at_once() -> None:
     class Item:
         pass
 
@@ -329,7 +329,7 @@ async def test_only_one_task_may_wait_on_a_subscription() -> None:
         await first
 
 
-def test_a_queue_cannot_retain_for_nobody() -> None:
+def test_a_queue_cannot_retain_for_no_reader() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         BroadcastQueue(retain_readers=0)
 

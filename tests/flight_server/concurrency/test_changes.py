@@ -19,7 +19,7 @@ async def waiting_for(changes: Changes, count: int) -> list[asyncio.Task[None]]:
     return tasks
 
 
-async def test_a_change_wakes_everyone_who_waits_and_nobody_who_comes_later() -> None:
+async def test_a_change_wakes_every_task_that_waits_and_none_that_comes_later() -> None:
     changes = Changes()
     changes.tell()
     tasks = await waiting_for(changes, 3)
@@ -33,7 +33,7 @@ async def test_a_change_wakes_everyone_who_waits_and_nobody_who_comes_later() ->
     await late
 
 
-async def test_whoever_is_cancelled_leaves_the_others_waiting() -> None:
+async def test_a_cancelled_task_leaves_the_others_waiting() -> None:
     changes = Changes()
     leaving, staying = await waiting_for(changes, 2)
     leaving.cancel()
@@ -44,7 +44,7 @@ async def test_whoever_is_cancelled_leaves_the_others_waiting() -> None:
         await staying
 
 
-async def test_a_change_in_the_moment_of_a_cancellation_harms_nobody() -> None:
+async def test_a_change_in_the_moment_of_a_cancellation_wakes_the_others() -> None:
     changes = Changes()
     leaving, staying = await waiting_for(changes, 2)
     leaving.cancel()
@@ -96,7 +96,7 @@ def explore(kind: type[Changes]) -> None:
             loop.close()
 
 
-def test_nobody_misses_the_last_change_under_any_schedule() -> None:
+def test_no_task_misses_the_last_change_under_any_schedule() -> None:
     explore(Changes)
 
 

@@ -66,7 +66,7 @@ async def test_who_comes_later_does_not_overtake_those_who_wait() -> None:
     assert takers.through == [0, 1, 2, 3]
 
 
-async def test_one_who_has_left_takes_nobodys_turn() -> None:
+async def test_a_task_that_has_left_takes_no_turn_of_another() -> None:
     takers = Takers(Turns(), [TURN_BYTES] * 4)
     await asyncio.sleep(0)
     takers.tasks[1].cancel()

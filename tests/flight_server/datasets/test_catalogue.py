@@ -181,7 +181,7 @@ def test_datasets_are_listed_by_prefix_in_order_of_their_names(catalogue: Catalo
     assert len(catalogue) == 4
 
 
-def test_what_nobody_renews_is_dropped_and_what_outlived_its_retention_is_let_go(
+def test_a_dataset_without_renewal_is_dropped_and_one_that_outlived_its_retention_released(
     catalogue: Catalogue, clock: Clock
 ) -> None:
     forgotten = filled(catalogue, "forgotten", 10)

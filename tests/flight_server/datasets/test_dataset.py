@@ -86,7 +86,7 @@ def test_a_partition_is_made_when_it_is_asked_for_and_no_other_is_there() -> Non
             dataset.partition(index)
 
 
-async def test_whoever_waits_for_the_schema_gets_the_first_producer_s() -> None:
+async def test_a_reader_that_waits_for_the_schema_gets_the_first_producer_s() -> None:
     dataset = Dataset("d")
     waiting = [asyncio.ensure_future(dataset.described()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def test_whoever_waits_for_the_schema_gets_the_first_producer_s() -> None:
         dataset.check_schema(OTHER)
 
 
-async def test_whoever_waits_for_the_schema_of_a_dataset_that_is_dropped_is_told() -> None:
+async def test_a_reader_that_waits_for_the_schema_of_a_dataset_that_is_dropped_is_told() -> None:
     dataset = Dataset("d")
     waiting = asyncio.ensure_future(dataset.described())
     await asyncio.sleep(0)

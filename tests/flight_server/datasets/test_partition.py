@@ -152,7 +152,7 @@ def test_what_lies_behind_every_reader_leaves_first_and_what_is_near_one_last() 
 
 @pytest.mark.parametrize("near", [False, True])
 @pytest.mark.parametrize("count", [10, 200])  # few, and so many that the queue drops the released ones
-def test_a_reader_whose_frames_retention_has_let_go_has_no_victims_there(count: int, *, near: bool) -> None:
+def test_a_reader_whose_frames_retention_has_released_has_no_victims_there(count: int, *, near: bool) -> None:
     partition = Partition("d", 0, retain_readers=1)
     for number in range(count + 5):
         partition.publish(frame(number))

@@ -104,7 +104,7 @@ async def test_a_cancelled_wait_lets_those_behind_it_go_on() -> None:
     del held
 
 
-def test_bytes_that_come_back_after_the_loop_has_closed_harm_nobody() -> None:
+def test_bytes_that_come_back_after_the_loop_has_closed_raise_nothing() -> None:
     pool = MemoryPool(LIMIT_BYTES)
     held = pool.reserve(10)
     loop = asyncio.new_event_loop()

@@ -161,7 +161,7 @@ def test_a_limit_must_be_positive() -> None:
         MemoryPool(0, "nothing")
 
 
-def test_pools_that_nobody_holds_are_not_listed() -> None:
+def test_pools_without_a_reference_are_not_listed() -> None:
     pool = MemoryPool(7, "listed for a while")
     assert pool in live_pools()
     del pool
@@ -319,12 +319,12 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.peak_bytes >= self.pool.used_bytes
 
     @invariant()
-    def nobody_overtakes(self) -> None:
+    def no_request_overtakes(self) -> None:
         if hasattr(self, "pool"):
             assert self.order == sorted(self.order)
 
     @invariant()
-    def nobody_waits_for_what_is_there(self) -> None:
+    def no_request_waits_for_what_is_there(self) -> None:
         if hasattr(self, "pool"):
             first = next((request for request in self.waiting if request.state == "waiting"), None)
             if first is not None:

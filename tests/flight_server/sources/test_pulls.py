@@ -266,7 +266,7 @@ async def test_a_pull_whose_partition_was_lost_and_reopened_adds_nothing_to_the_
 
 
 @at_once
-async def test_a_bug_in_a_source_is_an_error_without_its_text_and_leaves_nobody_waiting(
+async def test_a_bug_in_a_source_is_an_error_without_its_text_and_leaves_no_reader_waiting(
     served: Served,
 ) -> None:
     served.source.failing[1] = ZeroDivisionError("secret")
@@ -317,7 +317,7 @@ async def test_the_end_of_the_server_ends_pulls_and_tells_their_readers(served: 
 # Memory
 
 
-async def test_what_was_let_go_keeps_its_totals_and_is_pulled_again(served: Served) -> None:
+async def test_a_released_partition_keeps_its_totals_and_is_pulled_again(served: Served) -> None:
     await asyncio.gather(served.numbers(0), served.numbers(1))
     totals = served.dataset.partition(0).totals
     assert served.dataset.release_unread(spilled=False)
@@ -331,7 +331,7 @@ async def test_what_was_let_go_keeps_its_totals_and_is_pulled_again(served: Serv
     assert served.dataset.partition(0).totals == totals
 
 
-async def test_a_dataset_that_somebody_reads_is_not_let_go(served: Served) -> None:
+async def test_a_dataset_that_has_a_reader_is_not_released(served: Served) -> None:
     await served.numbers()
     with served.dataset.partition(0).subscribe():
         assert not served.dataset.release_unread(spilled=True)
@@ -340,7 +340,7 @@ async def test_a_dataset_that_somebody_reads_is_not_let_go(served: Served) -> No
 
 
 @pytest.mark.parametrize("served", [{"memory_limit": 8 << 20}], indirect=True)
-async def test_under_pressure_idle_sources_are_let_go_before_anything_is_written_to_disk(
+async def test_under_pressure_idle_sources_are_released_before_anything_is_written_to_disk(
     served: Served,
 ) -> None:
     assert await served.numbers() == EXPECTED

@@ -151,7 +151,7 @@ def test_a_path_that_was_never_looked_at_is_not_opened_outside(root: Path) -> No
             Roots([root]).open(path)
 
 
-def test_a_pipe_is_refused_and_holds_up_nobody(root: Path) -> None:
+def test_a_pipe_is_refused_and_holds_up_no_task(root: Path) -> None:
     os.mkfifo(root / "pipe")
     roots = Roots([root])
     (path,) = roots.files("pipe")

@@ -54,7 +54,7 @@ def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["datasets", "flight-server-notes", "report.csv"])
-def test_a_directory_with_somebody_s_files_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+def test_a_directory_with_other_files_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
     (tmp_path / name / "sales-2024").mkdir(parents=True)
     (tmp_path / name / "sales-2024" / "manifest").write_text("cargo")
     before = snapshot(tmp_path)
@@ -73,7 +73,7 @@ def test_a_directory_that_another_version_has_written_is_refused_and_left_as_it_
     assert snapshot(tmp_path) == before
 
 
-def test_a_directory_that_cannot_be_marked_is_refused_and_its_lock_let_go(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_marked_is_refused_and_its_lock_released(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"{MARKER_NAME}.new")
     with pytest.raises(DataDirUnusable, match=f"{tmp_path} cannot be made or written to: No such device"):
         DataDir.claim(tmp_path)

@@ -181,7 +181,7 @@ async def test_dictionaries_are_found_again_in_their_order_and_shared(node: Node
     ] == [{7: [b"base"]}, {7: [b"base", b"delta"], 9: [b"other"]}]
 
 
-async def test_frames_that_retention_let_go_before_the_seal_keep_their_numbers(
+async def test_frames_that_retention_released_before_the_seal_keep_their_numbers(
     node: Node, tmp_path: Path
 ) -> None:
     dataset = create(node, retention=Retention(readers=1))

@@ -61,7 +61,7 @@ async def end(*writes: asyncio.Future[Any]) -> None:
         await asyncio.wait([write])
 
 
-async def test_a_stalled_reader_that_nobody_waits_behind_is_left_alone(tmp_path: Path) -> None:
+async def test_a_stalled_reader_that_no_other_waits_behind_is_left_alone(tmp_path: Path) -> None:
     async with running_node(tmp_path, stall_seconds=STALL_SECONDS) as node:
         write = await stalled(node, node.budget.sends.reserve(node.budget.sends.limit_bytes or 0))
         await look_for_stalled(node, 3)

@@ -65,7 +65,7 @@ BAD_STREAMS: dict[str, tuple[list[bytes], str]] = {
     "a message cut off": (stream(flight_data(FRAME.header, FRAME.body)[:-1]), "not FlightData"),
     "garbage": (stream(b"\xff\x00garbage"), "not FlightData"),
     "an empty message": (stream(b""), "empty"),
-    "only a field that nobody knows": (stream(field(7, b"x")), "empty"),
+    "only an unknown field": (stream(field(7, b"x")), "empty"),
     "a field number beyond 29 bits": (
         stream(field(HEADER, FRAME.header) + field(HEADER + (1 << 29), b"x") + field(BODY, FRAME.body)),
         "field number",

@@ -101,7 +101,7 @@ def test_a_lane_that_stays_away_is_an_error_and_with_a_choice_the_other_lane(
     only.close()
 
 
-def test_a_schema_that_nobody_says_is_an_error_in_time_and_closing_does_not_wait_for_it(
+def test_a_missing_schema_is_an_error_in_time_and_closing_does_not_wait_for_it(
     process: ServerProcess, server: Server, name: str
 ) -> None:
     assert process.http is not None

@@ -85,7 +85,7 @@ def test_merge_reads_while_it_is_being_written(server: Server, name: str) -> Non
 # Waiting.
 
 
-def test_a_dataset_that_nobody_describes_is_an_error_in_time(process: ServerProcess, name: str) -> None:
+def test_a_dataset_without_a_schema_is_an_error_in_time(process: ServerProcess, name: str) -> None:
     server = Server(process.location, timeouts=replace(QUICK, first_message_seconds=0.5))
     create(server, name)
     stream = PartitionStream(server, Ticket(name, 0), lane="grpc")
@@ -126,7 +126,7 @@ def test_closing_ends_streams_that_wait_for_a_producer(server: Server, name: str
     until(lambda: not _readers(server, name), "the server has released the readers")
 
 
-def test_a_collected_merge_lets_go_of_the_server(server: Server, name: str) -> None:
+def test_a_collected_merge_releases_the_server(server: Server, name: str) -> None:
     writer = open_put(server, name)
     writer.write_batch(batch_of(0, 0))
     merged = merge(streams_of(server, name), timeouts=QUICK)
@@ -144,9 +144,7 @@ def _readers(server: Server, name: str) -> list[object]:
 # Windows and connections.
 
 
-def test_one_stream_that_nobody_reads_starves_no_other_through_a_small_window(
-    process: ServerProcess, name: str
-) -> None:
+def test_one_unread_stream_starves_no_other_through_a_small_window(process: ServerProcess, name: str) -> None:
     server = Server(process.location, timeouts=QUICK, max_connections=1, window_bytes=65_535)
     put_all(server, name, 6, frames=40)
     with server.calling() as (client, _):

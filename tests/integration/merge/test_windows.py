@@ -122,7 +122,7 @@ class PlainClient:
         self._sock.close()
 
 
-def test_a_stream_that_nobody_reads_starves_no_sibling_and_is_whole_when_it_is_read_at_last(
+def test_an_unread_stream_starves_no_sibling_and_is_whole_when_it_is_read_at_last(
     server: Server, name: str
 ) -> None:
     put_all(server, name, 5, frames=FRAMES)
@@ -145,7 +145,7 @@ def test_a_stream_that_nobody_reads_starves_no_sibling_and_is_whole_when_it_is_r
             assert trailers[ROWS_TRAILER] == str(FRAMES * ROWS)
 
 
-def test_many_streams_that_nobody_reads_leave_the_last_one_its_way(server: Server, name: str) -> None:
+def test_many_unread_streams_leave_the_last_one_its_way(server: Server, name: str) -> None:
     put_all(server, name, 31, frames=20)
     with PlainClient(server.location) as client:
         for i in range(30):

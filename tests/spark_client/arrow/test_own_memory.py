@@ -140,7 +140,7 @@ def test_columns_that_only_pass_through_are_not_copied() -> None:
     assert rows_of([found]) == [(n + 1, n) for n in range(rows - 1)]
 
 
-def test_an_input_that_the_function_has_let_go_is_not_taken_for_its_memory() -> None:
+def test_an_input_that_the_function_has_released_is_not_taken_for_its_memory() -> None:
     """Another input is lent by then, so that the memory of the first may belong to anything."""
     source = [pa.record_batch([pa.array([n]), pa.array([n])], schema=SCHEMA) for n in range(3)]
     lent = Lent()

@@ -45,7 +45,7 @@ def files(base: Path) -> list[Path]:
 
 def test_the_table_is_what_was_broadcast_and_fetched_once(client: ShuffleClient, base: Path) -> None:
     shared = client.broadcast(TABLE, name="countries")
-    assert files(base) == [], "nothing is fetched before somebody asks"
+    assert files(base) == [], "nothing is fetched before a task asks"
     assert shared.table().equals(TABLE)
     assert shared.table() is shared.table()
     assert len(files(base)) == 1

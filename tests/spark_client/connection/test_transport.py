@@ -91,8 +91,8 @@ def silent_port() -> Iterator[int]:
 
 
 def test_a_refused_connection_is_an_error_that_names_the_address() -> None:
-    with Proxy("127.0.0.1", 1) as nobody:
-        location = nobody.location
+    with Proxy("127.0.0.1", 1) as gone:
+        location = gone.location
     server = Server(location)
     with pytest.raises(Unreachable, match=location):
         server.action("why")

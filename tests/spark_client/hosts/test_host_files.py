@@ -251,7 +251,7 @@ def test_opening_a_file_makes_it_recent(
     assert names(bases, ".arrows") == ["k.arrows"]
 
 
-def test_removing_takes_the_lock_file_too_unless_somebody_holds_it(
+def test_removing_takes_the_lock_file_too_unless_a_process_holds_it(
     files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile], hanging_writer: subprocess.Popen[str]
 ) -> None:
     opened.append(make(files, "other"))

@@ -106,11 +106,11 @@ def test_small_batches_of_a_shuffle_go_together_and_others_at_once(server: Serve
 
     with PutSource(serve) as source, opened(server, source) as stream:
         stream.write(SMALL)
-        assert arrived.acquire(timeout=20), "what anybody may see does not wait for more"
+        assert arrived.acquire(timeout=20), "what every reader may see does not wait for more"
         for partition in range(6):
             stream.write(SMALL, partition)
         wrote.set()
-        assert arrived.acquire(timeout=20), "what nobody sees before the seal does"
+        assert arrived.acquire(timeout=20), "what no reader sees before the seal does"
         stream.commit()
     assert len(pieces) == 7
 

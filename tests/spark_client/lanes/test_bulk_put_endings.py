@@ -54,7 +54,7 @@ def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(serve
     assert b"" not in came
 
 
-def test_a_put_that_nobody_refers_to_is_abandoned(server: Server) -> None:
+def test_a_put_without_a_reference_is_abandoned(server: Server) -> None:
     ended = threading.Event()
 
     def serve(side: PutSide) -> None:

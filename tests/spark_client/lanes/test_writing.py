@@ -132,7 +132,7 @@ OTHERS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", [*ANSWERS, *OTHERS])
-def test_a_place_where_nobody_speaks_the_lane_sends_the_put_to_grpc_and_is_left_alone(
+def test_a_place_that_does_not_speak_the_lane_sends_the_put_to_grpc_and_is_left_alone(
     connect: Callable[[Lane], Server], case: str
 ) -> None:
     words = InvalidRequest("only GET and HEAD are served here").to_json().encode()

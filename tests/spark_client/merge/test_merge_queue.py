@@ -103,7 +103,7 @@ def test_a_reservation_lasts_until_the_consumer_has_taken_the_item() -> None:
     assert pool.used_bytes == 0
 
 
-def test_the_first_error_ends_it_and_lets_go_of_what_was_queued() -> None:
+def test_the_first_error_ends_it_and_releases_what_was_queued() -> None:
     pool = MemoryPool(100)
     queue: MergeQueue[Item] = MergeQueue(2, pool)
     push(queue, 0, "a", 40)
@@ -149,7 +149,7 @@ def test_closing_after_the_end_changes_nothing() -> None:
 
 def test_only_a_change_that_matters_wakes() -> None:
     queue = queue_of(3, "stream")
-    assert not push(queue, 0, "nobody waits yet")
+    assert not push(queue, 0, "no consumer waits yet")
     take_all(queue)
     assert not push(queue, 1, "not its turn")
     assert not queue.end(2)

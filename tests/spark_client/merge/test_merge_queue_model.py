@@ -300,7 +300,7 @@ def test_every_schedule_ends_with_every_item_once_or_the_first_error(plan: Plan)
 
 @settings(max_examples=500, deadline=None)
 @given(plans)
-def test_streams_are_drained_to_their_end_though_nobody_ever_takes_anything(plan: Plan) -> None:
+def test_streams_are_drained_to_their_end_though_the_consumer_takes_nothing(plan: Plan) -> None:
     plan.consumer, plan.breaks = "absent", {}
     plan.disk_full_after = plan.close_after = 10_000
     world = run(plan)

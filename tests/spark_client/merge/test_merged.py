@@ -59,7 +59,7 @@ def test_every_row_of_every_stream_arrives_once(order: Order, limit_bytes: int |
         assert pool.peak_bytes <= limit_bytes + BATCH_BYTES
 
 
-def test_streams_are_drained_while_nobody_takes_and_memory_stays_within_the_budget() -> None:
+def test_streams_are_drained_while_the_consumer_takes_nothing_and_memory_stays_within_the_budget() -> None:
     streams = fakes(3)
     pool = MemoryPool(3 * BATCH_BYTES)
     for stream in streams:
@@ -144,7 +144,7 @@ def test_two_consumers_get_every_batch_once_though_one_of_them_sees_the_end_firs
     assert sorted(taken[0] + taken[1]) == [(stream.number, n) for stream in streams for n in range(200)]
 
 
-def test_an_idle_stream_delays_nobody() -> None:
+def test_an_idle_stream_delays_no_other() -> None:
     idle, busy = fakes(2)
     with merge([idle, busy], timeouts=QUICK) as merged:
         for n in range(10):
@@ -183,7 +183,7 @@ def test_a_stream_with_another_schema_is_an_error() -> None:
             next(merged)
 
 
-def test_an_error_while_opening_reaches_whoever_waits_for_the_schema() -> None:
+def test_an_error_while_opening_reaches_a_consumer_that_waits_for_the_schema() -> None:
     stream = FakeStream(opens=False)
     stream.open = lambda: (_ for _ in ()).throw(BadFrame("no"))  # type: ignore[method-assign]
     with merge([stream], timeouts=QUICK) as merged, pytest.raises(BadFrame, match="no"):

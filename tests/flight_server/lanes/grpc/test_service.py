@@ -75,7 +75,7 @@ async def test_each_change_of_a_stream_answers_every_poll(node: Node, change: Ca
     assert len(node.waits) == node.catalogue.find("d").changes.waiting == 0
 
 
-async def test_a_commit_and_the_seal_of_a_shuffle_that_nobody_has_read_answer_a_poll(node: Node) -> None:
+async def test_a_commit_and_the_seal_of_a_shuffle_without_readers_answer_a_poll(node: Node) -> None:
     create(node, Kind.SHUFFLE)
     dataset = node.catalogue.find("d")
     (poll,) = await polling(node)
