@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from pyarrow import flight
 
 from tests.support import durable, java, leftovers
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made.
@@ -143,7 +144,9 @@ def _process() -> Iterator[ServerProcess]:
 @pytest.fixture
 def empty_server(_process: ServerProcess) -> Iterator[ServerProcess]:
     """Return a real server without datasets; tests of the same module have used it before."""
-    yield _process
     with closing(flight.connect(_process.location)) as client:
+        assert durable.names(client) == set(), "left over by an earlier test of this module"
+        yield _process
+        eventually(lambda: durable.action(client, "why")["waits"], [])
         for name in durable.names(client):
             durable.action(client, "drop", dataset=name)

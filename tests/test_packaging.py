@@ -58,6 +58,7 @@ def distributions(requirements: Iterable[str], extras: Iterable[str] = ()) -> di
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
             found[canonicalize_name(requirement.name)] = each = distribution(requirement.name)
+            assert requirement.specifier.contains(each.version), f"{requirement}: {each.version} is installed"
             found |= distributions(each.requires or (), requirement.extras)
     return found
 

@@ -162,9 +162,8 @@ class Pulls:
         self._pulling = pulling
         self._source = source
         self._renew = renew
-        self._pulls: dict[
-            int, _Pull
-        ] = {}  # of each partition the last one, while it runs and after it has failed
+        # Of each partition the last one, while it runs and after it has failed.
+        self._pulls: dict[int, _Pull] = {}
         self._repetitions: defaultdict[int, Repetition] = defaultdict(Repetition)
         self._started = 0
 

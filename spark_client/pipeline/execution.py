@@ -36,9 +36,9 @@ def run_exchanges(shuffles: Shuffles, df: DataFrame, legs: tuple[Leg, ...]) -> t
     partitions = 0
     for number, leg in enumerate(legs):
         assert leg.exchange is not None
-        rows = df if source is None else numbers(df.sparkSession, partitions)
         before = source
         try:
+            rows = df if before is None else numbers(df.sparkSession, partitions)
             source = _write(shuffles, f"exchange/{token}/{number}", leg, rows, before)
         finally:
             if before is not None:

@@ -33,13 +33,15 @@ from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, Parti
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import DiskTrouble, SegmentSlice
 from flight_server.tiering.readback import Reader
+from flight_server.transfer.delivery import READER_STALL_SECONDS
 from tests.support.frames import on_disk
 from tests.support.schedules import ScheduledLoop
 
 LIMIT_BYTES = 64 << 10
-# The longest pause is longer than every period of the server's own, and the deadlines are some pauses longer. They
-# are no longer than that, because the spiller tries a full disk again four times in each second of a wait.
+# The deadlines are some pauses long, and no longer, because the spiller tries a full disk again four times in each
+# second of a wait. Now and then a reader pauses for longer than the server allows.
 LONG_PAUSE_SECONDS = 2.0
+PAUSES_SECONDS = [*[0, 0, 0, 0.001, 0.1, LONG_PAUSE_SECONDS] * 3, READER_STALL_SECONDS + 1]
 STALL_SECONDS, DEADLINE_SECONDS = 6 * LONG_PAUSE_SECONDS, 12 * LONG_PAUSE_SECONDS
 # Every wait has a deadline, or ends when others reach theirs: this is far beyond all of them in a row.
 FOREVER_SECONDS = 100_000.0
@@ -151,7 +153,7 @@ class Model:
 
     async def pause(self) -> None:
         """Some time goes by, or only a step."""
-        await asyncio.sleep(self.lot.choice([0, 0, 0, 0.001, 0.1, LONG_PAUSE_SECONDS]))
+        await asyncio.sleep(self.lot.choice(PAUSES_SECONDS))
 
     async def never(self) -> None:
         await self.loop.create_future()
@@ -187,6 +189,7 @@ def run(seed: int, scenario: Callable[[Model], Any], *, disk_limit_bytes: int | 
         del dataset
         left = asyncio.all_tasks(loop)
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        del left  # a task that was cancelled before its first step keeps what it was given
         for pool in (model.budget.memory, model.budget.disk):
             assert pool.used_bytes == 0, f"{pool.used_bytes} bytes left in {pool.name}"
             assert pool.statistics().waiting == 0
@@ -207,8 +210,11 @@ def sizes_of(model: Model, count: int) -> list[int]:
     return [model.lot.choice([1, largest // 16, largest // 3, largest]) for _ in range(count)]
 
 
-async def fan_out(model: Model, *, stalled: int, cancelled: int, late: bool) -> None:
-    """Producers of 3 partitions, twice the limit together; fast, slow, stalled and leaving readers."""
+async def fan_out(model: Model, *, stalled: int, cancelled: int, late: bool) -> int:
+    """Producers of 3 partitions, twice the limit together; fast, slow, stalled and leaving readers.
+
+    Returns how many readers that only pause the server has ended.
+    """
     dataset = make(model, "d", 3, model.lot.choice([None, Retention(readers=2)]))
     wrote = [Outcome() for _ in range(3)]
     plans = [sizes_of(model, 12) for _ in range(3)]
@@ -255,6 +261,7 @@ async def fan_out(model: Model, *, stalled: int, cancelled: int, late: bool) -> 
         assert isinstance(outcome.error, OutOfBudget | None)
         if model.always_room:
             assert outcome.error is None, "there was room on disk, and yet a producer was refused"
+    return sum(isinstance(outcome.error, ReaderTooSlow) for _, outcome in reads)
 
 
 SEEDS = pytest.mark.parametrize(
@@ -286,6 +293,18 @@ def test_readers_end_and_producers_end_under_any_schedule(
             crowd,
             disk_limit_bytes=disk_limit_bytes,
         )
+
+
+def test_some_of_these_schedules_end_a_reader_that_only_pauses() -> None:
+    ended = 0
+
+    async def crowd(model: Model) -> None:
+        nonlocal ended
+        ended += await fan_out(model, stalled=0, cancelled=0, late=False)
+
+    for seed in range(16):
+        run(seed, crowd)
+    assert ended
 
 
 @SEEDS

@@ -27,6 +27,7 @@ FIRST, FRAME = put_messages(path("d"), [BATCH])
 def server() -> Iterator[ServerProcess]:
     with ServerProcess.start(memory_limit="64MiB", put_idle_seconds=1, stall_seconds=1) as started:
         yield started
+        assert started.terminate() == 0, started.tail()
 
 
 @pytest.fixture

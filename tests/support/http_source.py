@@ -65,7 +65,7 @@ class HttpSource:
     def _serve_one(self, file: object, sock: socket.socket) -> bool:
         try:
             line = file.readline()  # type: ignore[attr-defined]
-            if not line:
+            if not line.endswith(b"\r\n"):  # cut, or the end
                 return False
             target = line.decode().split(" ")[1]
             headers = {}

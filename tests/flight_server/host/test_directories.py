@@ -117,10 +117,12 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def _sweep(base: Path, barrier: Any, ended: Any) -> None:
+def _sweep(base: Path, barrier: Any, ended: Any, removed: Any) -> None:
     barrier.wait(100)
+    count = 0
     while not ended.wait(0.004):  # so that the fetchers, which poll, get the lock of the names soon
-        sweep([base], idle_seconds=-1.0)
+        count += len(sweep([base], idle_seconds=-1.0))
+    removed.put(count)
 
 
 def _write(path: Path) -> None:
@@ -138,14 +140,15 @@ def _fetch(base: Path, barrier: Any, wrong: Any) -> None:
 
 
 def test_two_sweepers_never_remove_what_a_fetcher_holds(tmp_path: Path) -> None:
-    barrier, ended, wrong = SPAWN.Barrier(4), SPAWN.Event(), SPAWN.Queue()
-    sweepers = [SPAWN.Process(target=_sweep, args=(tmp_path, barrier, ended)) for _ in range(2)]
+    barrier, ended, wrong, removed = SPAWN.Barrier(4), SPAWN.Event(), SPAWN.Queue(), SPAWN.Queue()
+    sweepers = [SPAWN.Process(target=_sweep, args=(tmp_path, barrier, ended, removed)) for _ in range(2)]
     fetchers = [SPAWN.Process(target=_fetch, args=(tmp_path, barrier, wrong)) for _ in range(2)]
     for process in (*sweepers, *fetchers):
         process.start()
     for process in fetchers:
         process.join(100)
     ended.set()
+    assert removed.get(timeout=100) + removed.get(timeout=100) > 0, "the sweepers were never in time"
     for process in sweepers:
         process.join(100)
     assert [process.exitcode for process in (*sweepers, *fetchers)] == [0, 0, 0, 0]

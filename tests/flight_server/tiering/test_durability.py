@@ -312,7 +312,7 @@ async def test_retention_in_seconds_goes_on_where_it_was(
 async def test_dictionaries_stay_on_disk_when_they_are_found_again(node: Node, tmp_path: Path) -> None:
     dataset = create(node)
     partition = dataset.begin_stream(0)
-    data = b"\0" * (6 << 20)  # already its first byte begins no message
+    data = b"\0" + b"x" * ((6 << 20) - 1)  # already its first byte begins no message
     message = DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), 0, crc32c(data))
     partition.publish(frame(node, b"batch", NO_DICTIONARIES.replaced(0, message, delta=False)))
     await node.durability.persist(dataset, [0], lambda: None)

@@ -46,7 +46,7 @@ def test_memory_stays_within_what_is_promised(
     coalescer = Coalescer(schema, partitions, budget_bytes=budget_bytes, target_frame_bytes=200 * KIB)
     rows = 0
     tracemalloc.start()
-    for index in range(60):  # some times the budget
+    for index in range(60):  # of numbered and wide rows some times the budget
         batch, ids = make(10_000, partitions, first=10_000 * index)
         # A copy into Arrow's own memory, where it is counted.
         for _, frame in coalescer.add(pa.concat_batches([batch]), ids):

@@ -96,6 +96,7 @@ if {missing!r} != "spark_client":
 pickle.load(open("task", "rb"))
 """
     done = run(python, code, tmp_path)
+    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: the Python of this executor ({python} on "), done.stderr
     assert f"has no package '{missing}': {what}" in last

@@ -88,8 +88,8 @@ def test_beside_sparks_own_bar_there_is_one_line_at_the_end() -> None:
 
 
 def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced() -> None:
-    lines = shown("notebook").splitlines()
-    assert lines[0] == "shown: "
+    first, *lines = shown("notebook").splitlines()
+    assert first == "shown: "
     assert lines[-1].startswith("shown: exchange(4, 'x') [a]  12,345 rows")
     assert all(line.startswith("shown: ") for line in lines)
 
