@@ -168,7 +168,7 @@ class Pulls:
         self._started = 0
 
     def want(self, dataset: Dataset, index: int) -> None:
-        """See :class:`~flight_server.datasets.Puller`."""
+        """See :class:`~flight_server.datasets.dataset.Puller`."""
         partition = dataset.partition(index)
         last = self._pulls.get(index)
         if partition.state is PartitionState.FAILED and not self._remembered(last):
