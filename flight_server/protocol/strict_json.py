@@ -5,6 +5,7 @@ twice in one object, of which two parsers may take different values.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,8 +54,7 @@ def parse_json(data: bytes | str, what: str, *, small: bool = False) -> dict[str
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     body = dict(pairs)
     if len(body) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"the key {twice!r} comes twice in one object")
     return body
 
