@@ -30,7 +30,7 @@ _COUNTERS = {
     "bytes_in": "bytes accepted from producers",
     "frames_out": "record batches given to readers",
     "bytes_out": "bytes given to readers",
-    "encodes": "record batches encoded for this server; equals frames_in whatever the number of readers",
+    "encodes": "record batches encoded for this server; equals frames_in for any number of readers",
     "frames_read_back": "record batches read back from disk",
     "bytes_read_back": "bytes read back from disk",
     "pulls": "pulls of a source's partition begun",
