@@ -28,6 +28,7 @@ import pyarrow as pa
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetRequest, InvalidRequest, PutCommand, check_dataset_name
 from spark_client.connection import (
+    Compression,
     Reading,
     Server,
     Timeouts,
@@ -72,7 +73,7 @@ class ShuffleClient:
         tls_root_certs: PEM certificates to trust; None for the system's.
         timeouts: the deadlines of all waits.
         reading: lane, memory budget, scratch directory and check of reads, also in Spark's tasks.
-        writing: lane and check of writes, also in Spark's tasks.
+        writing: lane, check and compression of writes, also in Spark's tasks.
         copies: where hosts keep their copies of broadcasts, and how many bytes of them.
         lease_seconds: how long the client's datasets outlive a driver that died.
     """
@@ -158,7 +159,7 @@ class ShuffleClient:
 
     # Datasets.
 
-    def put(self, name: str, data: Any, *, mode: str = "create") -> int:
+    def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:
         """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written.
 
         Args:
@@ -167,6 +168,8 @@ class ShuffleClient:
                 ``__arrow_c_stream__``. Batches above about 4 MiB are sent in several frames.
             mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while readers of the old
                 dataset finish.
+            compression: of the batches' buffers, as Arrow's IPC format has it: ``"lz4"``, ``"zstd"``, or ``"auto"``,
+                LZ4 for what shrinks (``Writing``). None by default: some Arrow readers have no codec.
 
         Raises:
             AlreadyExists: the name exists; its dataset is unchanged.
@@ -174,7 +177,10 @@ class ShuffleClient:
                 one stays.
         """
         server, command, reader = self._open(), _put_command(name, mode), as_reader(data)
-        with about(name, server.location), PutStream(server, command, reader.schema) as stream:
+        with (
+            about(name, server.location),
+            PutStream(server, command, reader.schema, compression=compression) as stream,
+        ):
             for batch in reader:
                 stream.write(batch)
             stream.commit()
@@ -194,14 +200,16 @@ class ShuffleClient:
         """
         return self._merge(merge, name, ordered=ordered).to_reader()
 
-    async def aput(self, name: str, data: Any, *, mode: str = "create") -> int:
+    async def aput(
+        self, name: str, data: Any, *, mode: str = "create", compression: Compression = None
+    ) -> int:
         """As :meth:`put`, without blocking the event loop; ``data`` may also be an async iterable of batches.
 
         Cancelling it ends the stream without a commit, so readers get an error and not a short dataset.
         """
         server = self._open()
         with about(name, server.location):
-            return await put_async(server, _put_command(name, mode), data)
+            return await put_async(server, _put_command(name, mode), data, compression)
 
     async def aget(self, name: str, *, ordered: bool = False) -> AsyncMergedStream:
         """As :meth:`get`: an async iterator of RecordBatches, and an async context manager that ends it."""

@@ -261,7 +261,8 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readab
     generation = owner.create(dataset, table.schema, 1)
     try:
         command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
-        with PutStream(owner.server, command, table.schema) as stream:
+        compression = owner.server.writing.compression
+        with PutStream(owner.server, command, table.schema, compression=compression) as stream:
             for batch in table.to_batches():
                 stream.write(batch, 0)
             stream.commit()

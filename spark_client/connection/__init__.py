@@ -6,11 +6,12 @@ For ``client``, ``jobs``, ``merge`` and ``lanes``.
 from .advice import about, check_location, check_mode
 from .calls import Call, ForkedProcess, TimedOut, Unreachable, immortal_in_children
 from .leases import LeaseKeeper
-from .stream_options import Reading, Timeouts, Writing
+from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
 from .transport import Server
 
 __all__ = [
     "Call",
+    "Compression",
     "ForkedProcess",
     "LeaseKeeper",
     "Reading",
@@ -20,6 +21,7 @@ __all__ = [
     "Unreachable",
     "Writing",
     "about",
+    "check_compression",
     "check_location",
     "check_mode",
     "immortal_in_children",

@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from flight_server.protocol import InvalidRequest
+
+Compression = Literal["auto", "lz4", "zstd"] | None
+
+
+def check_compression(compression: object) -> None:
+    """Raise InvalidRequest if it is no :data:`Compression`."""
+    if compression not in ("auto", "lz4", "zstd", None):
+        raise InvalidRequest(f"compression is 'auto', 'lz4', 'zstd' or None, not {compression!r}")
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -33,10 +43,20 @@ class Writing:
         lane: ``bulk`` is an upgraded HTTP connection, ``grpc`` is DoPut; ``auto`` as for :class:`Reading`.
         check: send checksums, which the server compares before it keeps anything: one of each message (bulk lane) or
             one of all (gRPC, where each batch is then encoded twice). Costs about 0.1 CPU seconds per GB here.
+        compression: of exchanges and broadcasts, which only this client reads; ``put`` has an argument of its own.
+            ``auto`` compresses by LZ4 the columns that shrink to two thirds, or to an eighth if the server is on this
+            host (``lanes.compression``); ``lz4`` and ``zstd`` compress all.
+
+    Raises:
+        InvalidRequest: another compression.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
     check: bool = True
+    compression: Compression = "auto"
+
+    def __post_init__(self) -> None:
+        check_compression(self.compression)
 
 
 @dataclass(frozen=True)

@@ -231,10 +231,20 @@ class Server:
             return list(client.list_flights(prefix.encode(), self.options(timeout_seconds)))
 
     def open_put(
-        self, descriptor: flight.FlightDescriptor, schema: pa.Schema, timeout_seconds: float | None = None
+        self,
+        descriptor: flight.FlightDescriptor,
+        schema: pa.Schema,
+        timeout_seconds: float | None = None,
+        codec: str | None = None,
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, Call]:
-        """A writer, the reader of the server's answers, and the call, under whose ``errors()`` both are used."""
-        options = self.options(timeout_seconds or self.timeouts.stream_seconds)
+        """A writer, the reader of the server's answers, and the call, under whose ``errors()`` both are used.
+
+        ``codec`` compresses all buffers.
+        """
+        options = flight.FlightCallOptions(
+            timeout=timeout_seconds or self.timeouts.stream_seconds,
+            write_options=pa.ipc.IpcWriteOptions(compression=codec),
+        )
         with self.calling() as (client, call):
             writer, reader = client.do_put(descriptor, schema, options)
             immortal_in_children(writer)

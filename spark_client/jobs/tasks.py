@@ -142,8 +142,9 @@ class WriteTask:
     def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
         """Send all batches as one attempt and commit it; the server's answer and ``frames``."""
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
-        coalescer = Coalescer(self.declared.schema, self.partitions, budget_bytes=self.budget_bytes)
-        with PutStream(self.server, command, self.declared.schema, self.places) as stream:
+        schema, compression = self.declared.schema, self.server.writing.compression
+        coalescer = Coalescer(schema, self.partitions, budget_bytes=self.budget_bytes)
+        with PutStream(self.server, command, schema, self.places, compression) as stream:
             first_row = 0
             for given in batches:
                 batch, ids = self.placement.place(given, producer, first_row)

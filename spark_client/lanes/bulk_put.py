@@ -41,8 +41,9 @@ from flight_server.protocol import (
     Unauthenticated,
     from_json,
 )
-from spark_client.connection import ForkedProcess, Server, TimedOut, Unreachable
+from spark_client.connection import Compression, ForkedProcess, Server, TimedOut, Unreachable
 
+from .compression import BufferCompressor, most_to
 from .duplex import Duplex
 from .http import Body, HttpPool, NoBulkLane
 from .lane import BrokenStream, Closed
@@ -65,7 +66,14 @@ class BulkWriter:
     """
 
     def __init__(
-        self, pool: HttpPool, location: str, server: Server, command: PutCommand, schema: pa.Schema
+        self,
+        pool: HttpPool,
+        location: str,
+        server: Server,
+        command: PutCommand,
+        schema: pa.Schema,
+        *,
+        compression: Compression = None,
     ) -> None:
         self._server = server
         self._dataset = command.dataset
@@ -73,10 +81,12 @@ class BulkWriter:
         self._pid = os.getpid()
         self._ended = False
         self._cancelled = False
-        self._messages = MessageWriter(schema)
+        self._messages = MessageWriter(schema, None if compression == "auto" else compression)
         self._connection = pool.new()
         try:
             checked = self._upgrade(location)
+            if compression == "auto":
+                self._messages.compressor = self._compressor()
             with self._errors():
                 self._duplex = Duplex(self._connection, server.timeouts.stall_seconds)
                 descriptor = flight.FlightDescriptor.for_command(command.encode()).serialize()
@@ -124,6 +134,11 @@ class BulkWriter:
             self.abandon()
 
     # Inside.
+
+    def _compressor(self) -> BufferCompressor:
+        sock = self._connection.sock
+        assert sock is not None
+        return BufferCompressor(most_to(sock.getpeername()[0], sock.getsockname()[0]))
 
     def _upgrade(self, location: str) -> bool:
         """Upgrade the connection; whether both sides want checksums."""

@@ -97,7 +97,7 @@ class Duplex:
             TimeoutError: the server took nothing for ``stall_seconds``.
             OSError: the connection broke.
         """
-        left = deque(_blocks(parts) if self._secure else (memoryview(part) for part in parts))
+        left = deque(_blocks(parts) if self._secure else (memoryview(part) for part in parts if part))
         until_seconds = time.monotonic() + self._stall_seconds
         self._listen()
         while left:

@@ -5,7 +5,7 @@ each failure closes the writer, and raises the error of ``close`` if there is on
 
 Checksums
     pyarrow does not show the bytes that it sends. So a ``MessageWriter`` encodes each batch a second time, to the
-    same bytes and without a copy, for the checksum of all messages in the commit.
+    same bytes, and without a copy if it is not compressed, for the checksum of all messages in the commit.
 """
 
 from __future__ import annotations
@@ -14,28 +14,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import Commit, FlightShuffleError, PutCommand
-from spark_client.connection import Server
+from spark_client.connection import Compression, Server
 
+from .compression import most_to, shrinks
 from .messages import MessageWriter
 
 
 class GrpcWriter:
-    """A ``LaneWriter``. pyarrow sends each batch at once."""
+    """A ``LaneWriter``. pyarrow sends each batch at once. With ``auto`` the call begins with the first batch."""
 
-    def __init__(self, server: Server, command: PutCommand, schema: pa.Schema) -> None:
-        descriptor = flight.FlightDescriptor.for_command(command.encode())
-        self._messages = MessageWriter(schema) if server.writing.check else None
-        if self._messages is not None:
-            self._messages.opening(descriptor.serialize(), checked=True)
-        self._writer, self._reader, self._call = server.open_put(descriptor, schema)
-        self._closed = False
+    def __init__(
+        self, server: Server, command: PutCommand, schema: pa.Schema, compression: Compression = None
+    ) -> None:
+        self._server = server
+        self._descriptor = flight.FlightDescriptor.for_command(command.encode())
+        self._schema = schema
+        self._messages: MessageWriter | None = None
+        self._closed = self._opened = False
+        if compression != "auto":
+            self._open(compression)
+
+    def _open(self, codec: str | None) -> None:
+        self._opened = True
+        if self._server.writing.check:
+            self._messages = MessageWriter(self._schema, codec)
+            self._messages.opening(self._descriptor.serialize(), checked=True)
+        self._writer, self._reader, self._call = self._server.open_put(
+            self._descriptor, self._schema, codec=codec
+        )
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002  # pyarrow sends at once
+        if not self._opened:
+            most = most_to(urlsplit(self._server.location).hostname or "")
+            self._open("lz4" if shrinks(batch, most) else None)
         with self._errors():
             if self._messages is not None:
                 self._messages.add(batch, metadata)
@@ -46,7 +63,9 @@ class GrpcWriter:
                 self._writer.write_batch(batch)
 
     def finish(self, totals: Commit) -> list[bytes]:
-        answers = []
+        answers: list[bytes] = []
+        if not self._opened:
+            self._open(None)
         if self._messages is not None:
             totals = replace(totals, crc32c=self._messages.running_crc32c)
         with self._errors():
@@ -63,7 +82,7 @@ class GrpcWriter:
         """Does nothing: a waiting call ends at its deadline, ``stream_seconds``."""
 
     def abandon(self) -> None:
-        if not self._closed:
+        if self._opened and not self._closed:
             self._closed = True
             try:
                 with self._call.errors():

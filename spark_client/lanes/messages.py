@@ -1,8 +1,9 @@
 """Encodes record batches as the messages of a put on the bulk lane, large buffers without a copy.
 
-Guarantee: the messages are those of pyarrow's DoPut for the same batches, byte for byte, dictionaries and their
-replacements included; only the schema's header may be padded to eight bytes. So the stored frames do not depend on
-the lane. ``protocol.put_framing`` has what is sent before each message.
+Guarantee: the messages are those of pyarrow's DoPut for the same batches and options, byte for byte, dictionaries and
+their replacements included; only the schema's header may be padded to eight bytes. So the stored frames do not depend
+on the lane. The exception are buffers that a :class:`~.compression.BufferCompressor` has made smaller.
+``protocol.put_framing`` has what is sent before each message.
 
 How
     One IPC stream writer for all batches decides which dictionaries are sent before a batch. It writes through a
@@ -32,6 +33,9 @@ import pyarrow as pa
 from flight_server.protocol import CHECKED_LENGTH, LENGTH, InvalidRequest, end_of_put, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 
+from .compression import BufferCompressor
+from .pieces import Pieces
+
 RUN_BYTES = 8 << 10
 MAX_MESSAGE_BYTES = (1 << 31) - 1
 
@@ -42,13 +46,19 @@ Part = bytes | memoryview
 
 
 class MessageWriter:
-    """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable."""
+    """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable.
 
-    def __init__(self, schema: pa.Schema) -> None:
+    Args:
+        codec: pyarrow's, for all buffers.
+    """
+
+    def __init__(self, schema: pa.Schema, codec: str | None = None) -> None:
         self._header = ipc_framing.schema_header(schema.serialize().to_pybytes())
         self._sink = _Sink()
         self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), RUN_BYTES)
-        self._writer = pa.ipc.new_stream(self._file, schema)
+        options = pa.ipc.IpcWriteOptions(compression=codec)
+        self._writer = pa.ipc.new_stream(self._file, schema, options=options)
+        self.compressor: BufferCompressor | None = None
         self._metadata: deque[bytes] = deque()
         self._taken_bytes = 0
         self._checked = False
@@ -94,31 +104,35 @@ class MessageWriter:
         """
         self._file.flush()
         self._taken_bytes = int(self._file.tell())
-        written = _Written(self._sink.take())
+        written = Pieces(self._sink.take())
         out: list[Part] = []
         while written:
             out += self._next_message(written)
         return out
 
-    def _next_message(self, written: _Written) -> Iterator[Part]:
+    def _next_message(self, written: Pieces) -> Iterator[Part]:
         (header_bytes,) = struct.unpack_from("<i", written.joined(_PREFIX_BYTES), 4)
-        header = memoryview(written.joined(header_bytes))
-        kind, body_bytes = ipc_framing.message_kind(header), ipc_framing.body_bytes(header)
-        body = written.pieces(body_bytes)
+        encoded = memoryview(written.joined(header_bytes))
+        kind, content = ipc_framing.message_kind(encoded), written.take(ipc_framing.body_bytes(encoded))
         if kind is ipc_framing.MessageKind.SCHEMA:
             return  # ``opening`` has sent it with the descriptor
-        fields, metadata = wire.field(_HEADER, header), b""
-        # Dictionary messages have no metadata.
-        if kind is ipc_framing.MessageKind.RECORD_BATCH and (metadata := self._metadata.popleft()):
-            fields += wire.field(_METADATA, metadata)
-        yield self._framed(fields + wire.field_head(_BODY, body_bytes), header, body, metadata=metadata)
+        header: Part = encoded
+        body: Sequence[Part] = content
+        metadata = b""
+        if kind is ipc_framing.MessageKind.RECORD_BATCH:
+            metadata = self._metadata.popleft()  # dictionary messages have none
+            if self.compressor is not None:
+                header, body = self.compressor.compressed(encoded, content) or (encoded, content)
+        fields = wire.field(_HEADER, header) + (wire.field(_METADATA, metadata) if metadata else b"")
+        head = wire.field_head(_BODY, sum(map(len, body)))
+        yield self._framed(fields + head, header, body, metadata=metadata)
         yield from body
 
     def _framed(
         self,
         start: bytes,
         header: Part = b"",
-        body: Sequence[memoryview] = (),
+        body: Sequence[Part] = (),
         *,
         metadata: bytes = b"",
         descriptor: bytes = b"",
@@ -160,29 +174,3 @@ class _Sink:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-class _Written:
-    """A sequence of bytes in pieces, consumed from the front."""
-
-    def __init__(self, parts: list[memoryview]) -> None:
-        self._parts = deque(parts)
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
-
-    def pieces(self, size_bytes: int) -> list[memoryview]:
-        """The next ``size_bytes``, without a copy."""
-        out = []
-        while size_bytes:
-            part = self._parts[0]
-            if len(part) > size_bytes:
-                part, self._parts[0] = part[:size_bytes], part[size_bytes:]
-            else:
-                del self._parts[0]
-            size_bytes -= len(part)
-            out.append(part)
-        return out
-
-    def joined(self, size_bytes: int) -> bytes:
-        return b"".join(self.pieces(size_bytes))

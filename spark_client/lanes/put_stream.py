@@ -30,7 +30,7 @@ from flight_server.protocol import (
     partition_metadata,
 )
 from spark_client.arrow import own_dictionaries
-from spark_client.connection import Server
+from spark_client.connection import Compression, Server
 
 from .writing import open_writing
 
@@ -46,15 +46,21 @@ class PutStream:
     Args:
         schema: of every batch.
         places: as for ``writing.open_writing``.
+        compression: see ``compression``.
 
     Raises:
         FlightShuffleError: the server's refusal, or the connection broke; also of :meth:`write`.
     """
 
     def __init__(
-        self, server: Server, command: PutCommand, schema: pa.Schema, places: Sequence[str] | None = None
+        self,
+        server: Server,
+        command: PutCommand,
+        schema: pa.Schema,
+        places: Sequence[str] | None = None,
+        compression: Compression = None,
     ) -> None:
-        self._writing = open_writing(server, command, schema, places)
+        self._writing = open_writing(server, command, schema, places, compression)
         self.rows = 0
         self.frames = 0
 
@@ -154,7 +160,7 @@ def as_reader(data: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(first.schema, all_batches())
 
 
-async def put_async(server: Server, command: PutCommand, data: Any) -> int:
+async def put_async(server: Server, command: PutCommand, data: Any, compression: Compression = None) -> int:
     """Put ``data``, as :func:`as_reader` takes it or an async iterable of RecordBatches; the number of rows.
 
     Blocking calls run in threads, one at a time. Cancelling this cancels the running call where the lane can, waits
@@ -174,7 +180,7 @@ async def put_async(server: Server, command: PutCommand, data: Any) -> int:
     else:
         reader = await asyncio.to_thread(as_reader, data)
         first, batches, schema = None, _in_threads(reader), reader.schema
-    stream = await _opened(server, command, schema)
+    stream = await _opened(server, command, schema, compression)
     try:
         if first is not None:
             await _finished(stream.write, own_dictionaries(first), cancel=stream.cancel)
@@ -186,11 +192,13 @@ async def put_async(server: Server, command: PutCommand, data: Any) -> int:
     return int(stream.rows)
 
 
-async def _opened(server: Server, command: PutCommand, schema: pa.Schema) -> PutStream:
+async def _opened(
+    server: Server, command: PutCommand, schema: pa.Schema, compression: Compression
+) -> PutStream:
     """An open stream, abandoned if this is cancelled meanwhile."""
     made: list[PutStream] = []
     try:
-        await _finished(lambda: made.append(PutStream(server, command, schema)))
+        await _finished(lambda: made.append(PutStream(server, command, schema, compression=compression)))
     except asyncio.CancelledError:
         for stream in made:
             await _finished(stream.abandon)

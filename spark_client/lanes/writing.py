@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, NotFound, PutCommand, Unavailable, Unsupported
-from spark_client.connection import Server, TimedOut, Unreachable
+from spark_client.connection import Compression, Server, TimedOut, Unreachable, check_compression
 
 from .bulk_put import BulkWriter
 from .grpc_put import GrpcWriter
@@ -33,37 +33,43 @@ from .partition_stream import DOWN_SECONDS
 
 
 def open_writing(
-    server: Server, command: PutCommand, schema: pa.Schema, places: Sequence[str] | None = None
+    server: Server,
+    command: PutCommand,
+    schema: pa.Schema,
+    places: Sequence[str] | None = None,
+    compression: Compression = None,
 ) -> LaneWriter:
     """Begin a put, on the lanes that ``server.writing`` allows.
 
     Args:
         places: the server's places, if the caller knows them; None to ask the server.
+        compression: see ``compression``.
 
     Raises:
-        InvalidRequest: only the bulk lane is allowed, and the server names no place for it.
+        InvalidRequest: an unknown codec; or only the bulk lane is allowed, and the server names no place for it.
         FlightShuffleError: the server's error, or the server cannot be reached.
         ValueError: an unknown lane.
     """
+    check_compression(compression)
     lane = server.writing.lane
     if lane not in ("auto", "grpc", "bulk"):
         raise ValueError(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
     if lane == "grpc":
-        return GrpcWriter(server, command, schema)
+        return GrpcWriter(server, command, schema, compression)
     failure: Unavailable | None = None
     for place in places_of(server) if places is None else places:
         pool = _pool(server, place)
         if lane == "auto" and pool.is_left_alone:
             continue
         try:
-            return BulkWriter(pool, place, server, command, schema)
+            return BulkWriter(pool, place, server, command, schema, compression=compression)
         except (NoBulkLane, Unreachable, TimedOut) as error:
             pool.leave_alone(DOWN_SECONDS)
             if places is None:
                 _known(server).forget()
             failure = error
     if lane == "auto":
-        return GrpcWriter(server, command, schema)
+        return GrpcWriter(server, command, schema, compression)
     if failure is not None:
         raise failure
     raise InvalidRequest(

@@ -162,3 +162,24 @@ def test_compressed_batches_without_rows_and_without_columns_come_through() -> N
     (run,) = runs_of(reader)
     assert run.batches == [batch_of(5000), batch_of(0), batch_of(5000)]
     assert Meter(MemoryPool(None), SCHEMA).weigh(run)[0] > 2 * 5000 * 8
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_what_decodes_to_more_than_a_chunk_is_several_runs(checked: bool) -> None:
+    zeros = pa.record_batch({"n": np.zeros(MAX_CHUNK_BYTES // 16, np.int64)})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, zeros.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for _ in range(5):
+            writer.write_batch(zeros)
+    schema_bytes = zeros.schema.serialize().size
+    data = sink.getvalue()[:-8]
+    assert len(data) < MAX_CHUNK_BYTES / 8
+    chunks = b"".join(map(chunk, (data[:schema_bytes], data[schema_bytes:], END_OF_STREAM))) + LAST_CHUNK
+    file = io.BufferedReader(io.BytesIO(chunks))
+    body = Body(file, {"transfer-encoding": "chunked"})  # type: ignore[arg-type]
+    runs = runs_of(RunReader(body, checked=checked))
+    assert [len(run.batches) for run in runs] == [2, 2, 1]
+    assert all(batch == zeros for run in runs for batch in run.batches)
+    sums = [checksum for run in runs for checksum in run.checksums]
+    assert len(sums) == (5 if checked else 0)
+    assert len(set(sums)) == (1 if checked else 0)

@@ -122,3 +122,9 @@ def test_any_number_of_parts_is_sent_in_order(pair: tuple[Duplex, socket.socket]
     parts = [bytes([number % 256]) * (number % 7 + 1) for number in range(3 * duplex.PARTS_AT_ONCE)]
     duplex_.send(parts)
     assert far.recv(1 << 20, socket.MSG_WAITALL | socket.MSG_DONTWAIT) == b"".join(parts)
+
+
+def test_a_part_without_bytes_ends_no_send(pair: tuple[Duplex, socket.socket]) -> None:
+    duplex_, far = pair
+    duplex_.send([b"", b"one", b"", b"two", b""])
+    assert far.recv(100) == b"onetwo"
