@@ -3,8 +3,10 @@
 For ``pipeline``, ``broadcast`` and ``client``.
 """
 
+from .explaining import cores
 from .readable import Readable
 from .results import reader
+from .shares import Shares, tasks_for
 from .shuffles import Shuffles
 from .spark_types import arrow_schema, batch_limits, check_frame, check_key, declared_struct
 from .stages import GroupStage, MapStage, Pass, Stage, run
@@ -21,6 +23,7 @@ __all__ = [
     "Placement",
     "ReadTask",
     "Readable",
+    "Shares",
     "Shuffles",
     "Stage",
     "WriteTask",
@@ -28,7 +31,9 @@ __all__ = [
     "batch_limits",
     "check_frame",
     "check_key",
+    "cores",
     "declared_struct",
     "reader",
     "run",
+    "tasks_for",
 ]

@@ -16,8 +16,6 @@ Which results a frame reads
 from __future__ import annotations
 
 import contextlib
-import io
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -29,10 +27,10 @@ from pyspark.sql import DataFrame
 from flight_server.protocol import InvalidRequest, NotFound
 from spark_client.executors import Portable
 
+from .explaining import explained
 from .tasks import ReadTask
 
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
-_explaining = threading.Lock()
 
 
 def reader(task: ReadTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -120,26 +118,3 @@ def _named_in(text: str, datasets: set[str]) -> set[str]:
     return {
         dataset for dataset in datasets if any(not rest[:1].isdigit() for rest in text.split(dataset)[1:])
     }
-
-
-def explained(df: DataFrame) -> str:
-    """The output of ``df.explain("extended")``, without a job."""
-    with _explaining:
-        heard = _Heard(sys.stdout, threading.get_ident())
-        with contextlib.redirect_stdout(heard):
-            df.explain("extended")
-        return heard.getvalue()
-
-
-class _Heard(io.StringIO):
-    """Keeps one thread's output and passes on the others'."""
-
-    def __init__(self, others: Any, thread: int) -> None:
-        super().__init__()
-        self._others = others
-        self._thread = thread
-
-    def write(self, text: str) -> int:
-        if threading.get_ident() == self._thread:
-            return super().write(text)
-        return int(self._others.write(text))

@@ -86,7 +86,9 @@ class Shuffles:
         return generation
 
     def seal(self, dataset: str, generation: str, attempts: dict[int, str]) -> dict[str, Any]:
-        """Make exactly these attempts readable, atomically; the dataset's ``rows`` and ``bytes``. Twice is fine."""
+        """Make exactly these attempts readable, atomically; its ``rows``, ``bytes`` and ``partition_bytes``, the
+        latter of partitions with rows, by their numbers as text. Twice is fine.
+        """
         return self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
 
     def write(

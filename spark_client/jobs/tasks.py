@@ -32,6 +32,7 @@ from spark_client.placement import partition_ids, round_robin_ids, round_robin_s
 from . import stages as stages_
 from .limits import NO_LIMITS, BatchLimits
 from .readable import Readable
+from .shares import Shares
 from .stages import Pass, Stage
 
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
@@ -90,12 +91,14 @@ class InTurn:
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Reads the partitions whose numbers are its input (one, by the plan), and runs the stages over each.
+    """Reads the partitions of the shares whose numbers are its input, one after the other, and runs the stages over
+    each: a function is called once for each partition, and finds its number in ``TaskContext``, as in Spark.
 
     ``kept`` and ``limits`` are as in :class:`~spark_client.jobs.Pass`.
     """
 
     source: Readable
+    shares: Shares
     stages: tuple[Stage, ...] = ()
     limits: BatchLimits = NO_LIMITS
     kept: bool = False
@@ -103,13 +106,23 @@ class ReadTask:
     def run(self, numbers: Iterator[Any]) -> Iterator[Any]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                how = Pass(self.kept, number, self.limits)
-                yield from stages_.run(self.stages, self.source.read(number), how)
+                for partition in self.shares[number]:
+                    _say_partition(partition)
+                    how = Pass(self.kept, partition, self.limits)
+                    yield from stages_.run(self.stages, self.source.read(partition), how)
+
+
+def _say_partition(partition: int) -> None:
+    """Functions use it to name what they write: two partitions of one task must not have one number."""
+    context = TaskContext.get()
+    if context is not None:
+        context._partitionId = partition
 
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Runs the stages over its input, or over what ``source`` reads, and writes the result; yields one report.
+    """Runs the stages over its input, or over what ``source`` reads of its ``shares``, and writes the result; yields
+    one report.
 
     ``places`` are the server's for puts on the bulk lane; None to ask the server.
     """
@@ -122,6 +135,7 @@ class WriteTask:
     placement: Placement
     stages: tuple[Stage, ...] = ()
     source: Readable | None = None
+    shares: Shares | None = None
     limits: BatchLimits = NO_LIMITS
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
     places: tuple[str, ...] | None = None
@@ -130,8 +144,8 @@ class WriteTask:
         context = TaskContext.get()
         assert context is not None
         producer, attempt = context.partitionId(), str(context.taskAttemptId())
-        if self.source is not None:
-            rows = ReadTask(self.source, self.stages, self.limits, kept=True).run(batches)
+        if self.source is not None and self.shares is not None:
+            rows = ReadTask(self.source, self.shares, self.stages, self.limits, kept=True).run(batches)
         else:
             rows = stages_.run(self.stages, batches, Pass(kept=True, limits=self.limits))
         answer = self.write(rows, producer, attempt)

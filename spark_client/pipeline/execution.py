@@ -13,19 +13,25 @@ from spark_client.jobs import (
     InTurn,
     Placement,
     Readable,
+    Shares,
     Shuffles,
     WriteTask,
     batch_limits,
+    cores,
+    tasks_for,
 )
 
 from .legs import Exchange, Leg
 
 
-def run_exchanges(shuffles: Shuffles, df: DataFrame, legs: tuple[Leg, ...]) -> tuple[Readable, int]:
-    """The sealed dataset of the last leg, and the number of its partitions.
+def run_exchanges(
+    shuffles: Shuffles, df: DataFrame, legs: tuple[Leg, ...], *, alone: bool = False
+) -> tuple[Readable, Shares]:
+    """The sealed dataset of the last leg, and which tasks are to read which of its partitions.
 
     Args:
         legs: each with an exchange; at least one.
+        alone: each partition of the last dataset has a task of its own, unless its exchange says how many.
 
     Raises:
         FlightShuffleError: the server refused, or could not be reached.
@@ -33,24 +39,37 @@ def run_exchanges(shuffles: Shuffles, df: DataFrame, legs: tuple[Leg, ...]) -> t
     """
     token = uuid.uuid4().hex
     source: Readable | None = None
-    partitions = 0
+    shares: Shares | None = None
     for number, leg in enumerate(legs):
         assert leg.exchange is not None
         before = source
         try:
-            rows = df if before is None else numbers(df.sparkSession, partitions)
-            source = _write(shuffles, f"exchange/{token}/{number}", leg, rows, before)
+            rows = df if shares is None else numbers(df.sparkSession, len(shares))
+            source, sizes = _write(shuffles, f"exchange/{token}/{number}", leg, rows, (source, shares))
         finally:
             if before is not None:
                 shuffles.discard(before.dataset)
-        partitions = leg.exchange.partitions
+        tasks = leg.exchange.tasks
+        if tasks is None and not (alone and leg is legs[-1]):
+            available = cores(df.sparkSession)
+            tasks = None if available is None else tasks_for(sizes, available)
+        shares = Shares.equal(sizes, tasks or leg.exchange.partitions)
     assert source is not None
-    return source, partitions
+    assert shares is not None
+    return source, shares
 
 
-def _write(shuffles: Shuffles, dataset: str, leg: Leg, rows: DataFrame, source: Readable | None) -> Readable:
+def _write(
+    shuffles: Shuffles,
+    dataset: str,
+    leg: Leg,
+    rows: DataFrame,
+    read: tuple[Readable | None, Shares | None],
+) -> tuple[Readable, list[int]]:
+    """The sealed dataset, and the bytes of each of its partitions."""
     exchange = leg.exchange
     assert exchange is not None
+    source, shares = read
     placement: Placement
     if not exchange.keys:
         placement = InTurn(exchange.partitions)
@@ -72,19 +91,21 @@ def _write(shuffles: Shuffles, dataset: str, leg: Leg, rows: DataFrame, source: 
             placement,
             leg.stages,
             source,
+            shares,
             limits,
             exchange.budget_bytes,
         )
 
-    written, _ = shuffles.write(
+    written, totals = shuffles.write(
         dataset, exchange.partitions, leg.declared.schema, rows, task, label=str(exchange)
     )
-    return written
+    sizes = totals["partition_bytes"]
+    return written, [sizes.get(str(partition), 0) for partition in range(exchange.partitions)]
 
 
-def numbers(spark: SparkSession, partitions: int) -> DataFrame:
-    """0 to ``partitions - 1``, one in each Spark partition."""
-    return spark.range(0, partitions, 1, partitions)
+def numbers(spark: SparkSession, tasks: int) -> DataFrame:
+    """0 to ``tasks - 1``, one in each Spark partition."""
+    return spark.range(0, tasks, 1, tasks)
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:

@@ -17,6 +17,7 @@ class Exchange:
     partitions: int
     keys: tuple[str, ...]
     budget_bytes: int = WRITE_BUDGET_BYTES
+    tasks: int | None = None
 
     def __str__(self) -> str:
         return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])})"

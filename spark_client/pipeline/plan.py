@@ -14,6 +14,10 @@ What runs when
     the last one is. Each use of the DataFrame runs the stages after that. ``jobs.results`` says when the last dataset
     is dropped. When a job fails, all are dropped and Spark's exception is raised, which ends with the task's error.
 
+Reading tasks
+    A Spark task reads several partitions where that is cheaper (``jobs.shares``), and calls each function once for
+    every one of them. ``toDF`` directly after an exchange has one Spark partition for each of the exchange.
+
 Groups
     ``applyInArrow`` groups by the keys of the exchange before it. A row whose key a ``mapInArrow`` between the two
     changes stays in its partition. A group whose key belongs to another partition is an error, which names the stage
@@ -135,7 +139,11 @@ class Pipeline:
         )
 
     def exchange(
-        self, partitions: SupportsIndex, *keys: str, budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES
+        self,
+        partitions: SupportsIndex,
+        *keys: str,
+        budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES,
+        tasks: SupportsIndex | None = None,
     ) -> Pipeline:
         """Send rows to ``partitions`` partitions by the hash of ``keys``, or round robin without keys.
 
@@ -145,10 +153,12 @@ class Pipeline:
             budget_bytes: bytes that one writing task may gather before it sends, at least 1 MiB; its peak is about
                 twice as much (``arrow.coalescer``). Frames have about ``budget_bytes / partitions``, up to 2 or 3
                 MiB, so many partitions need a larger budget.
+            tasks: how many Spark tasks read the partitions, one after the other, for the stages after the exchange;
+                at most ``partitions``. None: as many as the data and Spark's cores pay for (``jobs.shares``).
 
         Raises:
-            InvalidRequest: ``partitions`` or ``budget_bytes`` out of range; a key that is no column, has a type
-                without a hash, a collation, or a variant.
+            InvalidRequest: ``partitions``, ``budget_bytes`` or ``tasks`` out of range; a key that is no column, has a
+                type without a hash, a collation, or a variant.
         """
         if isinstance(partitions, str):
             named = ", ".join(map(repr, (partitions, *keys)))
@@ -163,6 +173,9 @@ class Pipeline:
             )
         if budget < 1 << 20:
             raise InvalidRequest(f"{where}: budget_bytes must be at least 1 MiB, not {budget_bytes!r}")
+        readers = None if tasks is None else _integer(tasks)
+        if readers is not None and not 1 <= readers <= count:
+            raise InvalidRequest(f"{where}: tasks is 1 to {count}, the number of partitions, not {tasks!r}")
         found = self._keys(keys, where)
         for key in found:
             check_key(self.current.struct, key, where)
@@ -176,7 +189,7 @@ class Pipeline:
                 partition_ids(nothing, found, count)
             except (TypeError, ValueError) as error:
                 raise InvalidRequest(f"{where}: {error}") from error
-        closed = replace(self.current, exchange=Exchange(count, found, budget))
+        closed = replace(self.current, exchange=Exchange(count, found, budget, readers))
         declared = replace(self.current.declared, stage=where)
         return replace(
             self,
@@ -198,9 +211,10 @@ class Pipeline:
             how = Pass(limits=batch_limits(self._spark))
             task = Portable(partial(run, self.current.stages, how=how))
             return self.df.mapInArrow(task, self.current.struct)
-        source, partitions = run_exchanges(self.shuffles, self.df, self.done)
-        read = ReadTask(source, self.current.stages, batch_limits(self._spark))
-        df = numbers(self._spark, partitions).mapInArrow(reader(read), self.current.struct)
+        stages = self.current.stages
+        source, shares = run_exchanges(self.shuffles, self.df, self.done, alone=not stages)
+        read = ReadTask(source, shares, stages, batch_limits(self._spark))
+        df = numbers(self._spark, len(shares)).mapInArrow(reader(read), self.current.struct)
         self.shuffles.results.add(source.dataset)
         return df
 

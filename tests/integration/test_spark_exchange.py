@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_client import ShuffleClient
+from spark_client.jobs import cores
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 
@@ -134,6 +135,48 @@ def test_stages_between_exchanges_run_in_one_python_process(
     rows = out.collect()
     assert len(rows) == 100
     assert all(row.first == row.second for row in rows)
+
+
+def calls(batches: Iterator[Any]) -> Iterator[Any]:
+    """One row for each call: the partition and task that Spark says, and the rows."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    partition, task = context.partitionId(), context.taskAttemptId()
+    ids = [number for batch in batches for number in batch.column("id").to_pylist()]
+    yield pa.record_batch([[partition], pa.array([task]), [sorted(ids)]], CALLS)
+
+
+CALLS = pa.schema([("partition", pa.int32()), ("task", pa.int64()), ("ids", pa.list_(pa.int64()))])
+CALLS_DDL = "partition int, task long, ids array<long>"
+
+
+@pytest.mark.parametrize(("tasks", "expected"), [(None, 2), (1, 1), (5, 5), (7, 7)])
+def test_a_reading_task_calls_a_function_once_for_each_of_its_partitions(
+    client: ShuffleClient, spark: SparkSession, tasks: int | None, expected: int
+) -> None:
+    df = spark.range(500)
+    placed_by_spark: dict[int, list[int]] = {}
+    for number, partition in placed(df.repartition(7, "id")):
+        placed_by_spark.setdefault(partition, []).append(number)
+    by_partition = {partition: sorted(numbers) for partition, numbers in placed_by_spark.items()}
+
+    exchanged = client.pipeline(df).exchange(7, "id", tasks=tasks).mapInArrow(calls, CALLS_DDL)
+    read = exchanged.toDF()
+    assert read.rdd.getNumPartitions() == expected
+    # The second time the tasks that read also write the next exchange.
+    for result in (read, exchanged.exchange(2, "partition").toDF()):
+        rows = result.collect()
+        assert {row.partition: list(row.ids) for row in rows} == by_partition
+        assert len(rows) == 7
+        assert len({row.task for row in rows}) == expected
+        if result is read:
+            assert [row.partition for row in rows] == list(range(7))
+
+
+def test_spark_says_how_many_cores_it_has(spark: SparkSession) -> None:
+    assert cores(spark) == spark.sparkContext.defaultParallelism == 2
 
 
 def test_several_exchanges_in_one_pipeline_keep_only_the_last_dataset(

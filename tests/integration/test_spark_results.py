@@ -11,7 +11,7 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest, Unavailable
 from spark_client import ShuffleClient
-from spark_client.jobs.results import explained
+from spark_client.jobs.explaining import explained
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 

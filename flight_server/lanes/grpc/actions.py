@@ -113,6 +113,9 @@ class Actions:
                 "rows": dataset.rows,
                 "frames": sum(partition.totals.frames for partition in dataset.partitions()),
                 "bytes": dataset.total_bytes,
+                "partition_bytes": {
+                    str(each.index): each.totals.bytes for each in dataset.partitions() if each.totals.bytes
+                },
             }
         )
 

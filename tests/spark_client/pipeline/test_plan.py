@@ -76,6 +76,9 @@ def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -
         (lambda p: p.exchange(100_001, "id"), "how many partitions, 1 to 100000"),
         (lambda p: p.exchange("id", "name"), r"before the keys, as in exchange\(200, 'id', 'name'\)"),
         (lambda p: p.exchange(2.0, "id"), "how many partitions, 1 to 100000"),
+        (lambda p: p.exchange(8, "id", tasks=9), "tasks is 1 to 8, the number of partitions, not 9"),
+        (lambda p: p.exchange(8, "id", tasks=0), "tasks is 1 to 8, the number of partitions, not 0"),
+        (lambda p: p.exchange(8, "id", tasks="2"), "tasks is 1 to 8, the number of partitions, not '2'"),
         (lambda p: p.exchange(2, ["id", "name"]), "not list; .* give several keys one by one"),
         (lambda p: p.exchange(True, "id"), "how many partitions, 1 to 100000"),
         (lambda p: p.exchange(4, 7), "a key is a column's name, not int"),
@@ -105,8 +108,8 @@ def test_a_step_that_cannot_work_is_refused_where_it_is_written(
 
 
 def test_numbers_of_any_integer_type_are_taken(pipeline: Pipeline) -> None:
-    plan = pipeline.exchange(np.int64(8), "id", budget_bytes=np.uint32(1 << 20))
-    assert plan.done == pipeline.exchange(8, "id", budget_bytes=1 << 20).done
+    plan = pipeline.exchange(np.int64(8), "id", budget_bytes=np.uint32(1 << 20), tasks=np.int8(3))
+    assert plan.done == pipeline.exchange(8, "id", budget_bytes=1 << 20, tasks=3).done
     assert repr(plan) == "<Pipeline DataFrame → exchange(8, 'id')>"
 
 
