@@ -3,7 +3,7 @@
 For ``pipeline``, ``broadcast``, ``jobs``, ``placement`` and ``lanes``.
 """
 
-from .buffers import offsets, values, view
+from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
 from .own_memory import Lent, own, own_dictionaries
 from .row_picking import Picker
@@ -15,6 +15,7 @@ __all__ = [
     "Declared",
     "Lent",
     "Picker",
+    "array_over",
     "batch_row_bits",
     "has_dictionary",
     "offsets",

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from .buffers import offsets
+from .buffers import array_over, offsets
 
 SHORTEST_BYTES = 32
 """Lists of fewer bytes on average are copied as lists."""
@@ -37,7 +37,7 @@ class Picker:
         """The rows at `positions`, in that order. Positions are not checked."""
         import pyarrow.compute as pc  # noqa: PLC0415  # 10 MiB, which a client that only puts and reads does without
 
-        picked = pc.take(self._rows, pa.array(positions), boundscheck=False)
+        picked = pc.take(self._rows, array_over(positions), boundscheck=False)
         columns = [
             _to_lists(column, field.type) if as_bytes else column
             for column, field, as_bytes in zip(picked.columns, self._schema, self._as_bytes, strict=True)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from flight_server.protocol import PutCommand
-from spark_client.arrow import Coalescer, Declared
+from spark_client.arrow import Coalescer, Declared, array_over, values
 from spark_client.connection import Server
 from spark_client.lanes import PutStream
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
@@ -49,6 +49,18 @@ _REPORT = pa.schema(
 )
 
 
+def _report(producer: int, attempt: str, answer: dict[str, Any]) -> Any:
+    # Not by ``pa.array``: see ``array_over``.
+    name = attempt.encode()
+    bounds = pa.py_buffer(np.array([0, len(name)], np.int32))
+    columns = [
+        array_over(np.array([producer], np.int32)),
+        pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(name)]),
+        *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+
+
 class Placement(Protocol):
     """Splits each batch of a task into the rows to send and their partitions."""
 
@@ -64,7 +76,7 @@ class ByColumn:
     def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
         *columns, ids = batch.columns
         schema = pa.schema(list(batch.schema)[:-1])
-        return pa.RecordBatch.from_arrays(columns, schema=schema), ids.to_numpy()
+        return pa.RecordBatch.from_arrays(columns, schema=schema), values(ids, np.int32)
 
 
 @dataclass(frozen=True)
@@ -149,9 +161,7 @@ class WriteTask:
         else:
             rows = stages_.run(self.stages, batches, Pass(kept=True, limits=self.limits))
         answer = self.write(rows, producer, attempt)
-        report = [producer, attempt, answer["rows"], answer["frames"], answer["bytes"]]
-        columns = [pa.array([value], field_.type) for value, field_ in zip(report, _REPORT, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+        yield _report(producer, attempt, answer)
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
         """Send all batches as one attempt and commit it; the server's answer and ``frames``."""

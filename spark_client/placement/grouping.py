@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Picker, batch_row_bits
+from spark_client.arrow import Picker, array_over, batch_row_bits, values
 
 from .hashing import partition_ids
 
@@ -116,8 +116,8 @@ def groups(
     if not rows.count:
         return
     codes = group_codes([pa.chunked_array([batch.column(key) for batch in rows.batches]) for key in keys])
-    order = pc.array_sort_indices(codes).to_numpy().astype(np.int64)
-    ends = np.cumsum(np.bincount(codes.to_numpy()))
+    order = values(pc.array_sort_indices(codes), np.uint64).astype(np.int64)
+    ends = np.cumsum(np.bincount(values(codes, np.int32)))
     sizes = rows.sizes()
     before = np.concatenate([[0], np.cumsum(sizes[order])])
     first = 0
@@ -146,8 +146,8 @@ def group_codes(columns: Sequence[Any]) -> pa.Array:
         encoded = _codes(part)
         # Both factors are at most the number of rows, so the product fits 63 bits.
         codes = codes * (int(encoded.max()) + 1) + encoded
-        codes = pa.array(codes).dictionary_encode().indices.to_numpy().astype(np.int64)
-    return pa.array(codes, pa.int32())
+        codes = values(array_over(codes).dictionary_encode().indices, np.int32).astype(np.int64)
+    return array_over(codes.astype(np.int32))
 
 
 class _Rows:
@@ -211,7 +211,7 @@ def _pieces(before: NDArray[np.int64], start: int, end: int, size_bytes: int) ->
 
 def _keys_at(table: pa.Table, keys: Sequence[str], places: NDArray[np.int64]) -> pa.RecordBatch:
     """The key columns of some rows. Only a table of one group has several chunks; its first row is in the first."""
-    columns = [table.column(key).chunk(0).take(pa.array(places)) for key in keys]
+    columns = [table.column(key).chunk(0).take(array_over(places)) for key in keys]
     return pa.RecordBatch.from_arrays(columns, names=list(keys))
 
 
@@ -228,7 +228,7 @@ def _codes(column: Any) -> Any:
         column = column.cast(wide[column.type])
     encoded = column.dictionary_encode(null_encoding="encode")
     chunks = encoded.chunks if isinstance(encoded, pa.ChunkedArray) else [encoded]
-    return np.concatenate([chunk.indices.to_numpy() for chunk in chunks]).astype(np.int64)
+    return np.concatenate([values(chunk.indices, np.int32) for chunk in chunks]).astype(np.int64)
 
 
 def _parts(column: Any) -> Iterator[Any]:

@@ -1,0 +1,64 @@
+"""What Spark's tasks do, without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.server_process import ServerProcess
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# As a fresh worker: batches come from Arrow, as Spark's do, and not by pa.array.
+JOB = """
+import sys
+import numpy as np, pyarrow as pa
+from flight_server.protocol import CreateRequest, Kind, SealRequest
+from spark_client.arrow import Declared, array_over
+from spark_client.connection import Server
+from spark_client.jobs.limits import NO_LIMITS
+from spark_client.jobs.readable import Readable
+from spark_client.jobs.shares import Shares
+from spark_client.jobs.stages import GroupStage
+from spark_client.jobs.tasks import ByColumn, ByKeys, InTurn, ReadTask, WriteTask, _report
+
+schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
+rows = pa.RecordBatch.from_arrays([array_over(np.arange(90) % 30), array_over(np.arange(90) * 0.5)], schema=schema)
+ids = array_over((np.arange(90) % 3).astype(np.int32))
+with_ids = pa.RecordBatch.from_arrays([*rows.columns, ids], names=["k", "v", "partition"])
+server = Server(sys.argv[1])
+for number, (placement, given) in enumerate([(ByKeys(("k",), 3), rows), (InTurn(3), rows), (ByColumn(), with_ids)]):
+    name = f"d{number}"
+    created = server.action("create", CreateRequest(name, Kind.SHUFFLE, partitions=3).encode())
+    generation = created["generation"]
+    declared = Declared("rows", schema)
+    answer = WriteTask(server, name, generation, 3, declared, placement).write(iter([given]), 0, "17")
+    report = _report(0, "17", answer)
+    assert report.to_pylist() == [
+        {"producer": 0, "attempt": "17", "rows": 90, "frames": answer["frames"], "bytes": answer["bytes"]}
+    ]
+    report.validate(full=True)
+    sealed = server.action("seal", SealRequest(name, generation, {0: "17"}).encode())
+    assert sum(sealed["partition_bytes"].values()) == sealed["bytes"] == answer["bytes"]
+    source = Readable.find(server, name, generation)
+    stage = GroupStage(lambda table: table, Declared("groups", schema, by_name=True), ("k",), schema, False, False)
+    read = ReadTask(source, Shares((0, 1, 3)), (stage,), NO_LIMITS)
+    shares = pa.RecordBatch.from_arrays([array_over(np.arange(2))], names=["id"])
+    assert sum(batch.num_rows for batch in read.run(iter([shares]))) == 90
+server.close()
+assert "pandas" not in sys.modules
+"""
+
+
+def test_tasks_import_no_pandas_which_takes_a_fresh_worker_a_third_of_a_second() -> None:
+    with ServerProcess.start() as process:
+        done = subprocess.run(
+            [sys.executable, "-c", JOB, process.location],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
