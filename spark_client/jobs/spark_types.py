@@ -51,8 +51,7 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
         InvalidRequest: no columns, or a name that appears twice.
         pyspark.errors.ParseException: the text is not DDL.
     """
-    # The only way to parse DDL that Spark Classic and Spark Connect share.
-    struct = spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
+    struct = _parsed(spark, schema) if isinstance(schema, str) else schema
     names = list(struct.names)
     if not names:
         raise InvalidRequest(f"{stage}: the schema has no columns; declare at least one", stage=stage)
@@ -60,6 +59,15 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
     if twice:
         raise InvalidRequest(f"{stage}: the schema names {', '.join(twice)} twice; rename one", stage=stage)
     return struct
+
+
+def _parsed(spark: SparkSession, text: str) -> StructType:
+    if "connect" not in type(spark).__module__:
+        # A tenth of the time of ``createDataFrame``, which gives the same.
+        kind = DataType.fromDDL(text)
+        return kind if isinstance(kind, StructType) else StructType().add("value", kind)
+    # There ``fromDDL`` takes the active session, which may be another one, or none.
+    return spark.createDataFrame([], text).schema
 
 
 def check_key(struct: StructType, key: str, where: str) -> None:
