@@ -23,6 +23,7 @@ from flight_server.protocol import Commit, FlightShuffleError, PutCommand
 from spark_client.connection import Compression, Server
 
 from .compression import most_to, shrinks
+from .lane import Closed
 from .messages import MessageWriter
 
 
@@ -41,6 +42,8 @@ class GrpcWriter:
             self._open(compression)
 
     def _open(self, codec: str | None) -> None:
+        if self._closed:
+            raise Closed("the put has ended")
         self._opened = True
         if self._server.writing.check:
             self._messages = MessageWriter(self._schema, codec)
@@ -82,8 +85,8 @@ class GrpcWriter:
         """Does nothing: a waiting call ends at its deadline, ``stream_seconds``."""
 
     def abandon(self) -> None:
-        if self._opened and not self._closed:
-            self._closed = True
+        was_open, self._closed = self._opened and not self._closed, True
+        if was_open:
             try:
                 with self._call.errors():
                     self._writer.close()

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from flight_server.protocol import CreateRequest, Kind, SealRequest
+from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
 from spark_client.connection import Compression, Reading, Server, Writing
 from spark_client.jobs.tasks import InTurn, WriteTask
-from spark_client.lanes import compression
+from spark_client.lanes import Closed, PutStream, compression
 from tests.integration.round_trip.test_types import COLUMNS, celsius
 from tests.support.server_process import ServerProcess
 
@@ -183,3 +183,19 @@ def test_a_put_that_auto_has_not_begun_is_committed_and_abandoned_like_others(
             )
         assert client.get(name).schema == TEXT.schema
         client.drop(name)
+
+
+@each_lane
+def test_an_abandoned_put_does_not_begin_later(process: ServerProcess, name: str, lane: Lane) -> None:
+    server = Server(process.location, writing=Writing(lane))
+    try:
+        server.action("create", CreateRequest(name, Kind.SHUFFLE, partitions=1).encode())
+        stream = PutStream(server, PutCommand(name, producer=0, attempt="a"), TEXT.schema, compression="auto")
+        stream.abandon()
+        stream.abandon()
+        with pytest.raises(Closed):
+            stream.write(TEXT, 0)
+        with pytest.raises(Closed):
+            stream.commit()
+    finally:
+        server.close()
