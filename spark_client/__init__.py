@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast
     from spark_client.client import DatasetInfo, ShuffleClient
     from spark_client.connection import Reading, Timeouts, Writing
+    from spark_client.datasource import FlightDataSource
     from spark_client.hosts import Copies
     from spark_client.pipeline import Pipeline
 
@@ -16,6 +17,7 @@ _HOMES = {
     "Broadcast": "spark_client.broadcast.broadcasts",
     "Copies": "spark_client.hosts.host_files",
     "DatasetInfo": "spark_client.client",
+    "FlightDataSource": "spark_client.datasource.flight_source",
     "Pipeline": "spark_client.pipeline.plan",
     "ShuffleClient": "spark_client.client",
     "Reading": "spark_client.connection.stream_options",
@@ -27,6 +29,7 @@ __all__ = [
     "Broadcast",
     "Copies",
     "DatasetInfo",
+    "FlightDataSource",
     "Pipeline",
     "Reading",
     "ShuffleClient",

@@ -4,11 +4,12 @@ For ``jobs``, ``pipeline``, ``broadcast``, ``client`` and ``cli``.
 """
 
 from .interpreter import check_interpreter
-from .shipping import Portable, ship, zipped
+from .shipping import Portable, portable, ship, zipped
 
 __all__ = [
     "Portable",
     "check_interpreter",
+    "portable",
     "ship",
     "zipped",
 ]

@@ -76,6 +76,24 @@ class Portable:
         return _loader(), (dumps(self._function),)
 
 
+class _Made:
+    """Unpickles as ``kind(*arguments)``."""
+
+    def __init__(self, kind: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._made = (kind, arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._made
+
+
+def portable(kind: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """What ``__reduce__`` of an object that Spark sends to tasks returns, to be unpickled like a :class:`Portable`."""
+    from pyspark import cloudpickle  # noqa: PLC0415 - as above
+
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
+    return _loader(), (dumps(_Made(kind, arguments)),)
+
+
 def _loader() -> Callable[[bytes], Any]:
     # cloudpickle sends a function inside a function as code, not as the name of a module to import.
     def load(data: bytes) -> Any:

@@ -8,7 +8,7 @@ from .readable import Readable
 from .results import reader
 from .shares import Shares, tasks_for
 from .shuffles import Shuffles
-from .spark_types import arrow_schema, batch_limits, check_frame, check_key, declared_struct
+from .spark_types import arrow_schema, batch_limits, check_frame, check_key, declared_struct, utc_arrow_schema
 from .stages import GroupStage, MapStage, Pass, Stage, run
 from .tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, WriteTask
 
@@ -36,4 +36,5 @@ __all__ = [
     "reader",
     "run",
     "tasks_for",
+    "utc_arrow_schema",
 ]

@@ -34,7 +34,11 @@ class Readable:
         Raises:
             NotFound: the server has no such dataset.
         """
-        endpoint = server.flight_info(dataset).endpoints[0]
+        return cls.of(server, dataset, generation, server.flight_info(dataset).endpoints[0])
+
+    @classmethod
+    def of(cls, server: Server, dataset: str, generation: str, endpoint: Any) -> Readable:
+        """From the endpoint of the generation's first partition."""
         path = bulk_path(dataset, 0, generation)
         locations = (location.uri.decode() for location in endpoint.locations)
         return cls(server, dataset, generation, tuple(location.removesuffix(path) for location in locations))

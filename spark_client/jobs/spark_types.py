@@ -127,19 +127,12 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
     Raises:
         InvalidRequest: Spark has no Arrow type for a column.
     """
-    accepted = inspect.signature(to_arrow_schema).parameters
-    options: dict[str, Any] = {
-        "error_on_duplicated_field_names_in_struct": True,
-        "timezone": spark.conf.get("spark.sql.session.timeZone"),
-        "prefers_large_types": spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")
-        == "true",
-    }
-    # Spark 4.1 has no `timezone`: its timestamps are labelled UTC, which is the same instant.
-    options = {name: value for name, value in options.items() if name in accepted}
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    large = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
     fields = []
     for field in struct:
         try:
-            fields.extend(to_arrow_schema(StructType([field]), **options))
+            fields.extend(_converted(StructType([field]), timezone=zone, prefers_large_types=large))
         except (PySparkTypeError, UnsupportedOperationException, ValueError) as error:
             # The ValueError is pyarrow's: null elements declared not null, as in Spark SQL's array().
             name = field.dataType.simpleString()
@@ -151,3 +144,15 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
                 column=field.name,
             ) from error
     return pa.schema(fields)
+
+
+def utc_arrow_schema(struct: StructType) -> pa.Schema:
+    """What Spark's Python data sources must give, and get, for ``struct``, whatever the session."""
+    return _converted(struct, timezone="UTC")
+
+
+def _converted(struct: StructType, **options: Any) -> pa.Schema:
+    options["error_on_duplicated_field_names_in_struct"] = True
+    # Spark 4.1 has no `timezone`: its timestamps are labelled UTC, which is the same instant.
+    accepted = inspect.signature(to_arrow_schema).parameters
+    return to_arrow_schema(struct, **{name: value for name, value in options.items() if name in accepted})

@@ -18,6 +18,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "spark_client": (
         "pipeline",
         "broadcast",
+        "datasource",
         "jobs",
         "executors",
         "hosts",

@@ -1,0 +1,181 @@
+"""Batch reads: the plan on the driver, and the tasks that read it.
+
+Guarantee: a DataFrame reads one generation of the dataset, whole (or the partitions and the number of rows asked for),
+or fails. It is the one that ``load`` finds; with a schema of the user's, the one of the first plan, because Spark then
+asks for nothing before. While the dataset is replaced a query finishes the partitions that it has begun to read; a
+task or a query that begins later fails, with an error that says so.
+
+Batches go to Spark as they are, but Spark makes rows of them: 4.1 to 4.3 have no columnar reader for Python sources.
+
+Plan
+    One input partition for each partition of the dataset. Of a sealed dataset the server knows the rows: empty ones
+    are left out, and a limit takes only as many as it needs. Where it does not know them, one task reads the
+    partitions in turn until the limit is reached. A dataset that is still written is read up to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from flight_server.protocol import InvalidRequest, NotFound, StaleTicket, dump_json, parse_json
+from spark_client.connection import Server, about
+from spark_client.executors import portable
+from spark_client.jobs import Readable
+
+from .source_options import SourceOptions
+from .spark_schema import SparkSchema
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the server says of a dataset; ``sealed`` if its rows do not change."""
+
+    readable: Readable
+    schema: pa.Schema
+    partitions: int
+    sealed: bool
+
+
+def find(server: Server, dataset: str) -> Found:
+    """Ask the server.
+
+    Raises:
+        NotFound: there is no such dataset.
+        Unavailable: its schema is not known yet, or the server cannot be reached.
+    """
+    with about(dataset, server.location):
+        info = server.flight_info(dataset)
+        schema = info.schema if info.schema.names else server.schema(dataset)
+    facts = parse_json(info.app_metadata, "the FlightInfo")
+    readable = Readable.of(server, dataset, str(facts["generation"]), info.endpoints[0])
+    return Found(readable, schema, len(info.endpoints), bool(facts["sealed"]))
+
+
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """What one task reads: partitions, one after the other, and up to how many rows of them all."""
+
+    partitions: tuple[int, ...]
+    limit: int | None = None
+
+
+class FlightReader(DataSourceReader):
+    """Reads one generation. Made on the driver; its pickle goes into the tasks."""
+
+    def __init__(self, readable: Readable, schema: SparkSchema, shares: tuple[Share, ...] = ()) -> None:
+        self._readable = readable
+        self._schema = schema
+        self._shares = shares
+
+    @classmethod
+    def plan(cls, options: SourceOptions, struct: StructType, generation: str | None) -> FlightReader:
+        """Find the dataset and share it out; ``generation`` is the one that is wanted, None for the present one.
+
+        Raises:
+            StaleTicket: the dataset was replaced.
+            NotFound, Unavailable: see :func:`find`.
+            InvalidRequest: a partition or a column that the dataset does not have, or a type that cannot be cast to
+                ``struct``'s.
+        """
+        server = options.server()
+        found = find(server, options.dataset)
+        if generation not in (None, found.readable.generation):
+            raise _replaced(options.dataset)
+        wanted = options.get("partitions")
+        if wanted is not None and wanted[-1] >= found.partitions:
+            raise InvalidRequest(
+                f"option 'partitions': dataset {options.dataset!r} has partitions 0 to {found.partitions - 1}, not "
+                f"{wanted[-1]}",
+                dataset=options.dataset,
+            )
+        schema = SparkSchema.of(found.schema, options.dataset, struct)
+        rows = _rows(found) if found.sealed else None
+        shares = share_out(wanted or range(found.partitions), rows, options.get("limit"))
+        return cls(found.readable, schema, tuple(shares))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the shares: each task gets its own.
+        return portable(FlightReader, self._readable, self._schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return list(self._shares)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The share's batches, as Spark takes them.
+
+        Raises:
+            NotFound: the dataset was dropped or replaced, or the server restarted.
+            InvalidRequest: a value does not fit Spark's type.
+        """
+        assert isinstance(partition, Share)
+        left = partition.limit
+        for number in partition.partitions:
+            with contextlib.closing(self._batches(number)) as batches:
+                for batch in batches if left != 0 else ():
+                    taken = batch if left is None or batch.num_rows <= left else batch.slice(0, left)
+                    yield self._schema.cast(taken)
+                    if left is not None and not (left := left - taken.num_rows):
+                        return
+
+    def _batches(self, number: int) -> Generator[Any, None, None]:
+        try:
+            yield from self._readable.read(number)
+        except NotFound as error:
+            readable = self._readable
+            if isinstance(error, StaleTicket):
+                raise _replaced(readable.dataset) from error
+            raise NotFound(
+                f"dataset {readable.dataset!r} was dropped, or lost with its server, while Spark read it "
+                f"({error.message})",
+                **error.detail,
+            ) from error
+
+
+def share_out(partitions: Sequence[int], rows: dict[int, int] | None, limit: int | None) -> Iterator[Share]:
+    """The tasks' shares, at least one. ``rows`` has the partitions that are not empty; None if that is not known."""
+    if rows is None and limit is not None:
+        yield Share(tuple(partitions), limit)
+        return
+    left, made = limit, 0
+    for partition in partitions:
+        if (rows is not None and not rows.get(partition)) or left == 0:
+            continue
+        made += 1
+        if rows is None or left is None or rows[partition] <= left:
+            yield Share((partition,))
+        else:
+            yield Share((partition,), left)
+        if rows is not None and left is not None:
+            left = max(0, left - rows[partition])
+    if not made:
+        yield Share(())  # Spark would make one of its own
+
+
+def _replaced(dataset: str) -> StaleTicket:
+    return StaleTicket(
+        f"dataset {dataset!r} was replaced after this DataFrame was made: load it again", dataset=dataset
+    )
+
+
+def _rows(found: Found) -> dict[int, int]:
+    """The rows of each partition of a sealed dataset that is not empty."""
+    readable = found.readable
+    rows: dict[int, int] = {}
+    for first in range(0, found.partitions, _PAGE):
+        body = {"dataset": readable.dataset, "first": first, "limit": _PAGE}
+        facts = readable.server.action("statistics", dump_json(body))["datasets"][readable.dataset]
+        if facts["generation"] != readable.generation:
+            raise _replaced(readable.dataset)
+        rows |= {int(index): each["rows"] for index, each in facts["partitions"].items() if each["rows"]}
+        if len(rows) and sum(rows.values()) >= facts["rows"]:
+            break  # the others are empty
+    return rows

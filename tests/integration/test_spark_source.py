@@ -1,0 +1,190 @@
+"""The data source ``flight`` on local Spark and a real server: reads."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
+from spark_client import FlightDataSource, ShuffleClient
+from spark_client.connection import Server
+from spark_client.lanes import PutStream
+from tests.support.server_process import ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+Read = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with local_session(sql__session__timeZone="Europe/Berlin") as session:
+        session.dataSource.register(FlightDataSource)
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    process = ServerProcess.start(http_port=0)
+    yield process
+    process.terminate()
+    process.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+
+
+@pytest.fixture
+def load(spark: SparkSession, server: ServerProcess) -> Read:
+    def load(name: str, **options: str) -> DataFrame:
+        reader = spark.read.format("flight").option("location", server.location)
+        return reader.options(**options).load(name)
+
+    return load
+
+
+def write_shuffle(location: str, name: str, partitions: dict[int, pa.Table], count: int) -> None:
+    """A sealed shuffle of ``count`` partitions, of which some have rows."""
+    schema = next(iter(partitions.values())).schema
+    server = Server(location)
+    encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
+    request = CreateRequest(name, Kind.SHUFFLE, schema=encoded, partitions=count)
+    generation = server.action("create", request.encode())["generation"]
+    with PutStream(server, PutCommand(name, producer=0, attempt="1", generation=generation), schema) as put:
+        for number, table in partitions.items():
+            for batch in table.to_batches():
+                put.write(batch, number)
+        put.commit()
+    server.action("seal", SealRequest(name, generation, {0: "1"}).encode())
+    server.close()
+
+
+def tasks(df: DataFrame) -> int:
+    return int(df.rdd.getNumPartitions())
+
+
+def numbers(*values: int) -> pa.Table:
+    return pa.table({"n": pa.array(values, pa.int64()), "s": [f"s{value}" for value in values]})
+
+
+def test_a_dataset_is_read_with_the_schema_that_the_service_has(client: ShuffleClient, load: Read) -> None:
+    client.put("read/plain", numbers(1, 2, 3), mode="overwrite")
+    df = load("read/plain")
+    assert df.dtypes == [("n", "bigint"), ("s", "string")]
+    assert [tuple(row) for row in df.orderBy("n").collect()] == [(1, "s1"), (2, "s2"), (3, "s3")]
+    assert df.filter("n > 1").select("s").count() == 2
+    assert [tuple(row) for row in load("read/plain", columns="s").collect()] == [("s1",), ("s2",), ("s3",)]
+
+
+def test_there_is_a_task_for_each_partition_that_has_rows(server: ServerProcess, load: Read) -> None:
+    write_shuffle(server.location, "read/parts", {0: numbers(1, 2), 3: numbers(3), 5: numbers(4, 5, 6)}, 8)
+    df = load("read/parts")
+    assert tasks(df) == 3
+    assert sorted(row.n for row in df.collect()) == [1, 2, 3, 4, 5, 6]
+    some = load("read/parts", partitions="0,4-7")
+    assert tasks(some) == 2
+    assert sorted(row.n for row in some.collect()) == [1, 2, 4, 5, 6]
+    assert load("read/parts", partitions="1").count() == 0
+
+
+def test_a_limit_is_exact_and_takes_only_the_partitions_that_it_needs(
+    server: ServerProcess, load: Read
+) -> None:
+    write_shuffle(server.location, "read/limit", {0: numbers(1, 2), 3: numbers(3, 4, 5), 5: numbers(6)}, 8)
+    for limit, expected in ((0, 0), (2, 1), (4, 2), (100, 3)):
+        df = load("read/limit", limit=str(limit))
+        assert df.count() == min(limit, 6)
+        assert tasks(df) == max(1, expected)
+
+
+def test_a_reader_takes_either_lane(client: ShuffleClient, load: Read) -> None:
+    client.put("read/lanes", numbers(*range(1000)), mode="overwrite")
+    for lane in ("grpc", "bulk"):
+        assert load("read/lanes", lane=lane).count() == 1000
+
+
+def test_every_batch_is_cast_and_not_only_the_first(server: ServerProcess, load: Read) -> None:
+    batches = [
+        pa.record_batch(
+            {"s": pa.array(["a", "b"]).dictionary_encode(), "t": pa.array([1, 2], pa.timestamp("ns"))}
+        )
+        for _ in range(2)
+    ]
+    table = pa.Table.from_batches(batches).set_column(
+        1, "t", pa.chunked_array([[1000, 2000]] * 2, pa.timestamp("ns"))
+    )
+    write_shuffle(server.location, "read/cast", {0: table}, 1)
+    df = load("read/cast")
+    assert df.dtypes == [("s", "string"), ("t", "timestamp_ntz")]
+    assert [row.s for row in df.collect()] == ["a", "b", "a", "b"]
+    assert {row.t.microsecond for row in df.collect()} == {1, 2}
+
+
+def test_a_schema_of_the_users_chooses_and_casts_columns(
+    spark: SparkSession, server: ServerProcess, client: ShuffleClient
+) -> None:
+    client.put("read/schema", numbers(1, 2), mode="overwrite")
+    reader = spark.read.format("flight").option("location", server.location)
+    df = reader.schema("n int").load("read/schema")
+    assert df.dtypes == [("n", "int")]
+    assert sorted(row.n for row in df.collect()) == [1, 2]
+    with pytest.raises(Exception, match="column 's' is string, declared is int"):
+        reader.schema("s int").load("read/schema").count()
+
+
+def test_a_dataframe_reads_one_generation_or_says_that_it_was_replaced(
+    client: ShuffleClient, load: Read
+) -> None:
+    client.put("read/again", numbers(1), mode="overwrite")
+    read, unread = load("read/again"), load("read/again")
+    assert read.count() == 1
+    client.put("read/again", numbers(1, 2), mode="overwrite")
+    for df in (read, unread):
+        with pytest.raises(
+            Exception, match="'read/again' was replaced after this DataFrame was made: load it again"
+        ):
+            df.count()
+    assert load("read/again").count() == 2
+    client.drop("read/again")
+    with pytest.raises(Exception, match="has no dataset 'read/again'"):
+        load("read/again")
+
+
+def test_a_dataset_that_is_being_written_is_read_to_its_end(server: ServerProcess, load: Read) -> None:
+    connection = Server(server.location)
+    schema = numbers(1).schema
+    with PutStream(connection, PutCommand("read/open", producer=0, attempt="1"), schema) as put:
+        put.write(numbers(1, 2).to_batches()[0])
+        df = load("read/open")
+        limited = load("read/open", limit="2")
+        assert limited.count() == 2, "the limit is reached before the end"
+        put.write(numbers(3).to_batches()[0])
+        put.commit()
+    assert df.count() == 3
+    connection.close()
+
+
+def test_what_cannot_be_read_is_said_on_the_driver(client: ShuffleClient, load: Read) -> None:
+    client.put("read/odd", pa.table({"u": pa.array([1], pa.uint64()), "n": [1]}), mode="overwrite")
+    with pytest.raises(
+        Exception, match=r"no type for column 'u' of type uint64; cast it before the put to int64"
+    ):
+        load("read/odd")
+    assert load("read/odd", columns="n").count() == 1
+    with pytest.raises(Exception, match="has no dataset 'read/missing'"):
+        load("read/missing")
+    with pytest.raises(Exception, match=r"no option 'colums' \(did you mean 'columns'\?\)"):
+        load("read/odd", colums="n")
+    with pytest.raises(Exception, match="has partitions 0 to 0, not 7"):
+        load("read/odd", columns="n", partitions="7").count()

@@ -1,0 +1,81 @@
+"""Options of the data source: what each one takes, and how a wrong one is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flight_server.protocol import InvalidRequest
+from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, SourceOptions
+
+NEEDED = {"location": "grpc://localhost:1", "path": "countries"}
+
+
+def read(**given: str) -> SourceOptions:
+    return SourceOptions(NEEDED | given, BATCH_READ)
+
+
+def test_values_are_parsed_and_names_are_of_any_case() -> None:
+    options = read(Columns="a, b", PARTITIONS="0,8-10,9", limit="0", budget_bytes="1000")
+    assert options.dataset == "countries"
+    assert options.get("columns") == ("a", "b")
+    assert options.get("partitions") == (0, 8, 9, 10)
+    assert options.get("limit") == 0
+    assert options.server().reading.budget_bytes == 1000
+    assert read(columns='["a, b", "c"]').get("columns") == ("a, b", "c")
+
+
+def test_the_server_gets_token_certificates_lane_and_deadlines(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_bytes(b"-----BEGIN CERTIFICATE-----\n")
+    given = {"token": "secret", "lane": "GRPC", "check": "False", "stall_seconds": "7.5", "tries": "0"}
+    server = read(**given, tls_root_certs=str(file)).server()
+    assert (server.token, server.tls_root_certs) == ("secret", file.read_bytes())
+    assert (server.reading.lane, server.reading.check, server.writing.lane) == ("grpc", False, "grpc")
+    assert (server.timeouts.stall_seconds, server.timeouts.tries) == (7.5, 0)
+    pem = "-----BEGIN CERTIFICATE-----\nx"
+    assert read(tls_root_certs=pem).server().tls_root_certs == pem.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("lane", "http", "'auto', 'grpc' or 'bulk'"),
+        ("check", "yes", "'true' or 'false'"),
+        ("limit", "-1", "an integer from 0 on"),
+        ("limit", "1.5", "an integer from 0 on"),
+        ("stall_seconds", "0", "a number from 0.001 on"),
+        ("stall_seconds", "nan", "a number"),
+        ("partitions", "3-1", "as in '0,3,8-11'"),
+        ("partitions", "", "as in '0,3,8-11'"),
+        ("columns", "a,,b", "different names"),
+        ("columns", "a,a", "different names"),
+        ("columns", '["a"', "a JSON list of names"),
+        ("tls_root_certs", "/nowhere", "a file that the driver can read"),
+        ("location", "localhost:8815", "write 'grpc://localhost:8815'"),
+        ("path", "/countries", "not a dataset name"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_says_what_is_allowed(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read(**{name: value})
+    assert allowed in str(refused.value)
+
+
+def test_an_unknown_option_is_named_with_the_ones_that_there_are() -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"no option 'colums' \(did you mean 'columns'\?\); it has .*limit"
+    ):
+        read(colums="a")
+    with pytest.raises(InvalidRequest, match=r"no option 'limit', which is one of spark\.read"):
+        SourceOptions(NEEDED | {"limit": "1"}, BATCH_WRITE)
+    with pytest.raises(InvalidRequest, match="takes one dataset"):
+        SourceOptions({"location": "grpc://localhost:1", "paths": '["a","b"]'}, BATCH_READ)
+
+
+def test_server_and_dataset_must_be_named() -> None:
+    with pytest.raises(InvalidRequest, match="name the server"):
+        SourceOptions({"path": "countries"}, BATCH_READ)
+    with pytest.raises(InvalidRequest, match="name the dataset"):
+        SourceOptions({"location": "grpc://localhost:1"}, BATCH_READ)
