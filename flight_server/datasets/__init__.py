@@ -8,6 +8,7 @@ from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
+from .staged_writes import check_mode
 
 __all__ = [
     "Attempt",
@@ -17,4 +18,5 @@ __all__ = [
     "Partition",
     "PartitionState",
     "Totals",
+    "check_mode",
 ]

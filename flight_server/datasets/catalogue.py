@@ -4,8 +4,9 @@ Guarantee: every change of the catalogue is one synchronous step, so a name neve
 After a replacement new readers get the new generation, and readers of the old one finish.
 
 Who holds what
-    The catalogue holds the datasets that have a name. Readers hold one that has left it, and a producer one that is
-    not yet in it (an overwrite before its seal). :meth:`Catalogue.alive` lists all of them.
+    The catalogue holds the datasets that have a name, and staged writes (``staged_writes``). Readers hold one that has
+    left it, and a producer one that is not yet in it (a stream's overwrite before its seal). :meth:`Catalogue.alive`
+    lists all of them.
 
 Durable datasets
     After a crash a name leads to the generation that it led to last: a durable overwrite is on disk before the files
@@ -19,6 +20,7 @@ import re
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from flight_server.frames import SchemaMessage, Schemas
@@ -40,6 +42,7 @@ from flight_server.storage import Disk, DurableFiles, Leaving
 from .dataset import Dataset
 from .generations import from_this_process, new_generation
 from .repeated_creation import check_same
+from .staged_writes import StagedWrites, check_mode
 
 DEFAULT_MAX_DATASETS = 100_000
 
@@ -69,6 +72,7 @@ class Catalogue:
         self._max_datasets = max_datasets
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
+        self.staged = StagedWrites()
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
@@ -81,18 +85,19 @@ class Catalogue:
 
     # Finding
 
-    def get(self, name: str) -> Dataset | None:
-        return self._datasets.get(name)
+    def get(self, name: str, generation: str | None = None) -> Dataset | None:
+        """The staged dataset of that generation, else the current one of that name."""
+        return self.staged.find(name, generation) or self._datasets.get(name)
 
     def find(self, name: str, generation: str | None = None) -> Dataset:
-        """The current dataset of that name.
+        """The current dataset of that name, or the staged one of that generation.
 
         Raises:
             NotFound: there is none.
             DataQuarantined: there is none, but one in the quarantine.
             StaleTicket: it has another generation.
         """
-        found = self._datasets.get(name)
+        found = self.get(name, generation)
         lost = generation is not None and not from_this_process(generation)
         facts = {"dataset": name, "generation": generation, "server_started": self.started, "restarted": lost}
         if found is None:
@@ -167,6 +172,47 @@ class Catalogue:
         self.install(dataset)
         return dataset, True
 
+    def stage(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
+        """The staged dataset of that ``write``, and whether it was made now; see ``staged_writes``.
+
+        Raises:
+            Draining: the server is going down.
+            AlreadyExists: mode ``new``, and the name leads to a dataset.
+            Conflict, InvalidRequest: mode ``append``, and the dataset cannot be extended, or not with that schema.
+            InvalidRequest, OutOfBudget: see :meth:`prepare`.
+        """
+        self.check_open()
+        write, mode = request.write, request.mode
+        assert write is not None
+        assert mode is not None
+        known = self.staged.known(write, request.dataset)
+        if known is not None:
+            known.check_schema(schema)
+            known.touch()
+            return known, False
+        old = self._datasets.get(request.dataset)
+        if old is not None:
+            check_mode(mode, old, schema)
+            # What the request leaves open is as it was.
+            mine = old.request()
+            lease_seconds = request.lease_seconds or mine.lease_seconds
+            durable = request.durable or mine.durable
+            request = replace(request, lease_seconds=lease_seconds, durable=durable)
+        dataset = self.prepare(request, schema)
+        self.staged.add(write, dataset, mode)
+        return dataset, True
+
+    def take_name(self, staged: Dataset) -> None:
+        """Let the name lead to a staged dataset, which is sealed."""
+        self.staged.end(staged)
+        self.install(staged)
+
+    def unstage(self, staged: Dataset) -> None:
+        """Drop a staged dataset."""
+        self.staged.end(staged)
+        staged.drop()
+        self.forget(staged)
+
     def check_open(self) -> None:
         """Raise Draining if the server is going down."""
         if self.draining:
@@ -177,6 +223,9 @@ class Catalogue:
     def drop(self, name: str, generation: str | None = None) -> Dataset:
         """See :meth:`Dataset.drop`. Raises as :meth:`find`. For a durable dataset call :meth:`remove`."""
         dataset = self.find(name, generation)
+        if self.staged.mode_of(dataset) is not None:
+            self.unstage(dataset)
+            return dataset
         del self._datasets[name]
         dataset.drop()
         self.forget(dataset)
@@ -190,9 +239,10 @@ class Catalogue:
             OutOfBudget: ``max_datasets`` is reached, or ``metadata`` has no room.
         """
         check_new_dataset_name(request.dataset)
-        if len(self._datasets) >= self._max_datasets and request.dataset not in self._datasets:
+        count = len(self._datasets) + len(self.staged)
+        if count >= self._max_datasets and (request.write or request.dataset not in self._datasets):
             raise OutOfBudget(
-                f"dataset {request.dataset!r} cannot be created: this server has {len(self._datasets)}, as many as "
+                f"dataset {request.dataset!r} cannot be created: this server has {count}, as many as "
                 "--max-datasets allows; drop some, let leases end, or raise it",
                 dataset=request.dataset,
             )
@@ -245,7 +295,9 @@ class Catalogue:
 
         A committed durable dataset is only forgotten on disk; a later call takes it away.
         """
-        gone = []
+        gone = [dataset for dataset in self.staged.all() if dataset.expired]
+        for dataset in gone:
+            self.unstage(dataset)
         for dataset in self:
             files = dataset.files
             ended: Leaving | None = "expired" if dataset.expired else "retired" if dataset.outlived else None
@@ -295,7 +347,7 @@ class Catalogue:
         """
         dataset = self.find(name, generation)
         files = dataset.files
-        if files is None:
+        if files is None or self.staged.mode_of(dataset) is not None:
             return self.drop(name, generation)
         async with self.disk.turn(name):
             self.find(name, dataset.generation)
@@ -318,6 +370,8 @@ class Catalogue:
 
     def close(self) -> None:
         """Drop all but sealed durable datasets and end the threads. Blocks. Twice is fine."""
+        for dataset in self.staged.all():
+            self.unstage(dataset)
         for dataset in self:
             del self._datasets[dataset.name]
             if not (dataset.durable and dataset.sealed):

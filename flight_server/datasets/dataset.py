@@ -21,7 +21,17 @@ from typing import Any, Protocol
 from flight_server.concurrency import Changes
 from flight_server.frames import DictionaryMessage, Frame, Record, SchemaMessage, messages_of
 from flight_server.memory import DATASET_BYTES, PARTITION_BYTES, Metadata
-from flight_server.protocol import AlreadyExists, Commit, Conflict, CreateRequest, Kind, NotFound, Retention
+from flight_server.protocol import (
+    MAX_PARTITIONS,
+    AlreadyExists,
+    Commit,
+    Conflict,
+    CreateRequest,
+    InvalidRequest,
+    Kind,
+    NotFound,
+    Retention,
+)
 from flight_server.storage import DurableFiles, SegmentWriter
 
 from .attempts import Attempt, Attempts
@@ -80,6 +90,7 @@ class Dataset(Lifetime):
         self.attempts = Attempts(name, self._metadata)
         self.changes = Changes()  # of what FlightInfo and PollInfo report
         self.puller: Puller | None = None
+        self.transactions: dict[str, int] = {}  # the last version of each, see ``transfer.seals``
         self._schema: SchemaMessage | None = None
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
@@ -139,10 +150,10 @@ class Dataset(Lifetime):
                 partition=index,
             )
         if index not in self._partitions:
-            self._make([index])
+            self._make([index], sealed=self.sealed)
         return self._partitions[index]
 
-    def _make(self, indices: Collection[int]) -> None:
+    def _make(self, indices: Collection[int], *, sealed: bool) -> None:
         """Make all partitions, or raise OutOfBudget and make none."""
         counted = len(indices) if self._partitions else len(indices) - 1  # one came with the dataset
         self._metadata.grow(
@@ -154,7 +165,7 @@ class Dataset(Lifetime):
         for index in indices:
             made = Partition(self.name, index, self.retention.readers, self.changes, self._metadata)
             self._partitions[index] = made
-            if self.sealed:
+            if sealed:
                 made.seal()
             if self.dropped:
                 made.drop()
@@ -261,12 +272,49 @@ class Dataset(Lifetime):
         if chosen is not None:
             wanted_partitions = set().union(*(attempt.partitions for attempt in chosen))
             if new := sorted(wanted_partitions - self._partitions.keys()):
-                self._make(new)
+                self._make(new, sealed=False)
             self.attempts.accept(chosen)
         self.step("accept")
         for attempt in chosen or ():
             attempt.hand_over(self.partition)
         return chosen is not None
+
+    def narrow(self, partitions: int) -> None:
+        """Have only the first ``partitions``; no reader may know of it. InvalidRequest if others have frames."""
+        used = max((index for attempt in self.attempts for index in attempt.partitions), default=0)
+        if not used < partitions <= self.partition_count:
+            raise InvalidRequest(
+                f"dataset {self.name!r} cannot be sealed with {partitions} partitions: it was created with "
+                f"{self.partition_count}, and there are frames for partition {used}",
+                dataset=self.name,
+            )
+        self.partition_count = partitions
+
+    def extend(self, staged: Dataset, wanted: dict[int, str] | None) -> None:
+        """Take the frames of the accepted attempts of ``staged``: each partition with frames becomes the next one here.
+
+        Raises as :meth:`accept`, Conflict if this one is not sealed, InvalidRequest if there would be too many
+        partitions. Then nothing was changed.
+        """
+        self.step("extend")
+        chosen = staged.attempts.chosen(wanted) or []
+        used = sorted(set().union(*(attempt.partitions for attempt in chosen)))
+        base = self.partition_count
+        if base + len(used) > MAX_PARTITIONS:
+            raise InvalidRequest(
+                f"dataset {self.name!r} has {base} partitions, and {len(used)} more are above {MAX_PARTITIONS}: "
+                "read it and overwrite it with fewer",
+                dataset=self.name,
+            )
+        places = {index: place for place, index in enumerate(used, base)}
+        self._make(places.values(), sealed=False)
+        staged.attempts.accept(chosen)
+        for attempt in chosen:
+            attempt.hand_over(lambda index: self._partitions[places[index]])
+        for place in places.values():
+            self._partitions[place].seal()
+        self.partition_count += len(used)
+        self.changes.tell()
 
     def close(self) -> None:
         """Seal every open partition. Twice is fine."""

@@ -2,16 +2,17 @@
 
 States, and the verbs that change them:
 
-    state      write      accept     seal       drop
-    OPEN       OPEN       SEALING    SEALED     DROPPED
-    SEALING    error      SEALING    SEALED     DROPPED
-    SEALED     error      SEALED     SEALED     DROPPED
-    DROPPED    error      error      error      DROPPED
+    state      write      accept     seal       extend     drop
+    OPEN       OPEN       SEALING    SEALED     error      DROPPED
+    SEALING    error      SEALING    SEALED     error      DROPPED
+    SEALED     error      SEALED     SEALED     SEALED     DROPPED
+    DROPPED    error      error      error      error      DROPPED
 
 An error is a ``Conflict``. *write*: a shuffle's attempt begins or commits. *accept*: a shuffle's attempts are chosen.
 *seal*: every partition is whole, and on disk if the dataset is durable. A stream is never SEALING, because its
 partitions seal it. A durable shuffle is written to disk while it is SEALING; an attempt that begins or commits then
-is refused, because no later step would accept it.
+is refused, because no later step would accept it. *extend*: it gets further partitions, each whole; those that it has
+stay as they are.
 
 Lease and retention
     Reads and writes renew the lease for each frame. An open stream alone does not, because a stalled one would keep
@@ -45,6 +46,7 @@ _AFTER: dict[tuple[DatasetState, str], DatasetState] = {
     (_OPEN, "seal"): _SEALED,
     (_SEALING, "seal"): _SEALED,
     (_SEALED, "seal"): _SEALED,
+    (_SEALED, "extend"): _SEALED,
     (_OPEN, "drop"): _DROPPED,
     (_SEALING, "drop"): _DROPPED,
     (_SEALED, "drop"): _DROPPED,

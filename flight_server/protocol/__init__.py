@@ -76,6 +76,8 @@ from .requests import (
     Kind,
     Retention,
     SealRequest,
+    Transaction,
+    WriteMode,
 )
 from .stream_requests import (
     MAX_PARTITIONS,
@@ -150,9 +152,11 @@ __all__ = [
     "SourceUnavailable",
     "StaleTicket",
     "Ticket",
+    "Transaction",
     "Unauthenticated",
     "Unavailable",
     "Unsupported",
+    "WriteMode",
     "answer",
     "bulk_path",
     "check_attempt",

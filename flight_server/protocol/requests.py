@@ -59,11 +59,19 @@ class Retention:
         return "until_dropped"
 
 
+class WriteMode(StrEnum):
+    """What the seal of a staged write does, see ``datasets.staged_writes``."""
+
+    OVERWRITE = "overwrite"
+    NEW = "new"
+    APPEND = "append"
+
+
 @dataclass(frozen=True)
 class CreateRequest:
     """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the
     first producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` says what to pull, see
-    ``sources.creation``.
+    ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name.
     """
 
     dataset: str
@@ -75,6 +83,8 @@ class CreateRequest:
     lease_seconds: float | None = None
     durable: bool = False
     source: dict[str, Any] | None = None
+    mode: WriteMode | None = None
+    write: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> CreateRequest:
@@ -93,6 +103,8 @@ class CreateRequest:
             lease_seconds=fields.number("lease_seconds", 0.1, MAX_LEASE_SECONDS),
             durable=fields.flag("durable"),
             source=fields.any("source"),
+            mode=_write_mode(fields.text("mode")),
+            write=None if (write := fields.any("write")) is None else check_attempt(write, "create: 'write'"),
         )
         fields.end()
         if request.source is not None and not isinstance(request.source, dict):
@@ -101,6 +113,10 @@ class CreateRequest:
             raise InvalidRequest("create: 'source' goes with kind 'source', and that kind needs it")
         if request.producers is not None and request.kind is not Kind.SHUFFLE:
             raise InvalidRequest("create: 'producers' is for kind 'shuffle'")
+        if (request.mode is None) != (request.write is None):
+            raise InvalidRequest("create: 'mode' and 'write' go together")
+        if request.mode is not None and (request.kind is not Kind.SHUFFLE or request.producers is not None):
+            raise InvalidRequest("create: 'mode' is for kind 'shuffle' without 'producers'")
         return request
 
     def encode(self) -> bytes:
@@ -121,27 +137,72 @@ class CreateRequest:
             body["durable"] = True
         if self.source is not None:
             body["source"] = self.source
+        if self.mode is not None:
+            body |= {"mode": self.mode.value, "write": self.write}
         return dump_json(body)
+
+
+def _write_mode(text: str | None) -> WriteMode | None:
+    if text is not None and text not in {known.value for known in WriteMode}:
+        raise InvalidRequest(f"create: 'mode' is one of {', '.join(WriteMode)}, not {text!r}")
+    return None if text is None else WriteMode(text)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """Makes an append happen once: of one ``id``, a ``version`` is appended only if it is above the last one. With
+    ``after`` it is refused unless the dataset has that version, so that a lost one is noticed.
+    """
+
+    id: str
+    version: int
+    after: int | None = None
+
+    @classmethod
+    def parse(cls, value: object) -> Transaction | None:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise InvalidRequest("seal: 'transaction' must be an object {id, version, after}")
+        fields = Fields(value, "seal: 'transaction'")
+        name, version = (
+            check_attempt(fields.required("id"), "seal: 'id'"),
+            fields.integer("version", 0, 2**53),
+        )
+        after = fields.integer("after", 0, 2**53)
+        fields.end()
+        if version is None:
+            raise InvalidRequest("seal: 'transaction' needs a 'version'")
+        return cls(name, version, after)
+
+    def to_json(self) -> dict[str, Any]:
+        body = {"id": self.id, "version": self.version}
+        return body if self.after is None else {**body, "after": self.after}
 
 
 @dataclass(frozen=True)
 class SealRequest:
     """Body of the action ``seal``: each producer's winning attempt. None accepts each producer's first commit; an
-    empty mapping seals the dataset without a row.
+    empty mapping seals the dataset without a row. ``partitions`` and ``transaction`` are for staged writes: how many
+    of the partitions there are to be, and for mode ``append``.
     """
 
     dataset: str
     generation: str | None = None
     attempts: dict[int, str] | None = None
+    partitions: int | None = None
+    transaction: Transaction | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> SealRequest:
         fields = Fields(parse_json(data, "seal"), "seal")
         dataset = check_dataset_name(fields.required("dataset"))
         generation, given = fields.text("generation"), fields.any("attempts")
+        partitions = fields.integer("partitions", 1, MAX_PARTITIONS)
+        transaction = Transaction.parse(fields.any("transaction"))
         fields.end()
         if given is None:
-            return cls(dataset, generation)
+            return cls(dataset, generation, None, partitions, transaction)
         if not isinstance(given, dict):
             raise InvalidRequest("seal: 'attempts' must be an object {producer: attempt}")
         attempts = {}
@@ -149,7 +210,7 @@ class SealRequest:
             if not producer.isdecimal() or not producer.isascii() or len(producer) > 10:
                 raise InvalidRequest(f"seal: producer {producer!r} is not an index in ASCII decimal")
             attempts[int(producer)] = check_attempt(attempt)
-        return cls(dataset, generation, attempts)
+        return cls(dataset, generation, attempts, partitions, transaction)
 
     def encode(self) -> bytes:
         body: dict[str, Any] = {"dataset": self.dataset}
@@ -157,6 +218,10 @@ class SealRequest:
             body["generation"] = self.generation
         if self.attempts is not None:
             body["attempts"] = {str(producer): attempt for producer, attempt in self.attempts.items()}
+        if self.partitions is not None:
+            body["partitions"] = self.partitions
+        if self.transaction is not None:
+            body["transaction"] = self.transaction.to_json()
         return dump_json(body)
 
 

@@ -6,7 +6,7 @@ from .producers import Producer
 from .reading import Outgoing, Reads, Run, check_start, end_of_read, ended, head_of_read
 from .receiving import PutReceiver, parse_descriptor
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
-from .sinks import seal
+from .seals import seal
 
 __all__ = [
     "MAX_CONTROL_BYTES",

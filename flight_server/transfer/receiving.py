@@ -281,7 +281,7 @@ class _Put:
     def _open(self, command: PutCommand, schema: SchemaMessage) -> Sink:
         self._catalogue.check_open()
         if command.mode != "overwrite":
-            known = self._catalogue.get(command.dataset)
+            known = self._catalogue.get(command.dataset, command.generation)
             if known is not None and known.kind is Kind.SHUFFLE:
                 if command.generation is not None:
                     self._catalogue.find(command.dataset, command.generation)

@@ -31,9 +31,12 @@ from flight_server.protocol import (
     Kind,
     ProducerFailed,
     PutCommand,
+    SealRequest,
     parse_partition,
 )
 from flight_server.tiering import Durability
+
+from .seals import seal
 
 FAILED_LEASE_SECONDS = 300.0
 
@@ -250,7 +253,7 @@ class AttemptSink:
         complete = self.dataset.commit(self._attempt, totals)
         self._committed = True
         if complete:
-            await seal(self._durability, self.dataset, None)
+            await seal(self._durability, self.dataset, SealRequest(self.dataset.name))
         return answer
 
     async def end(self) -> None:
@@ -264,18 +267,3 @@ class AttemptSink:
     def abort(self, cause: FlightShuffleError) -> None:
         if not self._committed:
             self.dataset.attempts.discard(self._attempt)
-
-
-async def seal(durability: Durability, dataset: Dataset, attempts: dict[int, str] | None) -> None:
-    """Seal a shuffle with its accepted attempts; a durable one once it is on disk.
-
-    Raises:
-        Conflict: see :meth:`Dataset.accept`; nothing was changed.
-        Unavailable: the disk does not take it; seal again with the same attempts.
-    """
-    dataset.accept(attempts)
-    if dataset.durable and not dataset.sealed:
-        await durability.persist(dataset, range(dataset.partition_count), dataset.close)
-    else:
-        dataset.close()
-    dataset.touch()

@@ -88,7 +88,9 @@ class Actions:
                 if large
                 else decode_schema(request.schema)
             )
-        if request.kind is Kind.SOURCE:
+        if request.mode is not None:
+            dataset, created = self._catalogue.stage(request, schema)
+        elif request.kind is Kind.SOURCE:
             sources = await asyncio.to_thread(self._sources)
             dataset, created = await sources.create(request, schema)
         else:
@@ -105,7 +107,7 @@ class Actions:
     async def _seal(self, body: bytes) -> bytes:
         request = SealRequest.parse(body)
         dataset = self._catalogue.find(request.dataset, request.generation)
-        await seal(self._durability, dataset, request.attempts)
+        dataset = await seal(self._durability, dataset, request)
         return dump_json(
             {
                 "dataset": dataset.name,

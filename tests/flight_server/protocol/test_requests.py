@@ -20,6 +20,8 @@ from flight_server.protocol import (
     Retention,
     SealRequest,
     Ticket,
+    Transaction,
+    WriteMode,
     bulk_path,
     check_attempt,
     parse_partition,
@@ -32,6 +34,7 @@ from flight_server.transfer.receiving import parse_path
 NAMES = st.from_regex(r"[A-Za-z0-9_-]([A-Za-z0-9_/-]|\.(?!\.)){0,50}", fullmatch=True)
 ATTEMPTS = st.from_regex(r"[A-Za-z0-9._:-]{1,100}", fullmatch=True)
 PARTITIONS = st.integers(0, MAX_PARTITIONS - 1)
+VERSIONS = st.integers(0, 2**53)
 GENERATIONS = st.none() | st.text(min_size=1)
 RETENTIONS = st.one_of(
     st.just(Retention()),
@@ -61,16 +64,19 @@ def put_commands(draw: st.DrawFn) -> PutCommand:
 @st.composite
 def create_requests(draw: st.DrawFn) -> CreateRequest:
     kind = draw(st.sampled_from(Kind))
+    mode = draw(st.none() | st.sampled_from(WriteMode)) if kind is Kind.SHUFFLE else None
     return CreateRequest(
         draw(NAMES),
         kind,
         schema=draw(st.none() | st.text()),
         partitions=draw(st.integers(1, MAX_PARTITIONS)),
-        producers=draw(st.none() | st.integers(1, 1_000_000)) if kind is Kind.SHUFFLE else None,
+        producers=draw(st.none() | st.integers(1, 1_000_000)) if kind is Kind.SHUFFLE and not mode else None,
         retention=draw(RETENTIONS),
         lease_seconds=draw(st.none() | st.floats(0.1, 1000)),
         durable=draw(st.booleans()) if kind is not Kind.SOURCE else False,
         source={"parquet": "x"} if kind is Kind.SOURCE else None,
+        mode=mode,
+        write=draw(ATTEMPTS) if mode else None,
     )
 
 
@@ -95,7 +101,14 @@ def test_a_create_request_parses_to_itself(request: CreateRequest) -> None:
 
 
 @given(
-    st.builds(SealRequest, NAMES, GENERATIONS, st.none() | st.dictionaries(st.integers(0, 2**31), ATTEMPTS))
+    st.builds(
+        SealRequest,
+        NAMES,
+        GENERATIONS,
+        st.none() | st.dictionaries(st.integers(0, 2**31), ATTEMPTS),
+        st.none() | st.integers(1, MAX_PARTITIONS),
+        st.none() | st.builds(Transaction, ATTEMPTS, VERSIONS, st.none() | VERSIONS),
+    )
 )
 def test_a_seal_request_parses_to_itself(request: SealRequest) -> None:
     assert SealRequest.parse(request.encode()) == request
@@ -204,3 +217,19 @@ def test_a_name_that_http_clients_rewrite_is_read_but_not_given_anew(name: str) 
 @pytest.mark.parametrize("name", ["a", "a.b", ".a", "a./b", "a/.b/c", "-"])
 def test_another_legal_name_may_be_given(name: str) -> None:
     check_new_dataset_name(name)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"mode": "overwrite"},
+        {"write": "w"},
+        {"mode": "replace", "write": "w"},
+        {"mode": "new", "write": "w", "kind": "stream"},
+        {"mode": "new", "write": "w", "producers": 2},
+        {"mode": "new", "write": "a b"},
+    ],
+)
+def test_a_staged_write_is_a_shuffle_with_a_mode_and_a_name(more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        CreateRequest.parse(json.dumps({"dataset": "d", "kind": "shuffle", **more}).encode())

@@ -11,11 +11,11 @@ import pytest_asyncio
 
 from flight_server.concurrency.broadcast_queue import EndOfQueue
 from flight_server.node import Node
-from flight_server.protocol import Commit, CreateRequest, Kind
+from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest
 from flight_server.protocol.errors import CorruptFrame
 from flight_server.storage.segments import SegmentWriter
 from flight_server.tiering import durability
-from flight_server.transfer import sinks
+from flight_server.transfer import seal as seal_shuffle
 from tests.support.sealing import (
     SCHEMA,
     Held,
@@ -101,7 +101,7 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     attempt.publish(0, frame(node, b"x"))
     dataset.commit(attempt, Commit(1, 1))
     held = Held(SegmentWriter, "append", monkeypatch)
-    sealing = asyncio.ensure_future(sinks.seal(node.durability, dataset, None))
+    sealing = asyncio.ensure_future(seal_shuffle(node.durability, dataset, SealRequest("d")))
     new = node.catalogue.prepare(CreateRequest("d", durable=True), SCHEMA)
     reader = dataset.partition(0).subscribe()
     await held.reached()

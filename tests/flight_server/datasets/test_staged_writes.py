@@ -1,0 +1,112 @@
+"""Staged writes in the catalogue: who finds them, when a name leads to them, and how those that are left end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flight_server.datasets.catalogue import Catalogue
+from flight_server.datasets.dataset import Dataset
+from flight_server.datasets.staged_writes import WRITE_LEASE_SECONDS
+from flight_server.protocol import CreateRequest, Kind, WriteMode
+from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutOfBudget
+from tests.flight_server.datasets.test_dataset import Clock
+from tests.support.catalogues import new_catalogue
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path, clock: Clock) -> Iterator[Catalogue]:
+    catalogue = new_catalogue(tmp_path, 64 << 20, lease_seconds=9000, max_datasets=3, clock=clock)
+    yield catalogue
+    catalogue.close()
+    assert catalogue.staged.all() == []
+
+
+def stage(catalogue: Catalogue, name: str, write: str, mode: WriteMode = WriteMode.OVERWRITE) -> Dataset:
+    return catalogue.stage(CreateRequest(name, Kind.SHUFFLE, mode=mode, write=write), None)[0]
+
+
+def test_a_staged_dataset_is_found_by_its_generation_only_until_it_takes_the_name(
+    catalogue: Catalogue,
+) -> None:
+    staged = stage(catalogue, "d", "w")
+    assert catalogue.get("d") is None
+    assert catalogue.listed("") == []
+    with pytest.raises(NotFound):
+        catalogue.find("d")
+    with pytest.raises(NotFound):
+        catalogue.find("e", staged.generation)
+    assert catalogue.find("d", staged.generation) is staged
+    staged.close()
+    catalogue.take_name(staged)
+    assert catalogue.find("d") is staged
+    assert catalogue.staged.all() == []
+
+
+def test_the_same_write_gets_the_same_dataset_and_another_one_another(catalogue: Catalogue) -> None:
+    first = stage(catalogue, "d", "w")
+    assert stage(catalogue, "d", "w") is first
+    assert stage(catalogue, "d", "v") is not first
+    with pytest.raises(InvalidRequest, match="write 'w' is for dataset 'd', not 'e'"):
+        stage(catalogue, "e", "w")
+
+
+def test_one_that_is_left_ends_with_a_lease_of_its_own(catalogue: Catalogue, clock: Clock) -> None:
+    left, sealed = stage(catalogue, "d", "w"), stage(catalogue, "e", "v")
+    sealed.close()
+    catalogue.take_name(sealed)
+    clock.now += WRITE_LEASE_SECONDS
+    assert catalogue.expire() == [left]
+    assert left.dropped
+    assert catalogue.find("e") is sealed, "with the name it has got the lease that it was created with"
+    clock.now += 9000
+    assert catalogue.expire() == [sealed]
+
+
+def test_one_that_is_dropped_leaves_the_dataset_of_the_name(catalogue: Catalogue) -> None:
+    old = catalogue.create(CreateRequest("d"), None)[0]
+    staged = stage(catalogue, "d", "w")
+    catalogue.drop("d", staged.generation)
+    assert staged.dropped
+    assert catalogue.find("d") is old
+    assert not old.dropped
+
+
+def test_a_write_that_has_ended_is_not_begun_again_by_a_late_task(catalogue: Catalogue, clock: Clock) -> None:
+    catalogue.drop("d", stage(catalogue, "d", "dropped").generation)
+    sealed = stage(catalogue, "d", "sealed")
+    sealed.close()
+    catalogue.take_name(sealed)
+    for write in ("dropped", "sealed"):
+        with pytest.raises(Conflict, match="has ended"):
+            stage(catalogue, "d", write)
+    first = stage(catalogue, "d", "slow")
+    clock.now += WRITE_LEASE_SECONDS
+    catalogue.expire()
+    assert stage(catalogue, "d", "slow") is not first, (
+        "a job may take longer than the lease before its first row"
+    )
+
+
+def test_staged_datasets_count_among_the_datasets(catalogue: Catalogue) -> None:
+    catalogue.create(CreateRequest("d"), None)
+    stage(catalogue, "d", "w")
+    stage(catalogue, "d", "v")
+    with pytest.raises(OutOfBudget, match="this server has 3"):
+        stage(catalogue, "d", "u")
+
+
+def test_what_the_mode_forbids_is_refused_at_once(catalogue: Catalogue) -> None:
+    catalogue.create(CreateRequest("d"), None)
+    with pytest.raises(AlreadyExists):
+        stage(catalogue, "d", "w", WriteMode.NEW)
+    with pytest.raises(Conflict, match="is not sealed"):
+        stage(catalogue, "d", "w", WriteMode.APPEND)
+    assert catalogue.staged.all() == []
