@@ -166,16 +166,32 @@ def _replaced(dataset: str) -> StaleTicket:
     )
 
 
-def _rows(found: Found) -> dict[int, int]:
-    """The rows of each partition of a sealed dataset that is not empty."""
-    readable = found.readable
-    rows: dict[int, int] = {}
-    for first in range(0, found.partitions, _PAGE):
+def pages(readable: Readable, first: int, end: int | None) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Each partition from ``first`` to before ``end``, or to the last, with what the server says of it: its state, rows
+    and bytes; None for one that is empty and sealed. The answers are not of one moment.
+
+    Raises:
+        StaleTicket: the dataset was replaced.
+        NotFound: it is gone.
+    """
+    while end is None or first < end:
         body = {"dataset": readable.dataset, "first": first, "limit": _PAGE}
-        facts = readable.server.action("statistics", dump_json(body))["datasets"][readable.dataset]
+        answer = readable.server.action("statistics", dump_json(body))
+        facts = answer["datasets"][readable.dataset]
         if facts["generation"] != readable.generation:
             raise _replaced(readable.dataset)
-        rows |= {int(index): each["rows"] for index, each in facts["partitions"].items() if each["rows"]}
-        if len(rows) and sum(rows.values()) >= facts["rows"]:
-            break  # the others are empty
-    return rows
+        last = min(first + _PAGE, answer["count"], answer["count"] if end is None else end)
+        for index in range(first, last):
+            known = facts["partitions"].get(str(index))
+            if known is None and not facts["sealed"]:
+                return
+            yield index, known
+        if last == answer["count"]:
+            return
+        first = last
+
+
+def _rows(found: Found) -> dict[int, int]:
+    """The rows of each partition of a sealed dataset that is not empty."""
+    facts = pages(found.readable, 0, found.partitions)
+    return {index: known["rows"] for index, known in facts if known is not None and known["rows"]}

@@ -17,7 +17,11 @@ from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, check_dataset
 from spark_client.connection import Reading, Server, Timeouts, Writing, check_location
 
 BATCH_READ, BATCH_WRITE = "spark.read", "df.write"
-USES = frozenset({BATCH_READ, BATCH_WRITE})
+STREAM_READ, STREAM_WRITE = "spark.readStream", "df.writeStream"
+USES = frozenset({BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE})
+ANY_READ = "spark.read or spark.readStream"
+"""Spark does not say which of the two it asks the schema for."""
+LIMITS = ("max_rows_per_trigger", "max_bytes_per_trigger", "max_partitions_per_trigger")
 
 _TIMEOUTS = tuple(each.name for each in fields(Timeouts))
 
@@ -100,7 +104,10 @@ def _directory(text: str) -> str:
     return text
 
 
-_READS = frozenset({BATCH_READ})
+_READS = frozenset({BATCH_READ, STREAM_READ})
+_WRITES = frozenset({BATCH_WRITE, STREAM_WRITE})
+_READ, _WRITE = frozenset({BATCH_READ}), frozenset({BATCH_WRITE})
+_STREAM_READ, _STREAM_WRITE = frozenset({STREAM_READ}), frozenset({STREAM_WRITE})
 _OPTIONS: dict[str, _Option] = {
     "location": _Option(check_location),
     "path": _Option(check_dataset_name),
@@ -112,8 +119,15 @@ _OPTIONS: dict[str, _Option] = {
     "budget_bytes": _Option(_number(1), _READS),
     "scratch_dir": _Option(_directory, _READS),
     "columns": _Option(_names, _READS),
-    "partitions": _Option(_numbers, _READS),
-    "limit": _Option(_number(0), _READS),
+    "partitions": _Option(_numbers, _READ),
+    "limit": _Option(_number(0), _READ),
+    "starting": _Option(_one_of("earliest", "latest"), _STREAM_READ),
+    **{name: _Option(_number(1), _STREAM_READ) for name in LIMITS},
+    "exists": _Option(_one_of("append", "error", "ignore"), _WRITE),
+    "lease_seconds": _Option(_number(0.1, float), _WRITES),
+    "durable": _Option(_flag, _WRITES),
+    "fail_on_data_loss": _Option(_flag, _STREAM_WRITE),
+    "checkpointlocation": _Option(str, _STREAM_WRITE),  # Spark's own
 }
 
 
@@ -128,7 +142,7 @@ class SourceOptions:
         self._values: dict[str, Any] = {}
         for name, text in given.items():
             option = _OPTIONS.get(name.lower())
-            if option is None or use not in option.uses:
+            if option is None or not _fits(option, use):
                 raise _unknown(name, use)
             try:
                 self._values[name.lower()] = option.parse(text)
@@ -137,7 +151,7 @@ class SourceOptions:
         if "location" not in self._values:
             raise InvalidRequest(f'{use}: name the server by .option("location", "grpc://host:8815")')
         if "path" not in self._values:
-            how = "save" if use == BATCH_WRITE else "load"
+            how = {BATCH_WRITE: "save", STREAM_WRITE: "start"}.get(use, "load")
             raise InvalidRequest(f'{use}: name the dataset, as in .{how}("countries")')
 
     @property
@@ -163,8 +177,15 @@ class SourceOptions:
         )
 
 
+def _fits(option: _Option, use: str) -> bool:
+    return bool(option.uses & _READS) if use == ANY_READ else use in option.uses
+
+
+_SPARKS = frozenset({"path", "checkpointlocation"})
+
+
 def _unknown(name: str, use: str) -> InvalidRequest:
-    known = sorted(each for each, option in _OPTIONS.items() if use in option.uses and each != "path")
+    known = sorted(each for each, option in _OPTIONS.items() if _fits(option, use) and each not in _SPARKS)
     if name.lower() == "paths":
         return InvalidRequest(
             f'{use} takes one dataset, as in .load("countries"); read several and union them'

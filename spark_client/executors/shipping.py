@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_REGISTRATION = "pyspark_flight_shuffle.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""
 
@@ -126,7 +127,8 @@ def _sources() -> dict[str, bytes]:
     client = Path(__file__).parents[1]
     root = client.parent
     waiting = list(client.rglob("*.py"))
-    found: dict[str, bytes] = {}
+    # At the top, too, as in the wheel: there Spark looks for data sources.
+    found = {_REGISTRATION: (client / "datasource" / _REGISTRATION).read_bytes()}
     while waiting:
         path = waiting.pop()
         name = path.relative_to(root)

@@ -58,6 +58,19 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
 
 
 @pytest.mark.spark
+def test_the_example_of_the_data_source_reads_what_it_writes(
+    flight_server_process: Callable[..., ServerProcess], java_home: str, tmp_path: Path
+) -> None:
+    server = flight_server_process()
+    checked = (
+        blocks()["source"]
+        + '\nassert spark.read.format("flight").options(**at).load("copy").count() == 1500\n'
+    )
+    printed = run(at(checked, server), tmp_path)
+    assert printed.splitlines()[3:6] == ["|   0|", "| 500|", "|1000|"]
+
+
+@pytest.mark.spark
 def test_the_spark_example_prints_what_it_computes(java_home: str, tmp_path: Path) -> None:
     code = blocks()["spark"]
     assert len([line for line in code.splitlines() if line.strip()]) == 12

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
-from spark_client import FlightDataSource, ShuffleClient
+from spark_client import ShuffleClient
 from spark_client.connection import Server
 from spark_client.lanes import PutStream
 from tests.support.server_process import ServerProcess
-from tests.support.spark_session import local_session
+from tests.support.spark_source import Tables, session_with_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +26,7 @@ Read = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin") as session:
-        session.dataSource.register(FlightDataSource)
+    with session_with_source(sql__session__timeZone="Europe/Berlin") as session:
         yield session
 
 
@@ -47,11 +46,7 @@ def client(server: ServerProcess) -> Iterator[ShuffleClient]:
 
 @pytest.fixture
 def load(spark: SparkSession, server: ServerProcess) -> Read:
-    def load(name: str, **options: str) -> DataFrame:
-        reader = spark.read.format("flight").option("location", server.location)
-        return reader.options(**options).load(name)
-
-    return load
+    return Tables(spark, server.location).load
 
 
 def write_shuffle(location: str, name: str, partitions: dict[int, pa.Table], count: int) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from flight_server.protocol import InvalidRequest
-from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, SourceOptions
+from spark_client.datasource.source_options import (
+    ANY_READ,
+    BATCH_READ,
+    BATCH_WRITE,
+    STREAM_READ,
+    STREAM_WRITE,
+    SourceOptions,
+)
 
 NEEDED = {"location": "grpc://localhost:1", "path": "countries"}
 
@@ -79,3 +86,17 @@ def test_server_and_dataset_must_be_named() -> None:
         SourceOptions({"path": "countries"}, BATCH_READ)
     with pytest.raises(InvalidRequest, match="name the dataset"):
         SourceOptions({"location": "grpc://localhost:1"}, BATCH_READ)
+
+
+def test_a_schema_is_asked_for_with_the_options_of_either_read() -> None:
+    given = NEEDED | {"limit": "1", "starting": "latest"}
+    assert SourceOptions(given, ANY_READ).get("starting") == "latest"
+    for use in (BATCH_READ, STREAM_READ):
+        with pytest.raises(InvalidRequest, match="has no option"):
+            SourceOptions(given, use)
+
+
+def test_sparks_own_option_is_passed_over() -> None:
+    SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c"}, STREAM_WRITE)
+    with pytest.raises(InvalidRequest, match="no option 'checkpointLocation'"):
+        SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c"}, BATCH_WRITE)

@@ -44,6 +44,9 @@ def test_the_zip_has_the_client_and_what_it_imports_of_the_server() -> None:
         contents = {name: archive.read(name) for name in names}
     client = {path.relative_to(ROOT).as_posix() for path in (ROOT / "spark_client").rglob("*.py")}
     assert client <= names
+    registration = "pyspark_flight_shuffle.py"
+    names.remove(registration)
+    assert contents[registration] == contents[f"spark_client/datasource/{registration}"]
     server = {name.removesuffix(".py").replace("/", ".") for name in names - client}
     assert "flight_server.protocol.errors" in server
     assert {room_of(name.removesuffix(".__init__")) for name in server} <= {"", *SHARED, *PURE}

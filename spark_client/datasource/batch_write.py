@@ -1,0 +1,89 @@
+"""Batch writes: staged by the tasks, published at once by the driver when Spark has accepted all of them.
+
+Guarantee: readers see a write whole or not at all. Overwrite: readers that have begun to read the old dataset finish.
+Append: what was there, and readers of it, stay as they are. When the job fails or is cancelled nothing is left behind.
+
+Modes
+    Spark passes only ``append`` and ``overwrite`` on to Python sources, and refuses ``errorifexists``, its default,
+    and ``ignore``. For these two ``append`` has the option ``exists``.
+
+A partition of the dataset has the rows of one task, in their order; a task without rows has an empty one, which an
+append leaves out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from flight_server.protocol import AlreadyExists, FlightShuffleError, InvalidRequest, WriteMode
+from spark_client.executors import portable
+
+from .source_options import SourceOptions
+from .staging import Staging
+
+
+class FlightWriter(DataSourceArrowWriter):
+    """One job's write. ``wanted`` is False if the dataset exists and is to be left as it is."""
+
+    def __init__(self, staging: Staging, *, ignore: bool, wanted: bool) -> None:
+        self._staging = staging
+        self._ignore = ignore
+        self._wanted = wanted
+
+    @classmethod
+    def plan(cls, options: SourceOptions, struct: StructType, *, overwrite: bool) -> FlightWriter:
+        """Ask the server whether this write is possible, before Spark runs the job.
+
+        Raises:
+            AlreadyExists: option ``exists`` is ``error``, and it does.
+            Conflict: an append to a dataset that is durable, a source, or not sealed.
+            InvalidRequest: ``exists`` with mode ``overwrite``, or an append of other columns.
+        """
+        exists = options.get("exists")
+        if overwrite and exists is not None:
+            raise InvalidRequest("option 'exists' goes with mode 'append', not with 'overwrite'")
+        append = WriteMode.APPEND if exists in (None, "append") else WriteMode.NEW
+        staging = Staging.of(options, struct, WriteMode.OVERWRITE if overwrite else append, together=False)
+        ignore = exists == "ignore"
+        try:
+            staging.stage()
+        except AlreadyExists as error:
+            if not ignore:
+                raise AlreadyExists(
+                    f"dataset {options.dataset!r} exists: choose another name, or mode 'overwrite', or "
+                    "option 'exists' 'append' or 'ignore'",
+                    **error.detail,
+                ) from error
+            return cls(staging, ignore=True, wanted=False)
+        return cls(staging, ignore=ignore, wanted=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return portable(_writer, self._staging, self._ignore, self._wanted)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._staging.write(iterator) if self._wanted else WriterCommitMessage()
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what these tasks have written. Raises as :meth:`Staging.seal`."""
+        try:
+            if self._wanted:
+                self._staging.seal(messages)
+        except AlreadyExists:
+            self.abort(messages)
+            if not self._ignore:
+                raise
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - of some tasks only
+        """Drop what was staged, also by tasks that no message tells of. A server out of reach does it by itself."""
+        if self._wanted:
+            with contextlib.suppress(FlightShuffleError):
+                self._staging.drop([str(self._staging.stage()["generation"])])
+
+
+def _writer(staging: Staging, ignore: bool, wanted: bool) -> FlightWriter:  # noqa: FBT001 - called by pickle
+    return FlightWriter(staging, ignore=ignore, wanted=wanted)

@@ -1,0 +1,166 @@
+"""What the tasks of a write do: stage their rows on the server, where no reader sees them before the seal.
+
+Guarantee: a task commits all its rows as one attempt, named by ``taskAttemptId``, or none. Only the attempts whose
+messages Spark hands to ``commit`` are sealed: what a failed, retried, speculative or killed task wrote is never
+visible.
+
+Who holds what
+    The first call for a write makes its staged dataset, the others find it, so tasks need no word from the driver. It
+    ends with the seal, with the abort, or an hour after the last frame (``datasets.staged_writes``).
+
+Schema
+    An append has the schema of the dataset that it is for, and rows are cast to it, columns by name; else it is
+    Spark's. Casts are safe ones (``arrow.types``).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from flight_server.protocol import (
+    MAX_PARTITIONS,
+    CreateRequest,
+    DatasetRequest,
+    FlightShuffleError,
+    InvalidRequest,
+    Kind,
+    NotFound,
+    PutCommand,
+    SealRequest,
+    Transaction,
+    WriteMode,
+)
+from spark_client.arrow import Coalescer, Declared
+from spark_client.connection import Server
+from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
+from spark_client.lanes import PutStream
+
+from .source_options import SourceOptions
+
+_QUERY_ID = "sql.streaming.queryId"
+"""Where Spark tells the tasks of a micro-batch which query they belong to."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task has staged. ``attempt`` is None if it had no rows, ``query`` if it belongs to no stream."""
+
+    generation: str
+    producer: int
+    attempt: str | None
+    query: str | None
+
+
+@dataclass(frozen=True)
+class Staging:
+    """One write. ``together``: all rows go into one partition, else those of each task into one of its own."""
+
+    server: Server
+    declared: Declared
+    request: CreateRequest
+    together: bool
+
+    @classmethod
+    def of(cls, options: SourceOptions, struct: StructType, mode: WriteMode, *, together: bool) -> Staging:
+        """A write of rows of ``struct``. Asks the server for the schema that an append must have.
+
+        Raises:
+            InvalidRequest: an append, and rows cannot be cast to the schema of the dataset.
+            Unavailable: the server cannot be reached.
+        """
+        server, name = options.server(), options.dataset
+        schema = utc_arrow_schema(struct)
+        declared = Declared(f"dataset {name!r}", schema, by_name=True)
+        if mode is WriteMode.APPEND:
+            with contextlib.suppress(NotFound):
+                declared = Declared(f"append to dataset {name!r}", server.schema(name), by_name=True)
+            # Refused here, not in a task.
+            declared.cast(
+                pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)
+            )
+        request = CreateRequest(
+            name,
+            Kind.SHUFFLE,
+            schema=base64.b64encode(declared.schema.serialize().to_pybytes()).decode(),
+            partitions=1 if together else MAX_PARTITIONS,
+            lease_seconds=options.get("lease_seconds"),
+            durable=options.get("durable", False),
+            mode=mode,
+            write=uuid.uuid4().hex,
+        )
+        return cls(server, declared, request, together)
+
+    def stage(self) -> dict[str, Any]:
+        """Make the staged dataset, or find it; the server's answer.
+
+        Raises:
+            AlreadyExists, Conflict, InvalidRequest: the server refuses this write (``check_mode`` there).
+        """
+        return self.server.action("create", self.request.encode())
+
+    def write(self, batches: Iterator[Any]) -> Written:
+        """Send the rows of this task, and commit them."""
+        context = TaskContext.get()
+        assert context is not None
+        producer, attempt = context.partitionId(), str(context.taskAttemptId())
+        if producer >= MAX_PARTITIONS:
+            raise InvalidRequest(
+                f"dataset {self.request.dataset!r}: a write may have {MAX_PARTITIONS} tasks; coalesce the DataFrame"
+            )
+        answer, query = self.stage(), context.getLocalProperty(_QUERY_ID)
+        generation = str(answer["generation"])
+        rows = (batch for batch in batches if batch.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return Written(generation, producer, None, query)
+        command = PutCommand(self.request.dataset, producer=producer, attempt=attempt, generation=generation)
+        partition, schema = 0 if self.together else producer, self.declared.schema
+        coalescer = Coalescer(schema, 1, budget_bytes=WRITE_BUDGET_BYTES)
+        with PutStream(self.server, command, schema, tuple(answer.get("put_locations", ()))) as stream:
+            for batch in _with(first, rows):
+                for _, frame in coalescer.add(self.declared.cast(batch)):
+                    stream.write(frame, partition)
+            for _, frame in coalescer.finish():
+                stream.write(frame, partition)
+            stream.commit()
+        return Written(generation, producer, attempt, query)
+
+    def seal(self, messages: Iterable[Any], transaction: Transaction | None = None) -> None:
+        """Make exactly what these messages report readable, in one step.
+
+        Raises:
+            FlightShuffleError: the server refused, or had lost a part of it; nothing is readable.
+        """
+        accepted = [message for message in messages if isinstance(message, Written)]
+        generations = {message.generation for message in accepted}
+        if len(generations) > 1:
+            raise FlightShuffleError(
+                f"dataset {self.request.dataset!r}: a part of what was written is lost: the server restarted, or "
+                "no task wrote for an hour; nothing was published, write it again"
+            )
+        generation = generations.pop() if generations else str(self.stage()["generation"])
+        attempts = {each.producer: each.attempt for each in accepted if each.attempt is not None}
+        partitions = 1 if self.together else max(1, len(accepted))
+        request = SealRequest(self.request.dataset, generation, attempts, partitions, transaction)
+        self.server.action("seal", request.encode())
+
+    def drop(self, generations: Iterable[str]) -> None:
+        """Drop what was staged. What the server cannot be told of ends with its lease."""
+        for generation in generations:
+            with contextlib.suppress(FlightShuffleError):
+                self.server.action("drop", DatasetRequest(self.request.dataset, generation).encode())
+
+
+def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
