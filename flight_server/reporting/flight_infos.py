@@ -72,6 +72,7 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
             again.
     """
     rows = total_bytes = 0
+    count = dataset.partition_count  # of which the totals are: an append adds partitions
     async for partition in in_slices(dataset.partitions()):
         if dataset.puller is None or dataset.dropped:
             partition.check()
@@ -96,7 +97,7 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
     ends_at = expiration(dataset)
     common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
     common += b"".join(_location(uri) for uri in locations.reads)
-    async for index in in_slices(range(dataset.partition_count)):
+    async for index in in_slices(range(count)):
         ticket = wire.field(1, Ticket(dataset.name, index, dataset.generation).encode())
         bulk = locations.bulk_read(dataset, index)
         parts.append(wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b"")))

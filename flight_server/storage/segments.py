@@ -9,8 +9,8 @@ Who holds what
     A :class:`Segment` is one file with one descriptor and one disk reservation. Slices, the records of frames and the
     files of a durable dataset hold it. With the last reference the file is closed and unlinked (a manifest's file
     stays), its directory removed if it is empty, and its bytes return to the disk pool. No two datasets share a
-    segment. Each stays open, so that its bytes can be read when its directory vanishes or its file system is mounted
-    elsewhere.
+    segment; one that was appended to has those of the appended writes. Each stays open, so that its bytes can be read
+    when its directory vanishes or its file system is mounted elsewhere.
 
 Errors
     An append is all or nothing. On ENOSPC, EIO, a vanished directory or a read-only mount it raises

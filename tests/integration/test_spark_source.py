@@ -183,3 +183,17 @@ def test_what_cannot_be_read_is_said_on_the_driver(client: ShuffleClient, load: 
         load("read/odd", colums="n")
     with pytest.raises(Exception, match="has partitions 0 to 0, not 7"):
         load("read/odd", columns="n", partitions="7").count()
+
+
+def test_a_token_is_asked_of_the_driver_and_of_the_tasks(
+    spark: SparkSession, flight_server_process: Callable[..., ServerProcess]
+) -> None:
+    location = flight_server_process(environment={"FLIGHT_SERVER_TOKEN": "secret"}).location
+    with ShuffleClient(location, token="secret") as client:
+        client.put("d", numbers(1, 2))
+    tables = Tables(spark, location)
+    with pytest.raises(Exception, match="Unauthenticated"):
+        tables.load("d")
+    assert tables.load("d", token="secret").count() == 2
+    tables.save(tables.load("d", token="secret"), "e", token="secret")
+    assert tables.load("e", token="secret").count() == 2

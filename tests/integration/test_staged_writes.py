@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
@@ -161,6 +162,18 @@ def test_an_append_adds_partitions_and_keeps_generation_and_readers(
     assert len(before.read_all()) == 400_001
     (info,) = client.datasets("d")
     assert (info.partitions, info.rows) == (4, 800_002), "an empty partition is not appended"
+
+
+def test_a_read_of_the_whole_over_http_ends_with_what_was_there_when_it_began(
+    process: ServerProcess, client: ShuffleClient, server: Server
+) -> None:
+    write(server, WriteMode.APPEND, "w1", numbers(0, 400_000), numbers(400_000))
+    with urlopen(f"{process.http}/v1/datasets/d") as answer:
+        reader = pa.ipc.open_stream(answer)
+        write(server, WriteMode.APPEND, "w2", numbers(500_000))
+        assert reader.read_all().num_rows == 400_001
+    with urlopen(f"{process.http}/v1/datasets/d") as answer:
+        assert pa.ipc.open_stream(answer).read_all().num_rows == 400_002
 
 
 def test_what_a_put_wrote_can_be_appended_to(client: ShuffleClient, server: Server) -> None:

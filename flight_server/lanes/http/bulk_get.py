@@ -184,12 +184,14 @@ class BulkRead:
             ConnectionError: the client has left.
         """
         reads, dataset, peer = self.reads, self.dataset, self.peer
-        partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
-        dataset.want(partitions[0])
+        first_index = self.partition or 0
+        dataset.want(first_index)
         self.check()
         pace = Pace(proven=not request.secure)  # see outlet
-        reader = Reader(dataset.name, partitions[0], peer, pace)
+        reader = Reader(dataset.name, first_index, peer, pace)
         schema = await reads.schema_of(dataset, reader)
+        # In one step with the headers' totals: an append adds partitions.
+        partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         headers = {**self.headers(), "Trailer": ", ".join(self._totals([NOTHING]))}
         if checked:
