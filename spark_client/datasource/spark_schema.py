@@ -53,7 +53,7 @@ def spark_struct(schema: pa.Schema, dataset: str, columns: Sequence[str] | None 
                 column=field.name,
             ) from None
         fields.append(pa.field(field.name, type_, field.nullable))
-    return from_arrow_schema(pa.schema(fields))
+    return from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _plain(type_: Any) -> Any:
         if belongs(type_):
             raise _NoType(helps)
     try:
-        from_arrow_type(type_)
+        from_arrow_type(type_, prefer_timestamp_ntz=True)
     except PySparkTypeError as error:
         raise _NoType("cast it to string before the put") from error
     return type_
@@ -159,7 +159,7 @@ def _plain(type_: Any) -> Any:
 
 def _plain_struct(type_: Any) -> Any:
     try:
-        own = from_arrow_type(type_)
+        own = from_arrow_type(type_, prefer_timestamp_ntz=True)
     except PySparkTypeError:  # for a field, which is made plain below, or refused there
         own = None
     if own is not None and not isinstance(own, StructType):

@@ -6,16 +6,18 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from spark_client import ShuffleClient
+from spark_client import FlightDataSource, ShuffleClient
 from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import standalone_cluster
 from tests.support.spark_session import local_session
+from tests.support.spark_source import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,6 +155,52 @@ def test_rows_are_whole_when_an_executor_is_killed_in_mid_stream(
         pipeline = pipeline.exchange(4, "id").mapInArrow(kills_its_executor, "id long").exchange(2, "id")
     assert sorted(row.id for row in pipeline.toDF().collect()) == list(range(2000))
     assert marker.exists()
+
+
+def test_the_data_source_publishes_one_of_speculated_attempts(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    def slow_at_first(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            yield from [batch] * 50
+        if context.partitionId() == 0:
+            (tmp_path / f"try-{context.attemptNumber()}").touch()
+            wait_until(tmp_path / "try-0")
+            wait_until(tmp_path / "try-1")
+
+    spark.dataSource.register(FlightDataSource)
+    df = spark.range(0, 400, 1, 4).mapInArrow(slow_at_first, "id long")
+    Tables(spark, client.location).save(df, "d", "overwrite")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["try-0", "try-1"]
+    ids = client.get("d", ordered=True).read_all()["id"].to_pylist()
+    assert len(ids) == 400 * 50
+    assert set(ids) == set(range(400))
+
+
+def test_the_data_source_is_whole_when_executors_are_killed_in_mid_stream(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    def kills_once(marker: Path, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            if not marker.exists():
+                marker.touch()
+                os.kill(executor(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    spark.dataSource.register(FlightDataSource)
+    tables = Tables(spark, client.location)
+    written, read = tmp_path / "killed a writer", tmp_path / "killed a reader"
+    df = spark.range(0, 2000, 1, 4).mapInArrow(partial(kills_once, written), "id long")
+    tables.save(df, "d", "overwrite")
+    again = tables.load("d").mapInArrow(partial(kills_once, read), "id long")
+    assert sorted(row.id for row in again.collect()) == list(range(2000))
+    assert written.exists()
+    assert read.exists()
 
 
 def test_placement_is_sparks_on_a_cluster_too(client: ShuffleClient, spark: SparkSession) -> None:
