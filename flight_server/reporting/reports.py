@@ -249,6 +249,7 @@ def _of_server(server: Observed) -> dict[str, Any]:
         "spilled_bytes": server.spiller.spilled_bytes,
         "draining": server.catalogue.draining,
         "waits": len(server.waits),
+        "staged_writes": len(server.catalogue.staged),
         **asdict(server.counters),
         "task_failures": dict(server.background.failures),
         "quarantine": [

@@ -75,10 +75,12 @@ class Staging:
         """A write of rows of ``struct``. Asks the server for the schema that an append must have.
 
         Raises:
-            InvalidRequest: an append, and rows cannot be cast to the schema of the dataset.
+            InvalidRequest: no columns, or an append whose rows cannot be cast to the schema of the dataset.
             Unavailable: the server cannot be reached.
         """
         server, name = options.server(), options.dataset
+        if not struct.names:
+            raise InvalidRequest(f"dataset {name!r}: the DataFrame has no columns to write", dataset=name)
         schema = utc_arrow_schema(struct)
         declared = Declared(f"dataset {name!r}", schema, by_name=True)
         if mode is WriteMode.APPEND:

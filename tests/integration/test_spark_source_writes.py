@@ -169,7 +169,10 @@ def test_a_write_that_cannot_be_is_refused_before_the_job_runs(
         ({"exists": "error"}, "dataset 'd' exists"),
         ({"durable": "true"}, "cannot be durable"),
         ({"columns": "id"}, "no option 'columns'"),
+        ({"lane": "fast"}, "'auto', 'grpc' or 'bulk'"),
     ):
         with pytest.raises(Exception, match=said):
             tables.save(df, "e" if "durable" in options else "d", **options)
+    with pytest.raises(Exception, match="has no columns to write"):
+        tables.save(df.select(), "e", "overwrite")
     assert not (tmp_path / "ran").exists()
