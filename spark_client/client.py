@@ -8,8 +8,9 @@ What a client owns
     after that every call raises. A dataset of ``put`` stays until it is dropped or the server's default lease ends.
 
 The constructor removes files that killed clients left on this host (``host.directories``). The first call that needs
-a connection or a thread starts it. Only ``pipeline``, ``broadcast``, ``ship``, ``release`` and ``scope`` need
-PySpark. Functions in Spark's tasks can use broadcasts, but not the client: it cannot be pickled.
+a connection or a thread starts it. Only ``pipeline``, ``scan``, ``broadcast``, ``ship``,
+``release`` and ``scope`` need PySpark. Functions in Spark's tasks can use broadcasts, but not the client: it cannot be
+pickled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -252,7 +253,49 @@ class ShuffleClient:
         """A pipeline over ``df``, see ``pipeline.plan``."""
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - needs PySpark, which get and put do not
 
-        return Pipeline.start(self._owned(), df)
+        return Pipeline.of_frame(self._owned(), df)
+
+    def scan(
+        self,
+        what: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 - pyarrow's name
+        batch_rows: int | None = None,
+        format: Any = None,  # noqa: A002 - pyarrow's name
+        spark: SparkSession | None = None,
+    ) -> Pipeline:
+        """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
+
+        The driver lists the files and plans the tasks now, from their metadata; see ``scan.scans``.
+
+        Args:
+            what: a path, an address (``s3://``, ``gs://``, what else pyarrow and fsspec know), a directory, which may
+                have hive partitions, a list of these, or a ``pyarrow.dataset.Dataset``. Every executor must reach it,
+                with credentials of its own environment: the driver's are not sent.
+            columns: their names, in the order of the result; None for all.
+            filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
+                fulfil. Partitions and row groups that cannot have such rows are not read.
+            batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
+            format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
+                by the files' names.
+            spark: the session; None for the active one.
+
+        Raises:
+            InvalidRequest: an argument, or a file that cannot be read or has other columns than the first one.
+            NotFound: there is no file.
+        """
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
+        from spark_client.scan import Scan  # noqa: PLC0415 - as above
+
+        session = spark or SparkSession.getActiveSession()
+        if session is None:
+            raise InvalidRequest("scan: there is no active Spark session; make one, or give it as spark=")
+        owned = self._owned()
+        scan = Scan.plan(session, what, columns=columns, filter=filter, batch_rows=batch_rows, format=format)
+        return Pipeline.of_scan(owned, session, scan)
 
     def broadcast(self, data: DataFrame | pa.Table, name: str | None = None) -> Broadcast:
         """A table that tasks on every host share, see ``broadcast.broadcasts``."""

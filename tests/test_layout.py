@@ -43,7 +43,10 @@ CLIENT_LIBRARIES = frozenset(
     {"flight_server", "google_crc32c", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"}
 )
 # Used where it is installed, and done without where it is not.
-OPTIONAL_LIBRARIES = {"spark_client/jobs/progress.py": {"IPython", "rich"}}
+OPTIONAL_LIBRARIES = {
+    "spark_client/jobs/progress.py": {"IPython", "rich"},
+    "spark_client/scan/file_systems.py": {"fsspec"},
+}
 # The two ends of one lane have one name.
 SAME_NAMES = frozenset({"__init__", "bulk_get", "bulk_put", "grpc_get", "grpc_put"})
 

@@ -4,16 +4,19 @@ For ``pipeline``, ``broadcast`` and ``client``.
 """
 
 from .explaining import cores
+from .limits import BatchLimits
 from .readable import Readable
 from .results import reader
 from .shares import Shares, tasks_for
 from .shuffles import Shuffles
 from .spark_types import arrow_schema, batch_limits, check_frame, check_key, declared_struct, utc_arrow_schema
 from .stages import GroupStage, MapStage, Pass, Stage, run
-from .tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, WriteTask
+from .task_sizes import SplitSizes, split_sizes
+from .tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, Source, WriteTask
 
 __all__ = [
     "WRITE_BUDGET_BYTES",
+    "BatchLimits",
     "ByColumn",
     "ByKeys",
     "GroupStage",
@@ -25,6 +28,8 @@ __all__ = [
     "Readable",
     "Shares",
     "Shuffles",
+    "Source",
+    "SplitSizes",
     "Stage",
     "WriteTask",
     "arrow_schema",
@@ -35,6 +40,7 @@ __all__ = [
     "declared_struct",
     "reader",
     "run",
+    "split_sizes",
     "tasks_for",
     "utc_arrow_schema",
 ]

@@ -33,18 +33,18 @@ from .tasks import ReadTask
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
 
 
-def reader(task: ReadTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function that reads a result in Spark's tasks."""
-    function = Portable(partial(_read, task))
-    function.__name__ = task.source.dataset  # type: ignore[attr-defined]  # where Spark looks for a name
+def reader(task: ReadTask, dataset: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that reads a result, which is ``dataset``, in Spark's tasks."""
+    function = Portable(partial(_read, task, dataset))
+    function.__name__ = dataset  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
 
 
-def _read(task: ReadTask, numbers: Iterator[Any]) -> Iterator[Any]:
+def _read(task: ReadTask, dataset: str, numbers: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from task.run(numbers)
     except NotFound as error:
-        if error.detail.get("dataset") != task.source.dataset:
+        if error.detail.get("dataset") != dataset:
             raise
         why = (
             "its server was restarted"

@@ -25,7 +25,7 @@ _PARTITION_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class Shares:
-    """Task ``i`` reads the partitions from ``bounds[i]`` to before ``bounds[i + 1]``."""
+    """Task ``i`` reads the parts from ``bounds[i]`` to before ``bounds[i + 1]``."""
 
     bounds: tuple[int, ...]
 
@@ -35,6 +35,11 @@ class Shares:
 
     def __getitem__(self, task: int) -> range:
         return range(self.bounds[task], self.bounds[task + 1])
+
+    @classmethod
+    def each(cls, parts: int) -> Shares:
+        """A task for each of the parts."""
+        return cls(tuple(range(parts + 1)))
 
     @classmethod
     def equal(cls, partition_bytes: Sequence[int], tasks: int) -> Shares:

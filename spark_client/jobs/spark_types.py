@@ -98,10 +98,10 @@ def batch_limits(spark: SparkSession) -> BatchLimits:
     rows = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
     # Spark 4.0 has no such setting; later versions validate the default value, too.
     size = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch", f"{(1 << 31) - 2}b")
-    return BatchLimits(int(rows or 0), _java_bytes(size or ""))
+    return BatchLimits(int(rows or 0), java_bytes(size or ""))
 
 
-def _java_bytes(text: str) -> int:
+def java_bytes(text: str) -> int:
     """The bytes of a size in Spark's settings, whose units are powers of 1024; 0 for other text."""
     found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
     return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0

@@ -31,7 +31,6 @@ from spark_client.placement import partition_ids, round_robin_ids, round_robin_s
 
 from . import stages as stages_
 from .limits import NO_LIMITS, BatchLimits
-from .readable import Readable
 from .shares import Shares
 from .stages import Pass, Stage
 
@@ -101,15 +100,23 @@ class InTurn:
         return batch, round_robin_ids(batch.num_rows, start, self.partitions)
 
 
+class Source(Protocol):
+    """What tasks read by number: a dataset's partitions, or a scan's splits."""
+
+    def read(self, number: int, /) -> Iterator[Any]:
+        """The batches of one of them, in order."""
+        ...
+
+
 @dataclass(frozen=True)
 class ReadTask:
-    """Reads the partitions of the shares whose numbers are its input, one after the other, and runs the stages over
-    each: a function is called once for each partition, and finds its number in ``TaskContext``, as in Spark.
+    """Reads the parts of ``source`` in the shares whose numbers are its input, one after the other, and runs the stages
+    over each: a function is called once for each part, and finds its number in ``TaskContext``, as in Spark.
 
     ``kept`` and ``limits`` are as in :class:`~spark_client.jobs.Pass`.
     """
 
-    source: Readable
+    source: Source
     shares: Shares
     stages: tuple[Stage, ...] = ()
     limits: BatchLimits = NO_LIMITS
@@ -146,7 +153,7 @@ class WriteTask:
     declared: Declared
     placement: Placement
     stages: tuple[Stage, ...] = ()
-    source: Readable | None = None
+    source: Source | None = None
     shares: Shares | None = None
     limits: BatchLimits = NO_LIMITS
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)

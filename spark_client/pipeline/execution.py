@@ -1,20 +1,25 @@
-"""Runs the exchanges of a plan: for each, one Spark job writes a dataset from the DataFrame or the dataset before."""
+"""Runs the exchanges of a plan: for each, one Spark job writes a dataset from what it starts from or the one before."""
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_client.jobs import (
+    BatchLimits,
     ByColumn,
     ByKeys,
     InTurn,
     Placement,
     Readable,
+    ReadTask,
     Shares,
     Shuffles,
+    Source,
+    Stage,
     WriteTask,
     batch_limits,
     cores,
@@ -24,10 +29,39 @@ from spark_client.jobs import (
 from .legs import Exchange, Leg
 
 
+@dataclass(frozen=True)
+class Input:
+    """What the tasks of a leg get: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
+
+    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit.
+    """
+
+    rows: DataFrame
+    source: Source | None = None
+    shares: Shares | None = None
+    batch_rows: int | None = None
+
+    @classmethod
+    def of(cls, spark: SparkSession, source: Source, shares: Shares, batch_rows: int | None = None) -> Input:
+        """One task for each share."""
+        return cls(spark.range(0, len(shares), 1, len(shares)), source, shares, batch_rows)
+
+    @property
+    def limits(self) -> BatchLimits:
+        limits = batch_limits(self.rows.sparkSession)
+        return limits if self.batch_rows is None else replace(limits, rows=self.batch_rows)
+
+    def reading(self, stages: tuple[Stage, ...]) -> ReadTask:
+        """The task that reads the source and runs the stages."""
+        assert self.source is not None
+        assert self.shares is not None
+        return ReadTask(self.source, self.shares, stages, self.limits)
+
+
 def run_exchanges(
-    shuffles: Shuffles, df: DataFrame, legs: tuple[Leg, ...], *, alone: bool = False
-) -> tuple[Readable, Shares]:
-    """The sealed dataset of the last leg, and which tasks are to read which of its partitions.
+    shuffles: Shuffles, start: Input, legs: tuple[Leg, ...], *, alone: bool = False
+) -> tuple[Readable, Input]:
+    """The sealed dataset of the last leg, and the input of the tasks that read it.
 
     Args:
         legs: each with an exchange; at least one.
@@ -38,38 +72,29 @@ def run_exchanges(
         pyspark.errors.PySparkException: a job failed. After either, all datasets are dropped.
     """
     token = uuid.uuid4().hex
-    source: Readable | None = None
-    shares: Shares | None = None
+    spark = start.rows.sparkSession
+    given, before = start, None
     for number, leg in enumerate(legs):
         assert leg.exchange is not None
-        before = source
         try:
-            rows = df if shares is None else numbers(df.sparkSession, len(shares))
-            source, sizes = _write(shuffles, f"exchange/{token}/{number}", leg, rows, (source, shares))
+            written, sizes = _write(shuffles, f"exchange/{token}/{number}", leg, given)
         finally:
             if before is not None:
                 shuffles.discard(before.dataset)
         tasks = leg.exchange.tasks
         if tasks is None and not (alone and leg is legs[-1]):
-            available = cores(df.sparkSession)
+            available = cores(spark)
             tasks = None if available is None else tasks_for(sizes, available)
         shares = Shares.equal(sizes, tasks or leg.exchange.partitions)
-    assert source is not None
-    assert shares is not None
-    return source, shares
+        given, before = Input.of(spark, written, shares), written
+    assert before is not None
+    return before, given
 
 
-def _write(
-    shuffles: Shuffles,
-    dataset: str,
-    leg: Leg,
-    rows: DataFrame,
-    read: tuple[Readable | None, Shares | None],
-) -> tuple[Readable, list[int]]:
+def _write(shuffles: Shuffles, dataset: str, leg: Leg, given: Input) -> tuple[Readable, list[int]]:
     """The sealed dataset, and the bytes of each of its partitions."""
-    exchange = leg.exchange
+    exchange, rows, source, limits = leg.exchange, given.rows, given.source, given.limits
     assert exchange is not None
-    source, shares = read
     placement: Placement
     if not exchange.keys:
         placement = InTurn(exchange.partitions)
@@ -79,7 +104,6 @@ def _write(
         rows = _with_partition_column(rows, exchange)
     else:
         placement = ByKeys(exchange.keys, exchange.partitions)
-    limits = batch_limits(rows.sparkSession)
 
     def task(generation: str) -> WriteTask:
         return WriteTask(
@@ -91,7 +115,7 @@ def _write(
             placement,
             leg.stages,
             source,
-            shares,
+            given.shares,
             limits,
             exchange.budget_bytes,
         )
@@ -101,11 +125,6 @@ def _write(
     )
     sizes = totals["partition_bytes"]
     return written, [sizes.get(str(partition), 0) for partition in range(exchange.partitions)]
-
-
-def numbers(spark: SparkSession, tasks: int) -> DataFrame:
-    """0 to ``tasks - 1``, one in each Spark partition."""
-    return spark.range(0, tasks, 1, tasks)
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:

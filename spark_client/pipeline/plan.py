@@ -6,8 +6,9 @@ when it is added, not in a task. Works on Spark Classic and Spark Connect.
 
 What runs where
     One Python worker runs consecutive Python stages in one pass: before the first exchange as a ``mapInArrow`` over
-    the DataFrame, after one over what it reads from the service. If an exchange is the first step, Spark hashes its
-    keys; after a Python stage the task does (``placement.hashing``).
+    the DataFrame or over what it reads of a scan, after one over what it reads from the service. If an exchange is the
+    first step over a DataFrame, Spark hashes its keys; after a Python stage or a scan the task does
+    (``placement.hashing``).
 
 What runs when
     ``toDF`` runs one Spark job for each exchange, drops each dataset when the next one is sealed, and returns when
@@ -51,11 +52,10 @@ from spark_client.jobs import (
     GroupStage,
     MapStage,
     Pass,
-    ReadTask,
+    Shares,
     Shuffles,
     Stage,
     arrow_schema,
-    batch_limits,
     check_frame,
     check_key,
     declared_struct,
@@ -63,8 +63,9 @@ from spark_client.jobs import (
     run,
 )
 from spark_client.placement import PlacedKeys, check_groupable, partition_ids
+from spark_client.scan import Scan
 
-from .execution import numbers, run_exchanges
+from .execution import Input, run_exchanges
 from .legs import Exchange, Leg
 
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
@@ -72,16 +73,17 @@ MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps over a DataFrame; each method returns a new pipeline."""
+    """Steps over a DataFrame or scan; each method returns a new pipeline."""
 
     shuffles: Shuffles
-    df: DataFrame
+    label: str
+    start: Input
     done: tuple[Leg, ...]
     current: Leg
 
     @classmethod
-    def start(cls, shuffles: Shuffles, df: DataFrame) -> Pipeline:
-        """A pipeline without steps.
+    def of_frame(cls, shuffles: Shuffles, df: DataFrame) -> Pipeline:
+        """A pipeline without steps over a DataFrame.
 
         Raises:
             InvalidRequest: as :func:`check_frame` and :func:`arrow_schema`.
@@ -89,10 +91,16 @@ class Pipeline:
         check_frame(df, "the DataFrame")
         struct = declared_struct(df.sparkSession, df.schema, "the DataFrame")
         declared = Declared("the DataFrame", arrow_schema(df.sparkSession, struct, "the DataFrame"))
-        return cls(shuffles, df, (), Leg((), struct, declared))
+        return cls(shuffles, "DataFrame", Input(df), (), Leg((), struct, declared))
+
+    @classmethod
+    def of_scan(cls, shuffles: Shuffles, spark: SparkSession, scan: Scan) -> Pipeline:
+        """A pipeline without steps over what its first tasks read."""
+        start = Input.of(spark, scan.splits, Shares.each(len(scan.splits)), scan.batch_rows)
+        return cls(shuffles, str(scan), start, (), Leg((), scan.struct, scan.declared))
 
     def __repr__(self) -> str:
-        steps = ["DataFrame"]
+        steps = [self.label]
         for leg in (*self.done, self.current):
             steps += [stage.declared.stage for stage in leg.stages]
             steps += [str(leg.exchange)] if leg.exchange else []
@@ -205,24 +213,24 @@ class Pipeline:
             FlightShuffleError: the server refused, or could not be reached.
             pyspark.errors.PySparkException: a job failed.
         """
-        if not self.done:
-            if not self.current.stages:
-                return self.df
-            how = Pass(limits=batch_limits(self._spark))
-            task = Portable(partial(run, self.current.stages, how=how))
-            return self.df.mapInArrow(task, self.current.struct)
-        stages = self.current.stages
-        source, shares = run_exchanges(self.shuffles, self.df, self.done, alone=not stages)
-        read = ReadTask(source, shares, stages, batch_limits(self._spark))
-        df = numbers(self._spark, len(shares)).mapInArrow(reader(read), self.current.struct)
-        self.shuffles.results.add(source.dataset)
-        return df
+        stages, struct, start = self.current.stages, self.current.struct, self.start
+        if self.done:
+            written, last = run_exchanges(self.shuffles, start, self.done, alone=not stages)
+            df = last.rows.mapInArrow(reader(last.reading(stages), written.dataset), struct)
+            self.shuffles.results.add(written.dataset)
+            return df
+        if start.source is not None:
+            return start.rows.mapInArrow(Portable(start.reading(stages).run), struct)
+        if not stages:
+            return start.rows
+        task = Portable(partial(run, stages, how=Pass(limits=start.limits)))
+        return start.rows.mapInArrow(task, struct)
 
     # Inside.
 
     @property
     def _spark(self) -> SparkSession:
-        return self.df.sparkSession
+        return self.start.rows.sparkSession
 
     def _declare(
         self, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS: dict[str, tuple[str, ...]] = {
     "spark_client": (
         "pipeline",
+        "scan",
         "broadcast",
         "datasource",
         "jobs",

@@ -1,0 +1,201 @@
+"""Reads pieces of files in a task: the columns that are wanted, cast to Spark's types, filtered, in bounded memory.
+
+Guarantee: the batches have exactly the declared schema, and are all that the plan said: another size, another number
+of row groups, record batches or rows is an error, which says that the file has changed. Every error names the file.
+
+Memory
+    A Parquet row group is decoded batch by batch; beside a batch its wanted columns' compressed bytes are held. A
+    batch has ``batch_rows`` rows or about ``BATCH_BYTES``, if fewer. An IPC file is read one record batch at a time.
+    Other formats are read by pyarrow's scanner, which looks ``READAHEAD`` batches ahead.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, SourceUnavailable
+
+from .holdable import parquet_schema
+from .pieces import File, Fragment, Home, Piece
+from .wanted import Wanted
+
+BATCH_ROWS = 64 * 1024
+BATCH_BYTES = 8 << 20
+READAHEAD = 2
+GUESSED = ("csv", "json")
+"""Formats whose types pyarrow guesses from the first rows of each file."""
+
+
+@dataclass(frozen=True)
+class FileReading:
+    """How a scan's pieces are read; ``batch_rows`` at most in a batch of a format that lets us choose."""
+
+    homes: tuple[Home, ...]
+    wanted: Wanted
+    filter: Any = None
+    batch_rows: int = BATCH_ROWS
+
+    def read(self, file: File | Fragment, pieces: Sequence[Piece]) -> Iterator[Any]:
+        """The rows of pieces of one file.
+
+        Raises:
+            InvalidRequest: a column is missing or of another type, or a value does not fit its type.
+            NotFound: there is no such file where this task runs.
+            PartitionFailed: the file is damaged, or has changed since the plan.
+            SourceUnavailable: it cannot be opened or read here.
+        """
+        values = dict(file.values) if isinstance(file, File) else {}
+        rows = 0
+        try:
+            for batch in self._batches(file, pieces):
+                rows += batch.num_rows
+                yield from self._given(batch, file.path, values)
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"{file.path} is not on {socket.gethostname()}: every task must reach the files of a scan, and they "
+                "must stay where the plan found them",
+                file=file.path,
+            ) from error
+        except (pa.ArrowException, OSError) as error:
+            raise _explained(file.path, error) from error
+        planned = [piece.rows for piece in pieces]
+        if None not in planned and rows != sum(filter(None, planned)):
+            raise _changed(file.path, "rows", sum(filter(None, planned)), rows)
+
+    def _batches(self, file: File | Fragment, pieces: Sequence[Piece]) -> Iterator[Any]:
+        if isinstance(file, Fragment):
+            columns = list(self.wanted.declared.schema.names)
+            return iter(file.fragment.to_batches(columns=columns, batch_size=self.batch_rows))
+        home = self.homes[file.home]
+        if home.schema is not None:
+            return self._scanned(home, file)
+        if home.format.default_extname == "parquet":
+            return self._row_groups(home, file, pieces)
+        return self._record_batches(home, file, pieces)
+
+    def _row_groups(self, home: Home, file: File, pieces: Sequence[Piece]) -> Iterator[Any]:
+        from pyarrow import parquet as pq  # noqa: PLC0415 - only a task that reads Parquet needs it
+
+        with home.filesystem.open_input_file(file.path) as source:
+            reader = pq.ParquetFile(
+                source,
+                pre_buffer=True,
+                read_dictionary=home.format.read_options.dictionary_columns,
+                # Spark writes INT96, whose years nanoseconds cannot hold.
+                coerce_int96_timestamp_unit="us",
+            )
+            metadata = reader.metadata
+            if metadata.num_row_groups != file.units:
+                raise _changed(file.path, "row groups", file.units, metadata.num_row_groups)
+            schema = parquet_schema(reader.schema_arrow, metadata)
+            names = self._names_in(file, schema)
+            instants = {name: schema.field(name).type for name in names if _is_zoned(reader, schema, name)}
+            for piece in pieces:
+                group = metadata.row_group(piece.unit)
+                if group.num_rows != piece.rows:
+                    raise _changed(file.path, f"rows in row group {piece.unit}", piece.rows, group.num_rows)
+                rows = self._batch_rows(piece)
+                for batch in reader.iter_batches(rows, [piece.unit], names, use_threads=False):
+                    yield _as_instants(batch, instants) if instants else batch
+
+    def _record_batches(self, home: Home, file: File, pieces: Sequence[Piece]) -> Iterator[Any]:
+        with home.filesystem.open_input_file(file.path) as source:
+            if file.size_bytes not in (None, source.size()):
+                raise _changed(file.path, "bytes", file.size_bytes, source.size())
+            schema = pa.ipc.open_file(source).schema
+            fields = [schema.get_field_index(name) for name in self._names_in(file, schema)]
+            source.seek(0)
+            options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+            reader = pa.ipc.open_file(source, options=options)
+            if reader.num_record_batches != file.units:
+                raise _changed(file.path, "record batches", file.units, reader.num_record_batches)
+            for piece in pieces:
+                yield reader.get_batch(piece.unit)
+
+    def _scanned(self, home: Home, file: File) -> Iterator[Any]:
+        size_bytes = home.filesystem.get_file_info(file.path).size
+        if None not in (size_bytes, file.size_bytes) and size_bytes != file.size_bytes:
+            raise _changed(file.path, "bytes", file.size_bytes, size_bytes)
+        fragment = home.format.make_fragment(file.path, home.filesystem)
+        there = fragment.physical_schema
+        if home.format.default_extname in GUESSED:
+            # Of these only the names: the scanner reads the values as the scan's types.
+            known = {field.name: field for field in home.schema or ()}
+            there = pa.schema([known.get(field.name, field) for field in there])
+        yield from fragment.to_batches(
+            schema=home.schema,
+            columns=self._names_in(file, there),
+            batch_size=self.batch_rows,
+            batch_readahead=READAHEAD,
+            use_threads=False,
+        )
+
+    def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
+        """The wanted columns that are in the file."""
+        self.wanted.check(file.path, schema, dict(file.values))
+        return [name for name in self.wanted.declared.schema.names if name in schema.names]
+
+    def _batch_rows(self, piece: Piece) -> int:
+        if not piece.rows or not piece.size_bytes:
+            return self.batch_rows
+        return max(1, min(self.batch_rows, BATCH_BYTES * piece.rows // piece.size_bytes))
+
+    def _given(self, batch: Any, path: str, values: dict[str, Any]) -> Iterator[Any]:
+        """The batch with all columns, in Spark's types, and only the rows and columns of the result."""
+        declared = self.wanted.of(path)
+        columns, fields = [], []
+        for field in declared.schema:
+            if field.name in batch.schema.names:
+                columns.append(batch.column(field.name))
+            else:
+                # Of a partition, or missing in a file of a Dataset: null.
+                value = pa.scalar(values.get(field.name)).cast(field.type)
+                columns.append(pa.repeat(value, batch.num_rows))
+            fields.append(pa.field(field.name, columns[-1].type))
+        given = declared.cast(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+        if self.filter is not None:
+            given = given.filter(self.filter)
+        if given.num_rows:
+            yield given if list(self.wanted.names) == given.schema.names else given.select(self.wanted.names)
+
+
+def _is_zoned(reader: Any, schema: pa.Schema, name: str) -> bool:
+    return bool(reader.schema_arrow.field(name).type != schema.field(name).type)
+
+
+def _as_instants(batch: Any, instants: dict[str, pa.DataType]) -> Any:
+    for name, kind in instants.items():
+        index = batch.schema.get_field_index(name)
+        batch = batch.set_column(index, name, batch.column(index).cast(kind))
+    return batch
+
+
+def _changed(path: str, what: str, planned: int | None, found: int) -> PartitionFailed:
+    return PartitionFailed(
+        f"{path} has changed since the scan was planned: {planned} {what} were planned, {found} are there; call scan "
+        "again",
+        file=path,
+    )
+
+
+def _explained(path: str, error: Exception) -> Exception:
+    text = str(error).partition("\n")[0]
+    # Arrow raises OSError for damaged pages, too; only errors of the system have a number.
+    if isinstance(error, OSError) and (error.errno is not None or "AWS Error" in text or "HTTP" in text):
+        return SourceUnavailable(
+            f"{path} cannot be read on {socket.gethostname()}: {text}; tasks take credentials from their own "
+            "environment, not from the driver",
+            file=path,
+        )
+    if isinstance(error, pa.ArrowInvalid) and "conversion error" in text:
+        return InvalidRequest(
+            f"{path}: {text}; the types of CSV are guessed from the first rows of the first file: give a "
+            "pyarrow Dataset with the schema that is meant",
+            file=path,
+        )
+    return PartitionFailed(f"{path} is damaged or of another format: {text}", file=path)

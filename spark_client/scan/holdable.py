@@ -1,0 +1,91 @@
+"""The Arrow types that Spark holds for what files have, as Spark itself reads them.
+
+Unsigned integers become the next larger signed type (``uint64``: decimal), ``float16`` float, ``date64`` date, a time
+of day ``time``. Dictionaries, run-end encodings and views become plain. Everything may be null, as in Spark's own
+readers. A timestamp without a zone is ``timestamp_ntz``; Parquet's old INT96, which Spark writes by default, is an
+instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from flight_server.protocol import InvalidRequest
+
+_SIMPLE = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
+}
+
+
+def struct_of(schema: pa.Schema, where: str) -> StructType:
+    """Spark's schema for a file's.
+
+    Raises:
+        InvalidRequest: Spark has no type for a column.
+    """
+    fields = []
+    for field in schema:
+        try:
+            fields.append(
+                StructField(field.name, from_arrow_type(_held(field.type), prefer_timestamp_ntz=True))
+            )
+        except PySparkTypeError as error:
+            raise InvalidRequest(
+                f"{where}: Spark has no type for column {field.name!r} of type {field.type}; leave it out "
+                "with columns=",
+                column=field.name,
+            ) from error
+    return StructType(fields)
+
+
+def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
+    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps."""
+    columns = (metadata.schema.column(index) for index in range(len(metadata.schema)))
+    instants = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
+    if not instants:
+        return schema
+    return pa.schema(
+        [
+            field.with_type(_mapped(field.type, _zoned)) if field.name in instants else field
+            for field in schema
+        ]
+    )
+
+
+def _zoned(kind: pa.DataType) -> pa.DataType:
+    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz is None else kind
+
+
+def _held(kind: pa.DataType) -> pa.DataType:
+    return _mapped(kind, lambda t: _SIMPLE.get(t, t))
+
+
+def _mapped(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with its leaves replaced, everything nullable, and lists and encodings plain."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return _mapped(kind.storage_type, leaf)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _mapped(kind.value_type, leaf)
+    if types.is_map(kind):
+        return pa.map_(_mapped(kind.key_type, leaf), _mapped(kind.item_type, leaf))
+    if types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _mapped(field.type, leaf)) for field in kind])
+    if types.is_nested(kind) and kind.num_fields == 1:
+        return pa.list_(_mapped(kind.value_type, leaf))
+    return leaf(kind)

@@ -1,0 +1,217 @@
+"""What the driver finds in a dataset's files: pieces that one task can read, with their sizes.
+
+A piece is a row group of a Parquet file, a record batch of an IPC file, a whole file of another format, or a fragment
+of a dataset that is not made of files. Partitions that ``filter`` excludes are passed over without opening their
+files, row groups by the statistics in the footer. Footers are read by ``FOOTER_THREADS`` threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest
+
+from .file_systems import portable
+from .holdable import parquet_schema
+from .wanted import Wanted
+
+FOOTER_THREADS = 16
+VALUE_BYTES = 16
+"""The guess of a value's size where no metadata tells."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """What many files share: how they are opened and read. ``schema`` is that of formats that pyarrow's scanner
+    reads; None for Parquet and IPC.
+    """
+
+    filesystem: Any
+    format: Any
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it was when the scan was planned.
+
+    Args:
+        home: its number among the homes.
+        values: its partition's columns and their values.
+        units: how many row groups or record batches it has; None in other formats.
+        size_bytes: None if nothing told.
+    """
+
+    home: int
+    path: str
+    values: tuple[tuple[str, Any], ...] = ()
+    units: int | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A part of a dataset that is not made of files, and reads itself."""
+
+    fragment: Any
+
+    @property
+    def path(self) -> str:
+        """Its name in errors."""
+        return str(self.fragment)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of ``file``: its row group or record batch ``unit``, or all of it. ``rows`` is None if the metadata does
+    not tell; ``size_bytes`` counts only the wanted columns where the metadata tells.
+    """
+
+    file: File | Fragment
+    unit: int
+    rows: int | None
+    size_bytes: int
+
+
+def pieces_of(
+    dataset: Any,
+    schema: pa.Schema,
+    wanted: Wanted,
+    filter: Any = None,  # noqa: A002 - pyarrow's name
+) -> tuple[tuple[Home, ...], list[Piece]]:
+    """The homes, and the pieces in the dataset's order. The filter fits ``schema``, which may have other types than
+    the dataset's own: then only footers tell what it excludes.
+
+    Raises:
+        InvalidRequest: a file cannot be read, or has other columns than ``wanted``; the dataset has a filter already.
+    """
+    from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
+
+    of_files = isinstance(dataset, ds.FileSystemDataset | ds.UnionDataset)
+    prunes = filter is not None and of_files and _fits(filter, dataset.schema)
+    try:
+        # Other libraries' datasets take no filter here.
+        fragments = list(dataset.get_fragments(filter) if prunes else dataset.get_fragments())
+    except ValueError as error:
+        if isinstance(error, pa.ArrowException):
+            raise
+        raise InvalidRequest(
+            "scan: the dataset has a filter or projection of its own; give it without, and filter= and columns= to scan"
+        ) from error
+    planner = _Planner(schema, wanted, filter)
+    files = planner.files(fragments)
+    with ThreadPoolExecutor(FOOTER_THREADS, "scan") as pool:
+        found = list(pool.map(planner.pieces, fragments, files))
+    return planner.homes, [piece for each in found for piece in each]
+
+
+def _fits(filter: Any, schema: pa.Schema) -> bool:  # noqa: A002 - as above
+    try:
+        schema.empty_table().filter(filter)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+class _Planner:
+    def __init__(self, schema: pa.Schema, wanted: Wanted, filter: Any) -> None:  # noqa: A002 - as above
+        self._schema = schema
+        self._wanted = wanted
+        self._filter = filter
+        self.homes: tuple[Home, ...] = ()
+
+    def files(self, fragments: Sequence[Any]) -> list[File | Fragment]:
+        """What each fragment is of, and the homes. Sizes that no footer tells are asked for in one call for each file
+        system: a store is then asked in parallel.
+        """
+        from pyarrow import dataset as ds  # noqa: PLC0415 - as above
+
+        found: list[File | Fragment] = []
+        known: list[tuple[Any, Any]] = []
+        unsized: dict[int, list[str]] = {}
+        for fragment in fragments:
+            if not isinstance(fragment, ds.FileFragment):
+                found.append(Fragment(fragment))
+                continue
+            home = self._home(fragment.filesystem, fragment.format, known)
+            if not isinstance(fragment, ds.ParquetFileFragment):
+                unsized.setdefault(home, []).append(fragment.path)
+            keys = ds.get_partition_keys(fragment.partition_expression)
+            values = tuple((name, keys[name]) for name in self._wanted.declared.schema.names if name in keys)
+            found.append(File(home, fragment.path, values))
+        sizes = {
+            (home, info.path): info.size
+            for home, paths in unsized.items()
+            for info in known[home][0].get_file_info(paths)
+        }
+        return [
+            replace(each, size_bytes=sizes.get((each.home, each.path))) if isinstance(each, File) else each
+            for each in found
+        ]
+
+    def _home(self, filesystem: Any, form: Any, known: list[tuple[Any, Any]]) -> int:
+        from pyarrow import dataset as ds  # noqa: PLC0415 - as above
+
+        for number, (other, other_form) in enumerate(known):
+            if type(other_form) is type(form) and other_form.equals(form) and other.equals(filesystem):
+                return number
+        own = isinstance(form, ds.ParquetFileFormat | ds.IpcFileFormat)
+        known.append((filesystem, form))
+        self.homes += (Home(portable(filesystem), form, None if own else self._schema),)
+        return len(self.homes) - 1
+
+    def pieces(self, fragment: Any, file: File | Fragment) -> list[Piece]:
+        """The pieces of one fragment. Raises as :func:`pieces_of`."""
+        from pyarrow import dataset as ds  # noqa: PLC0415 - as above
+
+        try:
+            if isinstance(file, Fragment):
+                rows = fragment.count_rows()
+                return [Piece(file, 0, rows, rows * VALUE_BYTES * len(self._wanted.declared.schema))]
+            if isinstance(fragment, ds.ParquetFileFragment):
+                return list(self._row_groups(file, fragment))
+            if isinstance(fragment.format, ds.IpcFileFormat):
+                return list(self._record_batches(file, fragment))
+        except (pa.ArrowException, OSError) as error:
+            first_line = str(error).partition("\n")[0]
+            raise InvalidRequest(f"scan: {file.path} cannot be read: {first_line}", file=file.path) from error
+        return [Piece(file, 0, None, file.size_bytes or 0)]
+
+    def _row_groups(self, file: File, fragment: Any) -> Iterator[Piece]:
+        fragment.ensure_complete_metadata()
+        metadata = fragment.metadata
+        self._wanted.check(file.path, parquet_schema(fragment.physical_schema, metadata), dict(file.values))
+        file = replace(file, units=metadata.num_row_groups)
+        parts: Iterable[Any] = [fragment]
+        if self._filter is not None:
+            parts = fragment.split_by_row_group(self._filter, self._schema)
+        share: float | None = None
+        for part in parts:
+            for group in part.row_groups:
+                if share is None:
+                    share = _share(metadata.row_group(group.id), self._wanted.declared.schema.names)
+                yield Piece(file, group.id, group.num_rows, int(group.total_byte_size * share))
+
+    def _record_batches(self, file: File, fragment: Any) -> Iterator[Piece]:
+        with fragment.filesystem.open_input_file(fragment.path) as source:
+            reader = pa.ipc.open_file(source)
+            self._wanted.check(file.path, reader.schema, dict(file.values))
+            count = reader.num_record_batches
+        file = replace(file, units=count)
+        for unit in range(count):
+            yield Piece(file, unit, None, (file.size_bytes or 0) // count)
+
+
+def _share(group: Any, names: list[str]) -> float:
+    """Which part of a row group's bytes the named columns are."""
+    columns = [group.column(index) for index in range(group.num_columns)]
+    total = sum(each.total_uncompressed_size for each in columns)
+    read = sum(
+        each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
+    )
+    return read / total if total else 1.0

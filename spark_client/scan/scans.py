@@ -1,0 +1,202 @@
+"""A scan: what is to be read, checked and planned in the driver, and read in Spark's tasks.
+
+Guarantee: every row of the dataset that ``filter`` keeps is read by exactly one task, in the order of the files'
+paths and of the rows in them; or the pipeline fails with an error that names the file. Rows have the types that Spark
+gives to such files (``holdable``).
+
+What is fixed when
+    :meth:`Scan.plan` lists the files and reads the footers of those that the filter does not exclude. A file that is
+    added later is not read; one that was removed or written again is an error of the task. Of CSV, ORC and JSON files
+    only the first is opened before the job.
+
+Columns of files
+    Files given by path must agree in their columns: the first one says which. Types may differ where no value changes
+    (32 and 64 bits, time units). With ``columns`` only those must agree. In a pyarrow Dataset its schema counts, and a
+    column that a file lacks is null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.jobs import arrow_schema, batch_limits, declared_struct, split_sizes
+
+from .discovery import dataset_of
+from .file_reading import BATCH_ROWS, FileReading
+from .holdable import parquet_schema, struct_of
+from .pieces import pieces_of
+from .splits import Splits
+from .wanted import Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A plan: its schema and splits. ``batch_rows`` is None for the session's limit."""
+
+    label: str
+    struct: StructType
+    declared: Declared
+    splits: Splits
+    batch_rows: int | None = None
+
+    def __str__(self) -> str:
+        return self.label
+
+    @classmethod
+    def plan(
+        cls,
+        spark: SparkSession,
+        what: Any,
+        *,
+        columns: Any = None,
+        filter: Any = None,  # noqa: A002 - pyarrow's name
+        batch_rows: Any = None,
+        format: Any = None,  # noqa: A002 - as above
+    ) -> Scan:
+        """See ``ShuffleClient.scan``."""
+        from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
+
+        if batch_rows is not None and not (_is_integer(batch_rows) and batch_rows >= 1):
+            raise InvalidRequest(f"scan: batch_rows must be at least 1, not {batch_rows!r}")
+        given = isinstance(what, ds.Dataset)
+        if not given and not isinstance(what, str | Path | list | tuple):
+            raise InvalidRequest(
+                f"scan takes a path, an address, a list of them or a pyarrow.dataset.Dataset, not {type(what).__name__}"
+            )
+        dataset = what if given else dataset_of(what, format)
+        origin, schema = _schema(ds, dataset, given=given)
+        names = _names(columns, schema)
+        where = "the scan"
+        expression = _expression(filter, schema)
+        read = [
+            *names,
+            *(name for name in schema.names if name not in names and _uses(expression, schema, name)),
+        ]
+        struct = declared_struct(
+            spark, struct_of(pa.schema([schema.field(name) for name in read]), where), where
+        )
+        declared = Declared(where, arrow_schema(spark, struct, where))
+        if expression is not None:
+            _check(expression, declared.schema)
+        wanted = Wanted(declared, tuple(names), origin, lenient=given, every=columns is None)
+        homes, pieces = pieces_of(dataset, schema, wanted, expression)
+        limits = batch_limits(spark)
+        rows = int(batch_rows or limits.rows or BATCH_ROWS)
+        reading = FileReading(
+            homes, wanted, expression, max(rows, BATCH_ROWS) if expression is not None else rows
+        )
+        splits = Splits.of(pieces, split_sizes(spark), reading)
+        shown = StructType([struct[name] for name in names])
+        return cls(
+            f"scan({_described(what)}, {_count(len(splits), 'task')})",
+            shown,
+            Declared(where, pa.schema([declared.schema.field(name) for name in names])),
+            splits,
+            batch_rows,
+        )
+
+
+def _schema(ds: Any, dataset: Any, *, given: bool) -> tuple[str, pa.Schema]:
+    """Where the schema is from, and it, with Parquet's INT96 columns as instants and CSV's empty ones as text."""
+    schema = dataset.schema
+    try:
+        first = next(iter(dataset.get_fragments()), None)
+        if isinstance(first, ds.ParquetFileFragment):
+            there = parquet_schema(first.physical_schema, first.metadata)
+            for index, field in enumerate(schema):
+                physical = there.field(field.name).type if field.name in there.names else None
+                if physical is not None and physical != first.physical_schema.field(field.name).type:
+                    schema = schema.set(index, pa.field(field.name, physical))
+        elif isinstance(first, ds.FileFragment) and isinstance(first.format, ds.CsvFileFormat):
+            plain = [
+                field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema
+            ]
+            schema = pa.schema(plain)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidRequest(f"scan: the first file cannot be read: {error}") from error
+    except ValueError:
+        # A filtered dataset: what plans the pieces says what to do.
+        return "the dataset", schema
+    return "the dataset's schema" if given else getattr(first, "path", "the first file"), schema
+
+
+def _names(columns: Any, schema: pa.Schema) -> list[str]:
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(f"scan: the files have {', '.join(map(repr, twice))} twice", column=twice[0])
+    if columns is None:
+        return list(schema.names)
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise InvalidRequest(f"scan: columns is a list of names, not {columns!r}")
+    names = list(columns)
+    missing = [name for name in names if name not in schema.names]
+    if missing:
+        raise InvalidRequest(
+            f"scan: no column {', '.join(map(repr, missing))}; there are {', '.join(map(repr, schema.names))}",
+            column=missing[0],
+        )
+    return names
+
+
+def _expression(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - as above
+    import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
+    from pyarrow import parquet as pq  # noqa: PLC0415 - as above
+
+    if filter is None:
+        return None
+    if isinstance(filter, list):
+        try:
+            filter = pq.filters_to_expression(filter)  # noqa: A001 - as above
+        except (ValueError, TypeError) as error:
+            raise InvalidRequest(f"scan: filter {filter!r}: {error}") from error
+    if not isinstance(filter, pc.Expression):
+        raise InvalidRequest(
+            f"scan: filter is an expression such as pyarrow.compute.field('x') > 5, or a list such as "
+            f"[('x', '>', 5)], not {filter!r}"
+        )
+    _check(filter, schema)
+    return filter
+
+
+def _check(expression: Any, schema: pa.Schema) -> None:
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidRequest(f"scan: filter {expression}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _uses(expression: Any, schema: pa.Schema, name: str) -> bool:
+    """Whether the expression, which fits the schema, needs the column: nothing of pyarrow tells directly."""
+    if expression is None:
+        return False
+    rest = schema.remove(schema.get_field_index(name))
+    try:
+        rest.empty_table().filter(expression)
+    except pa.ArrowException:
+        return True
+    return False
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _described(what: Any) -> str:
+    if isinstance(what, list | tuple):
+        return _count(len(what), "path")
+    return repr(str(what)) if isinstance(what, str | Path) else type(what).__name__
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

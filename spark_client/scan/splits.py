@@ -1,0 +1,76 @@
+"""The splits of a scan: consecutive pieces for each task, and the code with which a task reads its own.
+
+Guarantee: :meth:`Splits.read` gives every row of the split's pieces that the filter keeps, in order, in the declared
+schema, or raises an error that names the file.
+
+Splits are the driver's plan as a value that is pickled into every task: paths, numbers and the file systems without
+their secrets, about a hundred bytes for each file and row group.
+
+Sizes
+    A task's pieces have about the same bytes, because a task takes those whose middles lie in its share of all bytes;
+    so it reads at most its share and one piece. Small files are read together: each counts ``open_bytes`` more.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from flight_server.protocol import InvalidRequest
+from spark_client.jobs import SplitSizes
+
+from .file_reading import FileReading
+from .pieces import Piece
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What each task reads, and how. There is at least one split, which may be empty."""
+
+    splits: tuple[tuple[Piece, ...], ...]
+    reading: FileReading
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece], sizes: SplitSizes, reading: FileReading) -> Splits:
+        """The pieces in their order, in splits.
+
+        Raises:
+            InvalidRequest: a file system or fragment cannot be sent to tasks.
+        """
+        found = cls(_packed(pieces, sizes), reading)
+        try:
+            pickle.dumps(found)
+        except Exception as error:
+            raise InvalidRequest(
+                f"scan: what this dataset reads cannot be sent to tasks ({error}); write it to files, or make a "
+                "DataFrame of it"
+            ) from error
+        return found
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+    def read(self, number: int) -> Iterator[Any]:
+        """The batches of one split; :class:`~spark_client.jobs.ReadTask` calls it in a task."""
+        for file, pieces in groupby(self.splits[number], lambda piece: piece.file):
+            yield from self.reading.read(file, list(pieces))
+
+
+def _packed(pieces: Sequence[Piece], sizes: SplitSizes) -> tuple[tuple[Piece, ...], ...]:
+    costs = []
+    before: Any = None
+    for piece in pieces:
+        costs.append(piece.size_bytes + (sizes.open_bytes if piece.file is not before else 0))
+        before = piece.file
+    total = sum(costs)
+    tasks = sizes.tasks(total)
+    found: list[list[Piece]] = [[] for _ in range(tasks)]
+    start = 0
+    for piece, cost in zip(pieces, costs, strict=True):
+        found[min(tasks - 1, (2 * start + cost) * tasks // (2 * max(1, total)))].append(piece)
+        start += cost
+    # A piece larger than a task's share leaves the next ones without any.
+    return tuple(tuple(each) for each in found if each) or ((),)

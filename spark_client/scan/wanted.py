@@ -1,0 +1,71 @@
+"""The columns that a scan reads of each file, and the check that a file has them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What every file must give.
+
+    Args:
+        declared: the columns to read, those of the filter among them, in Spark's Arrow types.
+        names: the columns of the result.
+        origin: where the schema is from, for errors.
+        lenient: a column that a file does not have is null there, as in a Dataset with a schema of its own.
+        every: all columns of the files are wanted, so a file with more of them is an error.
+    """
+
+    declared: Declared
+    names: tuple[str, ...]
+    origin: str
+    lenient: bool
+    every: bool
+
+    def of(self, path: str) -> Declared:
+        """The declaration, under the file's name."""
+        return replace(self.declared, stage=f"file {path}")
+
+    def check(self, path: str, schema: pa.Schema, values: Collection[str]) -> None:
+        """Check that a file of this schema, with ``values`` of its partition, can be read.
+
+        Raises:
+            InvalidRequest: a column is missing or of another kind, or, with ``every``, there are more of them.
+        """
+        wanted = self.declared.schema
+        missing = [name for name in wanted.names if name not in schema.names and name not in values]
+        if missing and not self.lenient:
+            raise InvalidRequest(
+                f"scan: {path} has no column {', '.join(map(repr, missing))}, but {self.origin} has; leave it out with "
+                "columns=, or give a pyarrow Dataset with the schema that is meant: there it is null",
+                column=missing[0],
+                file=path,
+            )
+        more = [name for name in schema.names if name not in wanted.names]
+        if more and self.every and not self.lenient:
+            raise InvalidRequest(
+                f"scan: {path} has a column {', '.join(map(repr, more))}, but {self.origin} has not; name the columns "
+                "that are meant with columns=, or give a pyarrow Dataset with the schema that is meant",
+                column=more[0],
+                file=path,
+            )
+        read = [name for name in wanted.names if schema.names.count(name) == 1]
+        there = pa.schema([schema.field(name) for name in read])
+        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in there.types], schema=there)
+        try:
+            replace(self.declared, schema=pa.schema([wanted.field(name) for name in read])).cast(nothing)
+        except InvalidRequest as error:
+            name = str(error.detail["column"])
+            raise InvalidRequest(
+                f"scan: {path} has column {name!r} as {there.field(name).type}, but {self.origin} as "
+                f"{wanted.field(name).type}; give the files of each kind a scan of their own",
+                column=name,
+                file=path,
+            ) from error

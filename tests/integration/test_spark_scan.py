@@ -1,0 +1,154 @@
+"""Scans on local Spark and a real server: Spark's rows, in its partitions, read by the tasks themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import dataset as ds
+from pyarrow import feather
+from pyarrow import parquet as pq
+from pyspark.errors import PySparkException
+
+from spark_client import ShuffleClient
+from tests.support.server_process import ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with local_session(sql__session__timeZone="Europe/Berlin") as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    process = ServerProcess.start(http_port=0)
+    yield process
+    process.terminate()
+    process.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess, spark: SparkSession) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+    with ShuffleClient(server.location) as after:
+        assert after.datasets() == []
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Spark writes: instants in INT96, nulls, and a folder for each day."""
+    path = tmp_path_factory.mktemp("lake") / "events"
+    spark.range(0, 5000, 1, 3).selectExpr(
+        "id", "if(id % 7 = 0, null, id % 100) as user", "concat('name ', id % 11) as name",
+        "timestamp_seconds(id * 86400 * 365) as at", "array(id, id + 1) as both", "int(id % 4) as day",
+    ).write.partitionBy("day").parquet(str(path))  # fmt: skip
+    return path
+
+
+def rows(df: DataFrame) -> Counter[Any]:
+    return Counter(tuple(map(str, row)) for row in df.collect())
+
+
+def placed(df: DataFrame) -> Counter[Any]:
+    return rows(df.selectExpr("spark_partition_id() as p", "id"))
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def test_a_scan_gives_the_rows_that_spark_reads(
+    client: ShuffleClient, spark: SparkSession, lake: Path
+) -> None:
+    df = client.scan(lake).toDF()
+    expected = spark.read.parquet(str(lake))
+    assert df.schema == expected.schema
+    assert rows(df) == rows(expected)
+
+
+def test_an_exchange_straight_after_a_scan_places_rows_as_spark_does(
+    client: ShuffleClient, spark: SparkSession, lake: Path
+) -> None:
+    df = client.scan(lake).exchange(5, "user", "day").toDF()
+    assert placed(df) == placed(spark.read.parquet(str(lake)).repartition(5, "user", "day"))
+
+
+def test_stages_before_and_after_an_exchange_see_what_the_filter_keeps(
+    client: ShuffleClient, spark: SparkSession, lake: Path
+) -> None:
+    def count(table: pa.Table) -> pa.Table:
+        return pa.table({"user": table["user"][:1], "rows": [table.num_rows]})
+
+    keep = (pc.field("day") == 3) & (pc.field("id") > 1000)
+    scan = client.scan(lake, columns=["user", "name"], filter=keep)
+    counted = (
+        scan.mapInArrow(same, "user long, name string")
+        .exchange(3, "user")
+        .applyInArrow(count, "user long, rows long")
+    )
+    expected = spark.read.parquet(str(lake)).where("day = 3 and id > 1000").groupBy("user").count()
+    assert rows(counted.toDF()) == rows(expected)
+
+
+def test_functions_get_batches_of_the_rows_that_were_asked_for(client: ShuffleClient, lake: Path) -> None:
+    def sizes(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
+
+    found = client.scan(lake, batch_rows=64).mapInArrow(sizes, "rows long").toDF().collect()
+    assert max(row["rows"] for row in found) == 64
+    assert sum(row["rows"] for row in found) == 5000
+
+
+def test_instants_can_be_filtered_by(client: ShuffleClient, lake: Path) -> None:
+    bound = pa.scalar(0, pa.timestamp("us", "UTC"))
+    assert client.scan(lake, columns=["id"], filter=pc.field("at") == bound).toDF().collect() == [(0,)]
+
+
+def test_a_dataset_of_pyarrow_may_be_scanned(client: ShuffleClient, tmp_path: Path) -> None:
+    table = pa.table({"id": range(100), "day": ["mon", "tue"] * 50})
+    feather.write_feather(table, tmp_path / "x.feather", chunksize=10)
+    schema = pa.schema([*table.schema, pa.field("later", pa.string())])
+    dataset = ds.dataset(tmp_path, format="feather", schema=schema)
+    df = client.scan(dataset, filter=pc.field("day") == "mon").exchange(2, "id").toDF()
+    assert sorted(df.collect()) == [(number, "mon", None) for number in range(0, 100, 2)]
+
+
+def test_a_scan_that_finds_nothing_gives_no_rows(client: ShuffleClient, lake: Path) -> None:
+    scan = client.scan(lake, filter=pc.field("day") == 99)
+    assert scan.toDF().collect() == []
+    assert scan.mapInArrow(same, scan.current.struct).exchange(3, "id").toDF().collect() == []
+
+
+def test_a_file_that_changes_after_the_plan_fails_the_job_with_its_name(
+    client: ShuffleClient, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": range(100)}), tmp_path / "x.parquet")
+    scan = client.scan(tmp_path)
+    pq.write_table(pa.table({"id": range(99)}), tmp_path / "x.parquet")
+    with pytest.raises(PySparkException, match=r"x\.parquet has changed since the scan was planned"):
+        scan.toDF().collect()
+    with pytest.raises(PySparkException, match=r"x\.parquet has changed since the scan was planned"):
+        scan.exchange(2, "id").toDF()
+
+
+def test_an_error_of_a_file_is_said_to_be_of_what_the_stages_read(
+    client: ShuffleClient, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    (tmp_path / "b.csv").write_text("id\nx\n")
+    with pytest.raises(PySparkException, match=r"b\.csv: .*'x'(?s:.)*raised by what the stages read"):
+        client.scan(tmp_path).mapInArrow(same, "id long").toDF().collect()

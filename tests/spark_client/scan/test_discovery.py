@@ -1,0 +1,114 @@
+"""What is found below a path: which files, which columns, and which mistakes are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv, feather
+from pyarrow import dataset as ds
+from pyarrow import parquet as pq
+
+from flight_server.protocol.errors import InvalidRequest, NotFound
+from spark_client.scan.discovery import dataset_of
+
+TABLE = pa.table({"a": [1, 2], "year": [2020, 2021]})
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    pq.write_to_dataset(TABLE, tmp_path / "lake", partition_cols=["year"])
+    (tmp_path / "lake" / "_SUCCESS").touch()
+    (tmp_path / "lake" / "year=2020" / ".x.crc").touch()
+    (tmp_path / "lake" / "_tmp").mkdir()
+    (tmp_path / "lake" / "_tmp" / "half.parquet").touch()
+    return tmp_path / "lake"
+
+
+def names(dataset: Any) -> list[str]:
+    return [fragment.path for fragment in dataset.get_fragments()]
+
+
+def test_a_directory_gives_its_files_in_order_with_the_columns_of_its_folders(lake: Path) -> None:
+    found = dataset_of(lake)
+    assert found.schema == pa.schema([("a", pa.int64()), ("year", pa.int32())])
+    assert [Path(name).parent.name for name in names(found)] == ["year=2020", "year=2021"]
+
+
+def test_a_file_that_was_given_by_itself_has_no_columns_from_its_path(lake: Path) -> None:
+    one = next(lake.glob("year=2021/*.parquet"))
+    assert dataset_of(str(one)).schema.names == ["a"]
+    assert names(dataset_of([one, f"file://{one}"])) == [str(one), str(one)]
+
+
+def test_a_list_keeps_its_order_and_may_mix_files_and_directories(lake: Path, tmp_path: Path) -> None:
+    pq.write_table(TABLE.select(["a"]), tmp_path / "z.parquet")
+    pq.write_table(TABLE.select(["a"]), tmp_path / "b.parquet")
+    found = names(dataset_of([tmp_path / "z.parquet", lake / "year=2020", tmp_path / "b.parquet"]))
+    assert [Path(name).name for name in (found[0], found[-1])] == ["z.parquet", "b.parquet"]
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("x.parquet", "parquet"),
+        ("x.feather", "arrow"),
+        ("x.arrow", "arrow"),
+        ("x.csv", "csv"),
+        ("x.csv.gz", "csv"),
+    ],
+)
+def test_the_format_is_that_of_the_names(tmp_path: Path, name: str, form: str) -> None:
+    path = tmp_path / name
+    if form == "parquet":
+        pq.write_table(TABLE, path)
+    elif form == "arrow":
+        feather.write_feather(TABLE, path)
+    else:
+        with pa.output_stream(path) as sink:
+            csv.write_csv(TABLE, sink)
+    found = dataset_of(tmp_path)
+    assert found.format.default_extname == form
+    assert found.to_table() == TABLE
+
+
+def test_a_format_that_was_given_counts(tmp_path: Path) -> None:
+    csv.write_csv(TABLE, tmp_path / "x.txt")
+    assert dataset_of(tmp_path, "csv").to_table() == TABLE
+    with_tabs = ds.CsvFileFormat(csv.ParseOptions(delimiter="\t"))
+    assert dataset_of(tmp_path, with_tabs).schema.names == ['a,"year"']
+    with pytest.raises(InvalidRequest, match="format is one of parquet, ipc, csv, orc, json, not 'xml'"):
+        dataset_of(tmp_path, "xml")
+
+
+def test_files_that_do_not_say_what_they_are_or_are_of_two_kinds_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "README").touch()
+    with pytest.raises(InvalidRequest, match=r"README does not say what it is; give format="):
+        dataset_of(tmp_path)
+    (tmp_path / "README").unlink()
+    (tmp_path / "a.csv").touch()
+    (tmp_path / "b.parquet").touch()
+    with pytest.raises(InvalidRequest, match=r"a\.csv and .*b\.parquet are of two kinds"):
+        dataset_of(tmp_path)
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"no file or directory .*/x\.parquet$"):
+        dataset_of(tmp_path / "x.parquet")
+    with pytest.raises(NotFound, match=r"\*\.parquet; give the directory, or a list of files"):
+        dataset_of(tmp_path / "*.parquet")
+    with pytest.raises(NotFound, match="no file below"):
+        dataset_of(tmp_path)
+    with pytest.raises(InvalidRequest, match="the list of paths is empty"):
+        dataset_of([])
+    with pytest.raises(InvalidRequest, match="a list of paths has int in it"):
+        dataset_of([1])
+
+
+def test_a_first_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_text("nonsense")
+    with pytest.raises(InvalidRequest, match=r"x\.parquet"):
+        dataset_of(tmp_path)

@@ -1,0 +1,181 @@
+"""What a task reads of a file, and the errors that name the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import csv, feather
+from pyarrow import dataset as ds
+from pyarrow import parquet as pq
+
+from flight_server.protocol.errors import FlightShuffleError, InvalidRequest, NotFound, PartitionFailed
+from tests.support.scanning import read, splits_of
+
+TABLE = pa.table({"a": range(1000), "s": [str(number) for number in range(1000)]})
+WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
+    "parquet": lambda table, path: pq.write_table(table, path, row_group_size=300),
+    "feather": lambda table, path: feather.write_feather(table, path, chunksize=300),
+    "csv": csv.write_csv,
+}
+
+for_each_format = pytest.mark.parametrize("form", WRITERS)
+
+
+def written(table: pa.Table, directory: Path, form: str, name: str = "x") -> Path:
+    path = directory / f"{name}.{form}"
+    WRITERS[form](table, path)
+    return path
+
+
+@for_each_format
+def test_batches_are_the_columns_that_were_asked_for_and_the_rows_that_the_filter_keeps(
+    tmp_path: Path, form: str
+) -> None:
+    written(TABLE, tmp_path, form)
+    splits = splits_of(tmp_path, names=["s"], filter=pc.field("a") >= 990)
+    # In CSV these texts look like numbers.
+    assert read(splits).to_pydict() == {"s": [(int if form == "csv" else str)(n) for n in range(990, 1000)]}
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_batches_have_at_most_the_rows_that_were_asked_for(tmp_path: Path, form: str) -> None:
+    written(TABLE, tmp_path, form)
+    sizes = [batch.num_rows for batch in splits_of(tmp_path, batch_rows=70).read(0)]
+    assert max(sizes) == 70
+    assert sum(sizes) == 1000
+
+
+def test_batches_of_wide_rows_are_bounded_in_bytes(tmp_path: Path) -> None:
+    wide = pa.table({"v": pa.array([[0.0] * 50_000] * 100, pa.list_(pa.float64()))})
+    pq.write_table(wide, tmp_path / "x.parquet", use_dictionary=False, compression="none")
+    batches = list(splits_of(tmp_path).read(0))
+    assert sum(batch.num_rows for batch in batches) == 100
+    assert len(batches) > 3
+
+
+@for_each_format
+def test_values_of_the_folders_are_columns_also_where_they_are_null(tmp_path: Path, form: str) -> None:
+    for folder in ("day=1", "day=__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / folder).mkdir()
+        written(TABLE.slice(0, 2), tmp_path / folder, form)
+    found = read(splits_of(tmp_path))
+    assert found["day"].to_pylist() == [1, 1, None, None]
+    assert found["day"].type == pa.int32()
+    only_the_folders = splits_of(tmp_path, names=["day"], schema=pa.schema([("day", pa.int32())]))
+    assert read(only_the_folders)["day"].to_pylist() == [1, 1, None, None]
+
+
+def test_int96_is_read_without_loss_far_from_now(tmp_path: Path) -> None:
+    instants = pa.array(["9999-01-01", "0001-01-01"]).cast(pa.timestamp("us"))
+    table = pa.table(
+        {"t": instants, "l": pa.array([[instants[0].as_py()], None], pa.list_(pa.timestamp("us")))}
+    )
+    pq.write_table(table, tmp_path / "x.parquet", use_deprecated_int96_timestamps=True)
+    utc = pa.timestamp("us", "UTC")
+    schema = pa.schema([("t", utc), ("l", pa.list_(pa.field("element", utc)))])
+    found = read(splits_of(tmp_path, schema=schema))
+    assert found["t"].cast(pa.timestamp("us")).combine_chunks() == instants
+    assert found["l"][0][0].as_py().year == 9999
+
+
+@for_each_format
+def test_a_missing_column_is_an_error_that_names_the_file(tmp_path: Path, form: str) -> None:
+    written(TABLE, tmp_path, form, "a")
+    written(TABLE.select(["a"]), tmp_path, form, "b")
+    with pytest.raises(
+        InvalidRequest, match=rf"/b\.{form} has no column 's', but the first file has; leave it out"
+    ):
+        read(splits_of(tmp_path))
+    assert read(splits_of(tmp_path, names=["a"], schema=TABLE.schema.remove(1))).num_rows == 2000
+
+
+@for_each_format
+def test_in_a_dataset_with_a_schema_a_missing_column_is_null(tmp_path: Path, form: str) -> None:
+    written(TABLE.select(["a"]), tmp_path, form)
+    kind = {"feather": "ipc"}.get(form, form)
+    dataset = ds.dataset(tmp_path, format=kind, schema=TABLE.schema)
+    found = read(splits_of(dataset, lenient=True))
+    assert found["s"].null_count == 1000
+    assert found["a"] == TABLE["a"]
+
+
+@for_each_format
+def test_a_column_that_only_a_later_file_has_is_not_dropped_silently(tmp_path: Path, form: str) -> None:
+    written(TABLE.select(["a"]), tmp_path, form, "a")
+    written(TABLE, tmp_path, form, "b")
+    with pytest.raises(
+        InvalidRequest, match=rf"/b\.{form} has a column 's', but the first file has not; name the"
+    ):
+        read(splits_of(tmp_path))
+    assert read(splits_of(tmp_path, names=["a"])).num_rows == 2000
+
+
+@pytest.mark.parametrize("form", ["parquet", "feather"])
+def test_a_column_of_another_kind_is_an_error_that_names_the_file(tmp_path: Path, form: str) -> None:
+    written(TABLE, tmp_path, form, "a")
+    written(TABLE.set_column(0, "a", TABLE["s"]), tmp_path, form, "b")
+    with pytest.raises(
+        InvalidRequest, match=rf"/b\.{form} has column 'a' as (large_)?string, but the first file as int64"
+    ):
+        read(splits_of(tmp_path))
+
+
+def test_a_column_of_another_width_is_cast_and_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    small = pa.schema([("a", pa.int32()), ("s", pa.string())])
+    written(TABLE.cast(small), tmp_path, "parquet", "a")
+    later = written(TABLE, tmp_path, "parquet", "b")
+    assert read(splits_of(tmp_path))["a"].to_pylist() == 2 * list(range(1000))
+    pq.write_table(pa.table({"a": [1 << 40], "s": ["x"]}), later)
+    with pytest.raises(InvalidRequest, match=r"b\.parquet: column 'a' is int64 and does not fit .* int32"):
+        read(splits_of(tmp_path))
+
+
+def test_a_value_of_csv_that_the_first_rows_do_not_show_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    (tmp_path / "b.csv").write_text("a\n1.5\n")
+    with pytest.raises(InvalidRequest, match=r"b\.csv: .*'1\.5'.* give a pyarrow Dataset with the schema"):
+        read(splits_of(tmp_path))
+
+
+def test_texts_of_csv_that_look_like_numbers_in_one_file_stay_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\nx,\n")
+    (tmp_path / "b.csv").write_text("a,b\n007,\n")
+    splits = splits_of(tmp_path, schema=pa.schema([("a", pa.string()), ("b", pa.null())]))
+    assert read(splits)["a"].to_pylist() == ["x", "007"]
+
+
+@for_each_format
+@pytest.mark.parametrize("rows", [999, 1001])
+def test_a_file_that_was_written_again_since_the_plan_is_an_error(
+    tmp_path: Path, form: str, rows: int
+) -> None:
+    written(TABLE, tmp_path, form)
+    splits = splits_of(tmp_path)
+    written(pa.concat_tables([TABLE, TABLE]).slice(0, rows), tmp_path, form)
+    with pytest.raises(
+        PartitionFailed, match=rf"/x\.{form} has changed since the scan was planned: .* call scan"
+    ):
+        read(splits)
+
+
+@for_each_format
+def test_a_file_that_is_gone_is_an_error_that_names_the_host(tmp_path: Path, form: str) -> None:
+    path = written(TABLE, tmp_path, form)
+    splits = splits_of(tmp_path)
+    path.unlink()
+    with pytest.raises((NotFound, PartitionFailed), match=rf"/x\.{form} (is not on|has changed)"):
+        read(splits)
+
+
+def test_damaged_pages_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = written(TABLE, tmp_path, "parquet")
+    splits = splits_of(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[4:600] = bytes(596)
+    path.write_bytes(data)
+    with pytest.raises(FlightShuffleError, match=r"/x\.parquet is damaged or of another format"):
+        read(splits)

@@ -1,0 +1,93 @@
+"""Addresses become file systems, and no secret of the driver's goes into a task."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from flight_server.protocol.errors import InvalidRequest
+from spark_client.scan.file_systems import locate, portable
+
+
+def test_a_path_is_absolute_and_a_file_address_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in ("a/b", f"{tmp_path}/a/b", f"file://{tmp_path}/a/b"):
+        [(filesystem, path)] = locate([text])
+        assert filesystem.equals(fs.LocalFileSystem())
+        assert path == f"{tmp_path}/a/b"
+
+
+def test_hadoops_names_of_s3_are_s3_and_one_bucket_has_one_file_system() -> None:
+    found = locate(
+        f"{scheme}://bucket/a/b{end}?region=eu-west-1" for scheme in ("s3", "s3a") for end in ("", "/")
+    )
+    for filesystem, path in found:
+        assert (filesystem.type_name, filesystem.region, path) == ("s3", "eu-west-1", "bucket/a/b")
+        assert filesystem is found[0][0]
+
+
+@pytest.mark.parametrize("text", ["s3://KEY:hidden@bucket/a", "sftp://me:hidden@host/a"])
+def test_an_address_with_a_password_is_refused_without_naming_it(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="has a password in it; leave it out") as caught:
+        locate([text])
+    assert "hidden" not in caught.value.message
+
+
+def test_an_address_that_only_fsspec_may_know_says_so() -> None:
+    with pytest.raises(InvalidRequest, match=r"install fsspec|nowhere"):
+        locate(["nowhere://a/b"])
+
+
+SECRET = "only-the-driver-has-it"
+
+
+@pytest.mark.parametrize(
+    "filesystem",
+    [
+        fs.S3FileSystem(access_key=SECRET, secret_key=SECRET, session_token=SECRET, region="eu-west-1"),
+        fs.S3FileSystem(region="eu-west-1", proxy_options=f"http://me:{SECRET}@proxy:8080"),
+        fs.SubTreeFileSystem(
+            "bucket", fs.S3FileSystem(access_key=SECRET, secret_key=SECRET, region="eu-west-1")
+        ),
+        fs.GcsFileSystem(access_token=SECRET, credential_token_expiration=datetime(2100, 1, 1, tzinfo=UTC)),
+    ],
+    ids=["s3", "proxy", "subtree", "gcs"],
+)
+def test_secrets_are_not_in_what_a_task_gets(filesystem: Any) -> None:
+    assert SECRET.encode() in pickle.dumps(filesystem)
+    sent = pickle.dumps(portable(filesystem))
+    assert SECRET.encode() not in sent
+    assert pickle.loads(sent).type_name == filesystem.type_name
+
+
+def test_where_the_files_are_is_sent_along() -> None:
+    given = fs.S3FileSystem(
+        access_key="a", secret_key="b", region="eu-north-1", endpoint_override="127.0.0.1:9", scheme="http"
+    )
+    _, (options,) = portable(given).__reduce__()
+    assert [options[name] for name in ("region", "endpoint_override", "scheme")] == [
+        "eu-north-1",
+        "127.0.0.1:9",
+        "http",
+    ]
+    assert portable(fs.S3FileSystem(anonymous=True, region="x")).__reduce__()[1][0]["anonymous"]
+
+
+class Remote:
+    """A file system of fsspec, as far as this asks for it."""
+
+    def __init__(self, *places: str, **options: Any) -> None:
+        self.storage_args, self.storage_options = places, options
+
+
+def test_fsspecs_secrets_are_left_out_and_its_words_are_not() -> None:
+    handler = fs.FSSpecHandler(Remote("here", key=SECRET, secret=SECRET, endpoint="e", token="anon"))
+    found = portable(fs.PyFileSystem(handler)).handler.fs
+    assert (found.storage_args, found.storage_options) == (("here",), {"endpoint": "e", "token": "anon"})

@@ -1,0 +1,138 @@
+"""Plans of scans: arguments that cannot work are refused where they are written, and types are Spark's. No job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import parquet as pq
+
+from flight_server.protocol.errors import InvalidRequest, NotFound
+from spark_client import Pipeline, ShuffleClient
+from spark_client.jobs.task_sizes import split_sizes
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TABLE = pa.table({"id": pa.array(range(100), pa.uint32()), "name": ["x"] * 100, "day": [1, 2] * 50})
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with local_session(sql__session__timeZone="Europe/Berlin") as session:
+        yield session
+
+
+@pytest.fixture
+def client(spark: SparkSession) -> Iterator[ShuffleClient]:
+    # No server listens there: a plan that asked it would fail.
+    with ShuffleClient("grpc://127.0.0.1:1") as found:
+        yield found
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    pq.write_to_dataset(TABLE, tmp_path, partition_cols=["day"])
+    return tmp_path
+
+
+def schema(pipeline: Pipeline) -> str:
+    return pipeline.current.struct.simpleString()
+
+
+def test_a_plan_shows_the_scan(client: ShuffleClient, lake: Path) -> None:
+    assert (
+        repr(client.scan(lake).exchange(8, "id")) == f"<Pipeline scan('{lake}', 2 tasks) → exchange(8, 'id')>"
+    )
+    one = client.scan([next(lake.rglob("*.parquet"))], columns=["name"])
+    assert repr(one) == "<Pipeline scan(1 path, 1 task)>"
+    assert schema(one) == "struct<name:string>"
+
+
+def test_types_are_those_of_sparks_own_reader(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "types")
+    spark.sql(
+        "select timestamp'9999-01-01' as t, timestamp_ntz'2020-01-01' as n, array(timestamp'2020-01-01') as a, "
+        "map('k', 1S) as m, struct(1Y as b) as s, 1.50BD as d, date'2020-01-01' as e, x'00' as x, 1.5F as f"
+    ).write.parquet(path)
+    assert schema(client.scan(path)) == spark.read.parquet(path).schema.simpleString()
+    assert client.scan(path).current.declared.schema.field("t").type == pa.timestamp("us", "Europe/Berlin")
+
+
+def test_unsigned_numbers_are_as_in_spark(spark: SparkSession, client: ShuffleClient, lake: Path) -> None:
+    assert schema(client.scan(lake)) == spark.read.parquet(str(lake)).schema.simpleString()
+
+
+def test_columns_come_in_the_order_in_which_they_are_named(client: ShuffleClient, lake: Path) -> None:
+    found = client.scan(lake, columns=("day", "id"), filter=[("name", "=", "x")])
+    assert schema(found) == "struct<day:int,id:bigint>"
+    assert found.current.declared.schema.names == ["day", "id"]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"columns": ["id", "nmae"]}, "no column 'nmae'; there are 'id', 'name', 'day'"),
+        ({"columns": "id"}, "columns is a list of names, not 'id'"),
+        ({"columns": [1]}, "columns is a list of names"),
+        ({"columns": []}, "declare at least one"),
+        ({"columns": ["id", "id"]}, "names id twice"),
+        ({"filter": pc.field("nmae") > 1}, "filter .*No match for FieldRef.Name.nmae."),
+        ({"filter": pc.field("name") > 1}, "filter .*has no kernel matching"),
+        ({"filter": pc.field("id")}, "filter .*must evaluate to bool"),
+        ({"filter": "id > 5"}, r"filter is an expression such as pyarrow.compute.field\('x'\) > 5"),
+        ({"filter": [("id", "~", 5)]}, "filter .*operator"),
+        ({"batch_rows": 0}, "batch_rows must be at least 1, not 0"),
+        ({"batch_rows": 1.5}, "batch_rows must be at least 1, not 1.5"),
+        ({"batch_rows": True}, "batch_rows must be at least 1, not True"),
+        ({"format": "xml"}, "format is one of parquet"),
+    ],
+)
+def test_an_argument_that_cannot_work_is_refused(
+    client: ShuffleClient, lake: Path, options: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=what):
+        client.scan(lake, **options)
+
+
+def test_something_else_than_files_says_what_a_scan_takes(client: ShuffleClient, tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"scan takes a path, .* or a pyarrow.dataset.Dataset, not Table"
+    ):
+        client.scan(TABLE)
+    with pytest.raises(NotFound, match="no file or directory"):
+        client.scan(tmp_path / "nothing")
+
+
+def test_a_type_that_spark_does_not_have_is_named_unless_it_is_left_out(
+    client: ShuffleClient, tmp_path: Path
+) -> None:
+    table = TABLE.append_column("d", pa.array([None] * 100, pa.decimal256(60, 2)))
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(InvalidRequest, match=r"the scan: Spark has no .*type for column 'd' of type decimal"):
+        client.scan(tmp_path)
+    assert schema(client.scan(tmp_path, columns=["day"])) == "struct<day:bigint>"
+
+
+def test_sizes_and_cores_are_the_sessions(spark: SparkSession) -> None:
+    assert split_sizes(spark).parallelism == 2
+    assert split_sizes(spark).target_bytes == 128 << 20
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "1m")
+    try:
+        assert split_sizes(spark).target_bytes == 1 << 20
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+
+
+def test_groups_need_an_exchange_also_after_a_scan(client: ShuffleClient, lake: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"groups need \.exchange"):
+        client.scan(lake).applyInArrow(lambda table: table, "id long")
