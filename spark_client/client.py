@@ -8,9 +8,9 @@ What a client owns
     after that every call raises. A dataset of ``put`` stays until it is dropped or the server's default lease ends.
 
 The constructor removes files that killed clients left on this host (``host.directories``). The first call that needs
-a connection or a thread starts it. Only ``pipeline``, ``scan``, ``broadcast``, ``ship``,
-``release`` and ``scope`` need PySpark. Functions in Spark's tasks can use broadcasts, but not the client: it cannot be
-pickled.
+a connection or a thread starts it. Only ``pipeline``, ``scan``, ``collect``, ``broadcast``,
+``ship``, ``release`` and ``scope`` need PySpark. Functions in Spark's tasks can use broadcasts, but not the client: it
+cannot be pickled.
 """
 
 from __future__ import annotations
@@ -296,6 +296,22 @@ class ShuffleClient:
         owned = self._owned()
         scan = Scan.plan(session, what, columns=columns, filter=filter, batch_rows=batch_rows, format=format)
         return Pipeline.of_scan(owned, session, scan)
+
+    def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
+        """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are.
+
+        One Spark job writes them to the server, which spills what it has no room for. Then the driver reads them, and
+        holds only the budget of ``Reading``: not bound by ``spark.driver.maxResultSize`` and the driver's heap. The
+        server drops them with the last batch, an error, the collection of the reader, the end of a :meth:`scope`, or
+        the client's close. pyarrow's ``reader.close()`` does not reach this far.
+
+        Raises:
+            InvalidRequest: ``data`` is neither; otherwise as ``Pipeline.toDF``. The reader raises if it cannot give
+                all rows.
+        """
+        from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
+
+        return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
 
     def broadcast(self, data: DataFrame | pa.Table, name: str | None = None) -> Broadcast:
         """A table that tasks on every host share, see ``broadcast.broadcasts``."""

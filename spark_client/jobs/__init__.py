@@ -6,6 +6,7 @@ For ``pipeline``, ``broadcast`` and ``client``.
 from .explaining import cores
 from .limits import BatchLimits
 from .readable import Readable
+from .result_reader import collected
 from .results import reader
 from .shares import Shares, tasks_for
 from .shuffles import Shuffles
@@ -36,6 +37,7 @@ __all__ = [
     "batch_limits",
     "check_frame",
     "check_key",
+    "collected",
     "cores",
     "declared_struct",
     "reader",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -41,8 +41,13 @@ def reader(task: ReadTask, dataset: str) -> Callable[[Iterator[Any]], Iterator[A
 
 
 def _read(task: ReadTask, dataset: str, numbers: Iterator[Any]) -> Iterator[Any]:
+    return told(dataset, "what this DataFrame reads", task.run(numbers))
+
+
+def told(dataset: str, what: str, batches: Iterator[Any]) -> Generator[Any, None, None]:
+    """The batches; a ``NotFound`` of the dataset says why ``what`` is gone."""
     try:
-        yield from task.run(numbers)
+        yield from batches
     except NotFound as error:
         if error.detail.get("dataset") != dataset:
             raise
@@ -52,7 +57,7 @@ def _read(task: ReadTask, dataset: str, numbers: Iterator[Any]) -> Iterator[Any]
             else "it was released, or its client closed"
         )
         raise NotFound(
-            f"what this DataFrame reads is gone: {why}; run the pipeline again ({error.message})",
+            f"{what} is gone: {why}; run the pipeline again ({error.message})",
             **error.detail,
         ) from error
 
@@ -72,6 +77,11 @@ class Results:
         scope = _scope.get()
         if scope is not None and scope[0] is self:
             scope[1].append(dataset)
+
+    def forget(self, dataset: str) -> None:
+        """Remove a dataset that its owner drops. Twice is fine."""
+        with self._lock:
+            self._datasets.discard(dataset)
 
     def release(self, result: DataFrame) -> None:
         """Drop every dataset that ``result`` reads; errors are those of ``ShuffleClient.release``."""

@@ -12,15 +12,16 @@ from spark_client.jobs import WRITE_BUDGET_BYTES, Stage
 
 @dataclass(frozen=True)
 class Exchange:
-    """The arguments of :meth:`Pipeline.exchange`."""
+    """The arguments of :meth:`Pipeline.exchange`; ``label`` replaces it in what a user sees."""
 
     partitions: int
     keys: tuple[str, ...]
     budget_bytes: int = WRITE_BUDGET_BYTES
     tasks: int | None = None
+    label: str = ""
 
     def __str__(self) -> str:
-        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])})"
+        return self.label or f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])})"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ What runs where
 What runs when
     ``toDF`` runs one Spark job for each exchange, drops each dataset when the next one is sealed, and returns when
     the last one is. Each use of the DataFrame runs the stages after that. ``jobs.results`` says when the last dataset
-    is dropped. When a job fails, all are dropped and Spark's exception is raised, which ends with the task's error.
+    is dropped. ``collect`` runs one more job, which writes the result. When a job fails, all are dropped and Spark's
+    exception is raised, which ends with the task's error.
 
 Reading tasks
     A Spark task reads several partitions where that is cheaper (``jobs.shares``), and calls each function once for
@@ -58,6 +59,7 @@ from spark_client.jobs import (
     arrow_schema,
     check_frame,
     check_key,
+    collected,
     declared_struct,
     reader,
     run,
@@ -225,6 +227,12 @@ class Pipeline:
             return start.rows
         task = Portable(partial(run, stages, how=Pass(limits=start.limits)))
         return start.rows.mapInArrow(task, struct)
+
+    def collect(self) -> pa.RecordBatchReader:
+        """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
+        last = replace(self.current, exchange=Exchange(1, (), label="collect"))
+        written, _ = run_exchanges(self.shuffles, self.start, (*self.done, last))
+        return collected(self.shuffles, written, self.current.declared.schema)
 
     # Inside.
 

@@ -1,5 +1,5 @@
-"""Exchange and broadcast through Spark Connect: a server of pip's PySpark, a client that has no JVM, and workers
-that do not have the package until it is shipped.
+"""Exchange, broadcast, scan and collect through Spark Connect: a server of pip's PySpark, a client that has no JVM, and
+workers that do not have the package until it is shipped.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 JOB = """
 import json
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from spark_client import ShuffleClient
@@ -58,8 +59,12 @@ with ShuffleClient.embedded() as client:
     placed = client.pipeline(df).exchange(5, "k", "id").toDF().select("id", where).collect()
     expected = df.repartition(5, "k", "id").select("id", where).collect()
     client.release(out.filter("n > 1"))
+    pq.write_table(pa.table({"id": range(100)}), "x.parquet")
+    scanned = client.scan("x.parquet", filter=[("id", "<", 50)]).exchange(3, "id")
+    collected = sorted(client.collect(scanned).read_all()["id"].to_pylist())
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
-    print(json.dumps({"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}))
+    print(json.dumps({"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/")),
+        "collected": collected}))
 spark.stop()
 """
 
@@ -85,3 +90,4 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert answer["rows"] == [[f"k{k}", counts[k], 10 * k] for k in range(7)]
     assert answer["same"], "rows are where Spark's own repartition puts them"
     assert answer["datasets"] == 1
+    assert answer["collected"] == list(range(50))
