@@ -95,6 +95,11 @@ def _groups(texts: Sequence[str | Path]) -> Iterator[tuple[Any, str | None, list
                     hint = "; give the directory, or a list of files" if "*" in str(text) else ""
                     raise NotFound(f"scan: there is no file or directory {text}{hint}")
                 found = _asked(filesystem, fs.FileSelector(info.path, recursive=True))
+                if any(each.path.removeprefix(info.path).strip("/") == "_delta_log" for each in found):
+                    raise InvalidRequest(
+                        f"scan: {text} is a Delta table, and some of its files may be of older versions: give "
+                        "deltalake.DeltaTable(...).to_pyarrow_dataset()"
+                    )
                 files = sorted(
                     each.path
                     for each in found

@@ -9,6 +9,11 @@ What is fixed when
     added later is not read; one that was removed or written again is an error of the task. Of CSV, ORC and JSON files
     only the first is opened before the job.
 
+Tables of other formats
+    Delta: ``DeltaTable(…).to_pyarrow_dataset()`` of deltalake. Lance: ``lance.dataset(…)``; its fragments are read by
+    Lance on the executors. Iceberg: the list of ``task.file.file_path`` over pyiceberg's
+    ``table.scan().plan_files()``, if no task has ``delete_files``.
+
 Columns of files
     Files given by path must agree in their columns: the first one says which. Types may differ where no value changes
     (32 and 64 bits, time units). With ``columns`` only those must agree. In a pyarrow Dataset its schema counts, and a

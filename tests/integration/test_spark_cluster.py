@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from spark_client import FlightDataSource, ShuffleClient
 from tests.support.server_process import ServerProcess
@@ -201,6 +202,30 @@ def test_the_data_source_is_whole_when_executors_are_killed_in_mid_stream(
     assert sorted(row.id for row in again.collect()) == list(range(2000))
     assert written.exists()
     assert read.exists()
+
+
+def test_a_scan_is_collected_whole_when_an_executor_is_killed_while_it_reads(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    marker = tmp_path / "killed"
+    (tmp_path / "lake").mkdir()
+    for number in range(4):
+        numbers = range(5000 * number, 5000 * (number + 1))
+        pq.write_table(pa.table({"id": numbers}), tmp_path / "lake" / f"{number}.parquet")
+
+    def kills_its_executor(batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            yield batch
+            if number == 2 and not marker.exists():
+                marker.touch()
+                os.kill(executor(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    scan = client.scan(tmp_path / "lake", batch_rows=1000, spark=spark)
+    reader = client.collect(scan.mapInArrow(kills_its_executor, "id long"))
+    assert reader.read_all()["id"].to_pylist() == list(range(20_000))
+    assert marker.exists()
+    assert client.datasets() == []
 
 
 def test_placement_is_sparks_on_a_cluster_too(client: ShuffleClient, spark: SparkSession) -> None:

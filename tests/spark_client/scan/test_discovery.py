@@ -108,6 +108,12 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         dataset_of([1])
 
 
+def test_a_delta_table_is_not_taken_for_its_files(lake: Path) -> None:
+    (lake / "_delta_log").mkdir()
+    with pytest.raises(InvalidRequest, match=r"is a Delta table, .*to_pyarrow_dataset"):
+        dataset_of(lake)
+
+
 def test_a_first_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("nonsense")
     with pytest.raises(InvalidRequest, match=r"x\.parquet"):
