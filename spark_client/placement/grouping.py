@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from flight_server.protocol import InvalidRequest
@@ -112,6 +111,8 @@ def groups(
         window_bytes: copied at a time, or one row if it is larger.
         check: called for each window before its groups, with one row of keys for each group.
     """
+    import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which tasks without groups do without
+
     rows = _Rows(batches)
     if not rows.count:
         return
@@ -219,6 +220,8 @@ def _codes(column: Any) -> Any:
     if pa.types.is_null(column.type):
         return np.zeros(len(column), np.int64)
     if pa.types.is_floating(column.type):
+        import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
         # Arrow distinguishes NaNs by their bits, and -0.0 from 0.0.
         nan = pa.scalar(float("nan"), column.type)
         column = pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))

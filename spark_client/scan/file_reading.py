@@ -72,9 +72,9 @@ class FileReading:
             columns = list(self.wanted.declared.schema.names)
             return iter(file.fragment.to_batches(columns=columns, batch_size=self.batch_rows))
         home = self.homes[file.home]
-        if home.schema is not None:
+        if home.format is not None:
             return self._scanned(home, file)
-        if home.format.default_extname == "parquet":
+        if home.kind == "parquet":
             return self._row_groups(home, file, pieces)
         return self._record_batches(home, file, pieces)
 
@@ -85,7 +85,7 @@ class FileReading:
             reader = pq.ParquetFile(
                 source,
                 pre_buffer=True,
-                read_dictionary=home.format.read_options.dictionary_columns,
+                read_dictionary=home.dictionaries,
                 # Spark writes INT96, whose years nanoseconds cannot hold.
                 coerce_int96_timestamp_unit="us",
             )
@@ -123,7 +123,7 @@ class FileReading:
             raise _changed(file.path, "bytes", file.size_bytes, size_bytes)
         fragment = home.format.make_fragment(file.path, home.filesystem)
         there = fragment.physical_schema
-        if home.format.default_extname in GUESSED:
+        if home.kind in GUESSED:
             # Of these only the names: the scanner reads the values as the scan's types.
             known = {field.name: field for field in home.schema or ()}
             there = pa.schema([known.get(field.name, field) for field in there])

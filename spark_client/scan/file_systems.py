@@ -62,8 +62,8 @@ def _located(text: str, buckets: dict[tuple[str, str, str], Any]) -> tuple[Any, 
     parts = urlsplit(text)
     if parts.password is not None:
         raise InvalidRequest(
-            f"scan: the address of {parts.scheme}://...@{parts.hostname} has a password in it; leave it out, tasks take "
-            "credentials from their environment"
+            f"scan: the address of {parts.scheme}://...@{parts.hostname} has a password in it; leave it out: tasks "
+            "take credentials from their environment"
         )
     bucket = (parts.scheme, parts.netloc, parts.query)
     if bucket in buckets:

@@ -27,12 +27,19 @@ VALUE_BYTES = 16
 
 @dataclass(frozen=True)
 class Home:
-    """What many files share: how they are opened and read. ``schema`` is that of formats that pyarrow's scanner
-    reads; None for Parquet and IPC.
+    """What many files share: how they are opened and read.
+
+    Args:
+        kind: ``parquet``, ``arrow`` or another format's usual ending.
+        dictionaries: the columns of Parquet that are read as dictionaries.
+        format: of files that pyarrow's scanner reads, and ``schema`` theirs. None for Parquet and IPC: unpickling one
+            loads the scanner, for a quarter of a second in each fresh worker.
     """
 
     filesystem: Any
-    format: Any
+    kind: str
+    dictionaries: frozenset[str] = frozenset()
+    format: Any = None
     schema: pa.Schema | None = None
 
 
@@ -160,9 +167,13 @@ class _Planner:
         for number, (other, other_form) in enumerate(known):
             if type(other_form) is type(form) and other_form.equals(form) and other.equals(filesystem):
                 return number
-        own = isinstance(form, ds.ParquetFileFormat | ds.IpcFileFormat)
         known.append((filesystem, form))
-        self.homes += (Home(portable(filesystem), form, None if own else self._schema),)
+        home = Home(portable(filesystem), form.default_extname)
+        if isinstance(form, ds.ParquetFileFormat):
+            home = replace(home, dictionaries=frozenset(form.read_options.dictionary_columns))
+        elif not isinstance(form, ds.IpcFileFormat):
+            home = replace(home, format=form, schema=self._schema)
+        self.homes += (home,)
         return len(self.homes) - 1
 
     def pieces(self, fragment: Any, file: File | Fragment) -> list[Piece]:

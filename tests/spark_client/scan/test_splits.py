@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from pyarrow import parquet as pq
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.jobs import SplitSizes
 from spark_client.scan.splits import Splits
+from tests.support.rooms import ROOT
 from tests.support.scanning import read, splits_of
 
 TABLE = pa.table({"a": range(1000), "s": [f"{number:>100}" for number in range(1000)]})
@@ -97,6 +100,18 @@ def test_a_dataset_in_memory_or_with_a_filter_says_what_to_do(lake: Path) -> Non
         splits_of(ds.dataset(TABLE))
     with pytest.raises(InvalidRequest, match="a filter or projection of its own; give it without"):
         splits_of(ds.dataset(lake).filter(pc.field("a") > 1))
+
+
+def test_a_task_that_reads_parquet_or_ipc_loads_no_scanner(lake: Path, tmp_path: Path) -> None:
+    feather.write_feather(TABLE, tmp_path / "x.feather")
+    for what in (lake / "a.parquet", tmp_path / "x.feather"):
+        (tmp_path / "splits").write_bytes(pickle.dumps(splits_of(what)))
+        code = (
+            "import pickle, sys; splits = pickle.load(open(sys.argv[1], 'rb'));"
+            "assert sum(batch.num_rows for batch in splits.read(0)) == 1000;"
+            "assert not {'pyarrow.dataset', 'pyarrow._dataset', 'pyarrow.compute'} & set(sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", code, tmp_path / "splits"], check=True, cwd=ROOT, timeout=60)
 
 
 def test_a_split_takes_about_a_hundred_bytes_for_a_row_group(tmp_path: Path) -> None:
