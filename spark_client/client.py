@@ -8,9 +8,8 @@ What a client owns
     after that every call raises. A dataset of ``put`` stays until it is dropped or the server's default lease ends.
 
 The constructor removes files that killed clients left on this host (``host.directories``). The first call that needs
-a connection or a thread starts it. Only ``pipeline``, ``scan``, ``collect``, ``broadcast``,
-``ship``, ``release`` and ``scope`` need PySpark. Functions in Spark's tasks can use broadcasts, but not the client: it
-cannot be pickled.
+a connection or a thread starts it. Only ``pipeline``, ``scan``, ``collect``, ``broadcast``, ``ship``, ``release`` and
+``scope`` need PySpark. Functions in Spark's tasks can use broadcasts, but not the client: it cannot be pickled.
 """
 
 from __future__ import annotations

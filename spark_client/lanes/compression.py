@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from flight_server.protocol import ipc_framing
 
-from .pieces import Pieces
+from .byte_pieces import Pieces
 
 MOST = 2 / 3
 MOST_ON_THIS_HOST = 1 / 8
