@@ -1,9 +1,9 @@
 """What a scan was given, as a pyarrow Dataset: the files below a directory, of a list or at an address.
 
 Guarantee: every file of the dataset is one that was given or lies below a directory that was given; a directory's are
-in the order of their paths. Columns come from folders ``name=value`` below a given directory (hive partitions, with
-integers and texts as types), never from the path of a file that was given by itself. As in Spark, names that begin
-with ``_`` or ``.`` are passed over.
+in the order of their paths. Columns come from folders ``name=value`` below a given directory (``partitions``), never
+from the path of a file that was given by itself. As in Spark, empty files of a directory are passed over, and names
+that begin with ``.``, or with ``_`` unless they are a partition's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest, NotFound
 
 from .file_systems import locate
+from .partitions import NULL, partition_schema, with_partitions
 
 _FORMATS = {
     "parquet": ("parquet", "pq"),
@@ -50,18 +51,32 @@ def dataset_of(what: Any, format: Any = None) -> Any:  # noqa: A002 - pyarrow's 
         raise InvalidRequest("scan: the list of paths is empty")
     paths = [path for _, _, group in groups for path in group]
     form = _form(format, paths)
-    factories = []
-    for filesystem, base, group in groups:
-        options = ds.FileSystemFactoryOptions(partitioning=ds.HivePartitioning.discover()) if base else None
-        if options is not None:
-            options.partition_base_dir = base
-        factories.append(ds.FileSystemDatasetFactory(filesystem, group, form, options))
     try:
-        if len(factories) == 1:
-            return factories[0].finish()
-        return ds.UnionDatasetFactory(factories).finish()
+        found = [_dataset(filesystem, base, group, form) for filesystem, base, group in groups]
+        if len(found) == 1:
+            return found[0]
+        schema = pa.unify_schemas([each.schema for each in found])
+        return ds.UnionDataset(schema, [each.replace_schema(schema) for each in found])
     except (pa.ArrowException, OSError) as error:
-        raise InvalidRequest(f"scan: {_first_line(error)}") from error
+        hint = ""
+        if isinstance(form, ds.IpcFileFormat) and "Not an Arrow file" in str(error):
+            hint = "; an IPC stream or a file of Feather V1 must be written again as an IPC file"
+        raise InvalidRequest(f"scan: {_first_line(error)}{hint}") from error
+
+
+def _dataset(filesystem: Any, base: str | None, paths: list[str], form: Any) -> Any:
+    """With the schema of the first file, and the columns of the folders below ``base``."""
+    from pyarrow import dataset as ds  # noqa: PLC0415 - as above
+
+    schema, options = form.inspect(paths[0], filesystem), None
+    if base is not None:
+        partitions = partition_schema(base, paths)
+        schema = with_partitions(schema, partitions)
+        options = ds.FileSystemFactoryOptions(
+            partitioning=ds.HivePartitioning(partitions, null_fallback=NULL)
+        )
+        options.partition_base_dir = base
+    return ds.FileSystemDatasetFactory(filesystem, paths, form, options).finish(schema)
 
 
 def _texts(what: Iterable[Any]) -> Iterable[str | Path]:
@@ -103,10 +118,10 @@ def _groups(texts: Sequence[str | Path]) -> Iterator[tuple[Any, str | None, list
                 files = sorted(
                     each.path
                     for each in found
-                    if each.type == fs.FileType.File and _seen(each.path, info.path)
+                    if each.type == fs.FileType.File and each.size != 0 and _seen(each.path, info.path)
                 )
                 if not files:
-                    raise NotFound(f"scan: there is no file below {text}")
+                    raise NotFound(f"scan: there is no file with data below {text}")
                 yield filesystem, info.path, files
 
 
@@ -118,10 +133,15 @@ def _asked(filesystem: Any, what: Any) -> list[Any]:
 
 
 def _seen(path: str, base: str) -> bool:
-    return not any(part.startswith(("_", ".")) for part in path.removeprefix(base).split("/"))
+    return not any(map(_is_hidden, path.removeprefix(base).split("/")))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.endswith("._COPYING_") or (name.startswith("_") and "=" not in name)
 
 
 def _form(given: Any, paths: list[str]) -> Any:
+    from pyarrow import csv  # noqa: PLC0415 - as above
     from pyarrow import dataset as ds  # noqa: PLC0415 - as above
 
     if isinstance(given, ds.FileFormat):
@@ -141,10 +161,12 @@ def _form(given: Any, paths: list[str]) -> Any:
     name = _NAMES.get(given, given)
     if name not in _FORMATS:
         raise InvalidRequest(f"scan: format is one of {', '.join(_FORMATS)}, not {given!r}")
+    if name == "csv":
+        # Otherwise a quoted line end where pyarrow cuts the file into blocks is an error.
+        return ds.CsvFileFormat(csv.ParseOptions(newlines_in_values=True))
     made = {
         "parquet": "ParquetFileFormat",
         "ipc": "IpcFileFormat",
-        "csv": "CsvFileFormat",
         "orc": "OrcFileFormat",
         "json": "JsonFileFormat",
     }

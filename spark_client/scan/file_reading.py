@@ -136,9 +136,12 @@ class FileReading:
         )
 
     def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
-        """The wanted columns that are in the file."""
-        self.wanted.check(file.path, schema, dict(file.values))
-        return [name for name in self.wanted.declared.schema.names if name in schema.names]
+        """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
+        values = dict(file.values)
+        self.wanted.check(file.path, schema, values)
+        return [
+            name for name in self.wanted.declared.schema.names if name in schema.names and name not in values
+        ]
 
     def _batch_rows(self, piece: Piece) -> int:
         if not piece.rows or not piece.size_bytes:

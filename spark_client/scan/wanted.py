@@ -56,7 +56,7 @@ class Wanted:
                 column=more[0],
                 file=path,
             )
-        read = [name for name in wanted.names if schema.names.count(name) == 1]
+        read = [name for name in wanted.names if schema.names.count(name) == 1 and name not in values]
         there = pa.schema([schema.field(name) for name in read])
         nothing = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in there.types], schema=there)
         try:

@@ -85,12 +85,12 @@ def test_a_format_that_was_given_counts(tmp_path: Path) -> None:
 
 
 def test_files_that_do_not_say_what_they_are_or_are_of_two_kinds_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "README").touch()
+    (tmp_path / "README").write_text("x")
     with pytest.raises(InvalidRequest, match=r"README does not say what it is; give format="):
         dataset_of(tmp_path)
     (tmp_path / "README").unlink()
-    (tmp_path / "a.csv").touch()
-    (tmp_path / "b.parquet").touch()
+    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "b.parquet").write_text("x")
     with pytest.raises(InvalidRequest, match=r"a\.csv and .*b\.parquet are of two kinds"):
         dataset_of(tmp_path)
 
@@ -100,12 +100,38 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         dataset_of(tmp_path / "x.parquet")
     with pytest.raises(NotFound, match=r"\*\.parquet; give the directory, or a list of files"):
         dataset_of(tmp_path / "*.parquet")
-    with pytest.raises(NotFound, match="no file below"):
+    with pytest.raises(NotFound, match="no file with data below"):
         dataset_of(tmp_path)
     with pytest.raises(InvalidRequest, match="the list of paths is empty"):
         dataset_of([])
     with pytest.raises(InvalidRequest, match="a list of paths has int in it"):
         dataset_of([1])
+
+
+def test_what_spark_passes_over_is_passed_over_and_nothing_else(tmp_path: Path) -> None:
+    for folder in ("_year=2020", "_temporary", ".hidden"):
+        pq.write_to_dataset(TABLE.select(["a"]), tmp_path / folder)
+    (tmp_path / "_year=2020" / "0.parquet").touch()
+    (tmp_path / "_year=2020" / "x.parquet._COPYING_").write_text("half")
+    found = dataset_of(tmp_path)
+    assert len(names(found)) == 1
+    assert found.to_table()["_year"].to_pylist() == [2020, 2020]
+
+
+def test_several_directories_have_one_schema(lake: Path, tmp_path: Path) -> None:
+    pq.write_to_dataset(TABLE, tmp_path / "other", partition_cols=["year"])
+    assert dataset_of([lake, tmp_path / "other"]).to_table().num_rows == 4
+    (tmp_path / "other" / "year=x").mkdir()
+    pq.write_table(TABLE.select(["a"]), tmp_path / "other" / "year=x" / "x.parquet")
+    with pytest.raises(InvalidRequest, match="Unable to merge: Field year has incompatible types"):
+        dataset_of([lake, tmp_path / "other"])
+
+
+def test_an_ipc_stream_says_that_it_is_no_file(tmp_path: Path) -> None:
+    with pa.ipc.new_stream(str(tmp_path / "x.arrow"), TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    with pytest.raises(InvalidRequest, match=r"x\.arrow.*; an IPC stream or a file of Feather V1 must be"):
+        dataset_of(tmp_path)
 
 
 def test_a_delta_table_is_not_taken_for_its_files(lake: Path) -> None:

@@ -141,6 +141,15 @@ def test_a_value_of_csv_that_the_first_rows_do_not_show_says_what_to_do(tmp_path
         read(splits_of(tmp_path))
 
 
+def test_texts_of_csv_may_have_line_ends_in_quotes_wherever_they_are(tmp_path: Path) -> None:
+    text = "\n".join(f"line {number}, of a text" for number in range(50))
+    rows = "".join(f'{number},"{text}"\n' for number in range(3000))
+    (tmp_path / "a.csv").write_text(f"a,t\n{rows}")
+    found = read(splits_of(tmp_path))
+    assert found["a"].to_pylist() == list(range(3000))
+    assert set(found["t"].to_pylist()) == {text}
+
+
 def test_texts_of_csv_that_look_like_numbers_in_one_file_stay_texts(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\nx,\n")
     (tmp_path / "b.csv").write_text("a,b\n007,\n")
