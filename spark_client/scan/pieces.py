@@ -17,6 +17,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 
 from .file_systems import portable
+from .filters import fits, statistics_tell
 from .holdable import parquet_schema
 from .wanted import Wanted
 
@@ -100,7 +101,7 @@ def pieces_of(
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
     of_files = isinstance(dataset, ds.FileSystemDataset | ds.UnionDataset)
-    prunes = filter is not None and of_files and _fits(filter, dataset.schema)
+    prunes = filter is not None and of_files and fits(filter, dataset.schema)
     try:
         # Other libraries' datasets take no filter here.
         fragments = list(dataset.get_fragments(filter) if prunes else dataset.get_fragments())
@@ -117,19 +118,11 @@ def pieces_of(
     return planner.homes, [piece for each in found for piece in each]
 
 
-def _fits(filter: Any, schema: pa.Schema) -> bool:  # noqa: A002 - as above
-    try:
-        schema.empty_table().filter(filter)
-    except pa.ArrowException:
-        return False
-    return True
-
-
 class _Planner:
     def __init__(self, schema: pa.Schema, wanted: Wanted, filter: Any) -> None:  # noqa: A002 - as above
         self._schema = schema
         self._wanted = wanted
-        self._filter = filter
+        self._filter = filter if filter is not None and statistics_tell(filter, schema) else None
         self.homes: tuple[Home, ...] = ()
 
     def files(self, fragments: Sequence[Any]) -> list[File | Fragment]:

@@ -22,6 +22,7 @@ Columns of files
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -36,6 +37,7 @@ from spark_client.jobs import arrow_schema, batch_limits, declared_struct, split
 
 from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
+from .filters import check, expression_of, needed
 from .holdable import parquet_schema, struct_of
 from .pieces import pieces_of
 from .splits import Splits
@@ -83,21 +85,22 @@ class Scan:
         origin, schema = _schema(ds, dataset, given=given)
         names = _names(columns, schema)
         where = "the scan"
-        expression = _expression(filter, schema)
+        expression = expression_of(filter, schema)
+        needed_by = [] if expression is None else needed(expression, schema)
         read = [
             *names,
-            *(name for name in schema.names if name not in names and _uses(expression, schema, name)),
+            *(name for name in needed_by if name not in names),
         ]
         struct = declared_struct(
             spark, struct_of(pa.schema([schema.field(name) for name in read]), where), where
         )
         declared = Declared(where, arrow_schema(spark, struct, where))
         if expression is not None:
-            _check(expression, declared.schema)
+            check(expression, declared.schema)
         wanted = Wanted(declared, tuple(names), origin, lenient=given, every=columns is None)
         homes, pieces = pieces_of(dataset, schema, wanted, expression)
         limits = batch_limits(spark)
-        rows = int(batch_rows or limits.rows or BATCH_ROWS)
+        rows = int(batch_rows or max(0, limits.rows) or BATCH_ROWS)
         reading = FileReading(
             homes, wanted, expression, max(rows, BATCH_ROWS) if expression is not None else rows
         )
@@ -142,9 +145,11 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
         raise InvalidRequest(f"scan: the files have {', '.join(map(repr, twice))} twice", column=twice[0])
     if columns is None:
         return list(schema.names)
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+    if isinstance(columns, str) or not _are_texts(columns):
         raise InvalidRequest(f"scan: columns is a list of names, not {columns!r}")
     names = list(columns)
+    if not names:
+        raise InvalidRequest("scan: columns names no column; name at least one, or leave it out for all")
     missing = [name for name in names if name not in schema.names]
     if missing:
         raise InvalidRequest(
@@ -154,43 +159,8 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
     return names
 
 
-def _expression(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - as above
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
-    from pyarrow import parquet as pq  # noqa: PLC0415 - as above
-
-    if filter is None:
-        return None
-    if isinstance(filter, list):
-        try:
-            filter = pq.filters_to_expression(filter)  # noqa: A001 - as above
-        except (ValueError, TypeError) as error:
-            raise InvalidRequest(f"scan: filter {filter!r}: {error}") from error
-    if not isinstance(filter, pc.Expression):
-        raise InvalidRequest(
-            f"scan: filter is an expression such as pyarrow.compute.field('x') > 5, or a list such as "
-            f"[('x', '>', 5)], not {filter!r}"
-        )
-    _check(filter, schema)
-    return filter
-
-
-def _check(expression: Any, schema: pa.Schema) -> None:
-    try:
-        schema.empty_table().filter(expression)
-    except (pa.ArrowException, TypeError) as error:
-        raise InvalidRequest(f"scan: filter {expression}: {str(error).partition(chr(10))[0]}") from error
-
-
-def _uses(expression: Any, schema: pa.Schema, name: str) -> bool:
-    """Whether the expression, which fits the schema, needs the column: nothing of pyarrow tells directly."""
-    if expression is None:
-        return False
-    rest = schema.remove(schema.get_field_index(name))
-    try:
-        rest.empty_table().filter(expression)
-    except pa.ArrowException:
-        return True
-    return False
+def _are_texts(names: Any) -> bool:
+    return isinstance(names, Collection) and all(isinstance(name, str) for name in names)
 
 
 def _is_integer(value: Any) -> bool:

@@ -14,6 +14,8 @@ from pyarrow import parquet as pq
 from flight_server.protocol.errors import InvalidRequest, NotFound
 from spark_client import Pipeline, ShuffleClient
 from spark_client.jobs.task_sizes import split_sizes
+from spark_client.scan.file_reading import BATCH_ROWS
+from spark_client.scan.splits import Splits
 from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -84,7 +86,9 @@ def test_columns_come_in_the_order_in_which_they_are_named(client: ShuffleClient
         ({"columns": ["id", "nmae"]}, "no column 'nmae'; there are 'id', 'name', 'day'"),
         ({"columns": "id"}, "columns is a list of names, not 'id'"),
         ({"columns": [1]}, "columns is a list of names"),
-        ({"columns": []}, "declare at least one"),
+        ({"columns": []}, "columns names no column; name at least one"),
+        ({"columns": [], "filter": pc.field("id") > 1}, "columns names no column"),
+        ({"columns": 5}, "columns is a list of names, not 5"),
         ({"columns": ["id", "id"]}, "names id twice"),
         ({"filter": pc.field("nmae") > 1}, "filter .*No match for FieldRef.Name.nmae."),
         ({"filter": pc.field("name") > 1}, "filter .*has no kernel matching"),
@@ -131,6 +135,28 @@ def test_sizes_and_cores_are_the_sessions(spark: SparkSession) -> None:
         assert split_sizes(spark).target_bytes == 1 << 20
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
+
+
+def test_a_session_without_a_limit_of_rows_has_the_usual_batches(
+    spark: SparkSession, client: ShuffleClient, lake: Path
+) -> None:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "-1")
+    try:
+        source = client.scan(lake).start.source
+        assert isinstance(source, Splits)
+        assert source.reading.batch_rows == BATCH_ROWS
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.mark.parametrize("values", [["1", "3000000000"], ["2024-05-31"], ["1.5", "2"], ["a b", "1"]])
+def test_columns_of_folders_have_sparks_types(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path, values: list[str]
+) -> None:
+    for value in values:
+        (tmp_path / f"k={value}").mkdir()
+        pq.write_table(TABLE.select(["id"]), tmp_path / f"k={value}" / "x.parquet")
+    assert schema(client.scan(tmp_path)) == spark.read.parquet(str(tmp_path)).schema.simpleString()
 
 
 def test_groups_need_an_exchange_also_after_a_scan(client: ShuffleClient, lake: Path) -> None:

@@ -1,0 +1,99 @@
+"""The filter of a scan: checked in the driver, with the columns that it needs, and what may be pruned by it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest
+
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_COMPARISON = re.compile(r"\([^()]+ (?:==|<|<=|>|>=) [^()]+\)|is_valid\([^()]+\)")
+_JOINED = re.compile(r"\(\? (?:and|or) \?\)")
+
+
+def expression_of(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - pyarrow's name
+    """The filter as an expression that fits the schema; None for none.
+
+    Raises:
+        InvalidRequest: it is no filter, or does not fit.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
+    from pyarrow import parquet as pq  # noqa: PLC0415 - as above
+
+    if filter is None:
+        return None
+    if isinstance(filter, list):
+        try:
+            filter = pq.filters_to_expression(filter)  # noqa: A001 - as above
+        except (ValueError, TypeError) as error:
+            raise InvalidRequest(f"scan: filter {filter!r}: {error}") from error
+    if not isinstance(filter, pc.Expression):
+        raise InvalidRequest(
+            f"scan: filter is an expression such as pyarrow.compute.field('x') > 5, or a list such as "
+            f"[('x', '>', 5)], not {filter!r}"
+        )
+    check(filter, schema)
+    return filter
+
+
+def check(expression: Any, schema: pa.Schema) -> None:
+    """Raise InvalidRequest if the expression does not fit the schema."""
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidRequest(f"scan: filter {expression}: {str(error).partition(chr(10))[0]}") from error
+
+
+def needed(expression: Any, schema: pa.Schema) -> list[str]:
+    """The columns that an expression, which fits the schema, is of, in the schema's order.
+
+    pyarrow does not tell. So columns are left out, half of them at a time, until it misses one.
+    """
+    return _needed(expression, schema, list(schema.names))
+
+
+def _needed(expression: Any, schema: pa.Schema, names: list[str]) -> list[str]:
+    left_out = set(names)
+    rest = pa.schema([field for field in schema if field.name not in left_out])
+    if not names or fits(expression, rest):
+        return []
+    if len(names) == 1:
+        return names
+    half = len(names) // 2
+    return _needed(expression, schema, names[:half]) + _needed(expression, schema, names[half:])
+
+
+def fits(expression: Any, schema: pa.Schema) -> bool:
+    """Whether the expression fits the schema."""
+    try:
+        schema.empty_table().filter(expression)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def statistics_tell(expression: Any, schema: pa.Schema) -> bool:
+    """Whether no row of a row group fulfils an expression that Arrow finds false by the group's statistics.
+
+    Statistics leave NaN out, and Arrow forgets that: it takes ``x != 5`` or ``is_nan(x)`` for false where the others
+    are 5. NaN fulfils no comparison but ``!=``, so those may be pruned by, also joined by "and" and "or".
+    """
+    if not any(_has_floats(schema.field(name).type) for name in needed(expression, schema)):
+        return True
+    text, before = _COMPARISON.sub("?", _TEXT.sub("?", str(expression))), ""
+    while text != before:
+        text, before = _JOINED.sub("?", text), text
+    return text == "?"
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _has_floats(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_floats(kind.storage_type)
+    if pa.types.is_floating(kind):
+        return True
+    return any(_has_floats(kind.field(number).type) for number in range(kind.num_fields))

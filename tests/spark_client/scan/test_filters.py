@@ -1,0 +1,60 @@
+"""Filters: the columns that they need, and what may be pruned by the statistics of row groups."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import parquet as pq
+
+from spark_client.scan.filters import needed, statistics_tell
+from tests.support.scanning import read, splits_of
+
+X, SCHEMA = pc.field("x"), pa.schema([("i", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
+
+
+def test_the_columns_of_a_filter_are_found_among_many() -> None:
+    wide = pa.schema([(f"c{number}", pa.int64()) for number in range(300)])
+    assert needed((pc.field("c7") > 1) & (pc.field("c250") < pc.field("c3")), wide) == ["c3", "c7", "c250"]
+    assert needed(pc.scalar(True), wide) == []
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        X != 5,
+        ~(X < 10),
+        ~(X == 5),
+        pc.is_nan(X),
+        ~X.isin([5.0]),
+        X.isin([math.nan]),
+        X.is_null(nan_is_null=True),
+        (X < 10) == pc.scalar(False),
+        (pc.field("i") >= 0) & (X != 5),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("others", [[5.0, 5.0], [4.0, 6.0]])
+def test_a_row_with_nan_is_kept_by_every_filter_that_it_fulfils(
+    tmp_path: Path, keep: Any, others: list[float]
+) -> None:
+    table = pa.table({"i": [0, 1, 2], "x": [others[0], math.nan, others[1]]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert 1 in table.filter(keep)["i"].to_pylist()
+    assert read(splits_of(tmp_path, filter=keep))["i"] == table.filter(keep)["i"]
+
+
+def test_comparisons_of_floats_still_prune(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [float(n) for n in range(100)]}), tmp_path / "x.parquet", row_group_size=10)
+    splits = splits_of(tmp_path, filter=((X > 12) & (X <= 15)) | (X == 77))
+    assert [piece.unit for piece in splits.splits[0]] == [1, 7]
+
+
+def test_what_is_no_comparison_prunes_only_columns_without_floats() -> None:
+    assert statistics_tell(~(pc.field("i") == 5) & pc.field("s").isin(["a"]), SCHEMA)
+    assert statistics_tell((X > 1) & (pc.field("s") == 'a "(!= or b') & X.is_valid(), SCHEMA)
+    assert not statistics_tell((X > 1) & ~(pc.field("s") == "a"), SCHEMA)
