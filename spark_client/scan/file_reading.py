@@ -21,6 +21,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, SourceUnavailable
 
 from .holdable import parquet_schema
+from .legacy_calendar import check_dates, is_legacy
 from .pieces import File, Fragment, Home, Piece
 from .wanted import Wanted
 
@@ -95,13 +96,17 @@ class FileReading:
             schema = parquet_schema(reader.schema_arrow, metadata)
             names = self._names_in(file, schema)
             instants = {name: schema.field(name).type for name in names if _is_zoned(reader, schema, name)}
+            legacy = is_legacy(metadata)
             for piece in pieces:
                 group = metadata.row_group(piece.unit)
                 if group.num_rows != piece.rows:
                     raise _changed(file.path, f"rows in row group {piece.unit}", piece.rows, group.num_rows)
                 rows = self._batch_rows(piece)
                 for batch in reader.iter_batches(rows, [piece.unit], names, use_threads=False):
-                    yield _as_instants(batch, instants) if instants else batch
+                    given = _as_instants(batch, instants) if instants else batch
+                    if legacy:
+                        check_dates(given, file.path)
+                    yield given
 
     def _record_batches(self, home: Home, file: File, pieces: Sequence[Piece]) -> Iterator[Any]:
         with home.filesystem.open_input_file(file.path) as source:

@@ -19,6 +19,7 @@ from flight_server.protocol import InvalidRequest
 from .file_systems import portable
 from .filters import fits, statistics_tell
 from .holdable import parquet_schema
+from .legacy_calendar import is_legacy
 from .wanted import Wanted
 
 FOOTER_THREADS = 16
@@ -192,7 +193,7 @@ class _Planner:
         self._wanted.check(file.path, parquet_schema(fragment.physical_schema, metadata), dict(file.values))
         file = replace(file, units=metadata.num_row_groups)
         parts: Iterable[Any] = [fragment]
-        if self._filter is not None:
+        if self._filter is not None and not is_legacy(metadata):
             parts = fragment.split_by_row_group(self._filter, self._schema)
         share: float | None = None
         for part in parts:
