@@ -8,7 +8,7 @@ from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
-from .staged_writes import check_mode
+from .staged_writes import Sealed, check_mode
 
 __all__ = [
     "Attempt",
@@ -17,6 +17,7 @@ __all__ = [
     "Dataset",
     "Partition",
     "PartitionState",
+    "Sealed",
     "Totals",
     "check_mode",
 ]

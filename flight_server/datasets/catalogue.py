@@ -42,7 +42,7 @@ from flight_server.storage import Disk, DurableFiles, Leaving
 from .dataset import Dataset
 from .generations import from_this_process, new_generation
 from .repeated_creation import check_same
-from .staged_writes import StagedWrites, check_mode
+from .staged_writes import Sealed, StagedWrites, check_mode
 
 DEFAULT_MAX_DATASETS = 100_000
 
@@ -192,7 +192,7 @@ class Catalogue:
             return known, False
         old = self._datasets.get(request.dataset)
         if old is not None:
-            check_mode(mode, old, schema)
+            check_mode(mode, old, schema, durable=request.durable)
             # What the request leaves open is as it was.
             mine = old.request()
             lease_seconds = request.lease_seconds or mine.lease_seconds
@@ -207,9 +207,9 @@ class Catalogue:
         self.staged.end(staged)
         self.install(staged)
 
-    def unstage(self, staged: Dataset) -> None:
-        """Drop a staged dataset."""
-        self.staged.end(staged)
+    def unstage(self, staged: Dataset, appended: Sealed | None = None) -> None:
+        """Drop a staged dataset; see :meth:`StagedWrites.end`."""
+        self.staged.end(staged, appended)
         staged.drop()
         self.forget(staged)
 
@@ -336,16 +336,22 @@ class Catalogue:
         if dataset.files is not None:
             self.disk.disposal.forget(dataset.files)
 
-    async def remove(self, name: str, generation: str | None = None) -> Dataset:
+    async def remove(self, name: str, generation: str | None = None, *, staged: bool = False) -> Dataset:
         """Drop a dataset. The name of a durable one leads to it until its manifest is deleted.
 
         Then it does not come back after a restart. Cancelling is safe: the removal goes on.
 
+        Args:
+            staged: only while it is staged.
+
         Raises:
             NotFound, DataQuarantined, StaleTicket: see :meth:`find`.
+            NotFound: it is to be ``staged``, and is not.
             Unavailable: the disk refuses to delete the manifest now; the server keeps trying.
         """
         dataset = self.find(name, generation)
+        if staged and self.staged.mode_of(dataset) is None:
+            raise NotFound(f"this generation of dataset {name!r} is not staged: it was sealed", dataset=name)
         files = dataset.files
         if files is None or self.staged.mode_of(dataset) is not None:
             return self.drop(name, generation)

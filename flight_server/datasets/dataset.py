@@ -290,10 +290,10 @@ class Dataset(Lifetime):
             )
         self.partition_count = partitions
 
-    def extend(self, staged: Dataset, wanted: dict[int, str] | None) -> None:
-        """Take the frames of the accepted attempts of ``staged``: each partition with frames becomes the next one here.
+    def extend(self, staged: Dataset, wanted: dict[int, str] | None) -> list[Partition]:
+        """Take the frames of the accepted attempts of ``staged``: each partition with frames becomes the next one.
 
-        Raises as :meth:`accept`, Conflict if this one is not sealed, InvalidRequest if there would be too many
+        Raises as :meth:`accept`, Conflict if this one is not sealed, InvalidRequest if it would have too many
         partitions. Then nothing was changed.
         """
         self.step("extend")
@@ -301,20 +301,21 @@ class Dataset(Lifetime):
         used = sorted(set().union(*(attempt.partitions for attempt in chosen)))
         base = self.partition_count
         if base + len(used) > MAX_PARTITIONS:
-            raise InvalidRequest(
-                f"dataset {self.name!r} has {base} partitions, and {len(used)} more are above {MAX_PARTITIONS}: "
-                "read it and overwrite it with fewer",
-                dataset=self.name,
-            )
-        places = {index: place for place, index in enumerate(used, base)}
-        self._make(places.values(), sealed=False)
+            above = f"has {base} partitions, and {len(used)} more are above {MAX_PARTITIONS}"
+            raise InvalidRequest(f"dataset {self.name!r} {above}: overwrite it with fewer", dataset=self.name)
+        if not used:
+            return []
+        self._make(range(base, base + len(used)), sealed=False)
+        self.describe(staged.schema)
+        self.partition_count += len(used)
+        new = {index: self._partitions[place] for place, index in enumerate(used, base)}
         staged.attempts.accept(chosen)
         for attempt in chosen:
-            attempt.hand_over(lambda index: self._partitions[places[index]])
-        for place in places.values():
-            self._partitions[place].seal()
-        self.partition_count += len(used)
+            attempt.hand_over(new.__getitem__)
+        for partition in new.values():
+            partition.seal()
         self.changes.tell()
+        return list(new.values())
 
     def close(self) -> None:
         """Seal every open partition. Twice is fine."""

@@ -6,7 +6,8 @@ Guarantee: readers of the name see nothing of a staged write before its seal. It
 Who holds what
     The registry holds a staged dataset until its seal, its drop, or the end of its lease: ``WRITE_LEASE_SECONDS``
     after its last frame, because a driver that has died drops nothing. It remembers the last ``MAX_ENDED`` writes that
-    were sealed or dropped, and refuses to begin them again: a task may still run when its job has ended.
+    were sealed or dropped, and refuses to begin them again: a task may still run when its job has ended. It remembers
+    as many appends, so that a seal whose answer was lost can be repeated.
 
 What the seal does
     ==========  ====================================================================================
@@ -21,19 +22,54 @@ What the seal does
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from flight_server.frames import SchemaMessage
-from flight_server.protocol import AlreadyExists, Conflict, InvalidRequest, Kind, WriteMode
+from flight_server.protocol import MAX_PARTITIONS, AlreadyExists, Conflict, InvalidRequest, Kind, WriteMode
 
 from .dataset import Dataset
+from .partition import Partition
 
 WRITE_LEASE_SECONDS = 3600.0
 MAX_ENDED = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a seal has made readable, and the generation that it is in. ``partition_bytes``: of those with frames."""
+
+    generation: str
+    rows: int
+    frames: int
+    bytes: int
+    partition_bytes: dict[int, int]
+
+    @classmethod
+    def of(cls, dataset: Dataset, partitions: Iterable[Partition]) -> Sealed:
+        totals = {each.index: each.totals for each in partitions}
+        return cls(
+            dataset.generation,
+            sum(each.rows for each in totals.values()),
+            sum(each.frames for each in totals.values()),
+            sum(each.bytes for each in totals.values()),
+            {index: each.bytes for index, each in totals.items() if each.bytes},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "rows": self.rows,
+            "frames": self.frames,
+            "bytes": self.bytes,
+            "partition_bytes": {str(index): size for index, size in self.partition_bytes.items()},
+        }
+
+
 @dataclass(frozen=True)
 class _Staged:
+    write: str
     dataset: Dataset
     mode: WriteMode
     lease_seconds: float | None
@@ -45,13 +81,16 @@ class StagedWrites:
 
     def __init__(self) -> None:
         self._writes: dict[str, _Staged] = {}
+        self._by_generation: dict[str, _Staged] = {}
         self._ended: dict[str, None] = {}
+        self._appended: dict[tuple[str, str], Sealed] = {}
 
     def __len__(self) -> int:
         return len(self._writes)
 
     def add(self, write: str, dataset: Dataset, mode: WriteMode) -> None:
-        self._writes[write] = _Staged(dataset, mode, dataset.lease_seconds)
+        staged = _Staged(write, dataset, mode, dataset.lease_seconds)
+        self._writes[write] = self._by_generation[dataset.generation] = staged
         dataset.lease_seconds = WRITE_LEASE_SECONDS
         dataset.touch()
 
@@ -75,32 +114,47 @@ class StagedWrites:
         return None if found is None else found.dataset
 
     def find(self, name: str, generation: str | None) -> Dataset | None:
-        for staged in self._writes.values() if generation is not None else ():
-            if staged.dataset.generation == generation and staged.dataset.name == name:
-                return staged.dataset
-        return None
+        staged = None if generation is None else self._by_generation.get(generation)
+        return staged.dataset if staged is not None and staged.dataset.name == name else None
 
     def mode_of(self, dataset: Dataset) -> WriteMode | None:
         """None for a dataset that is not staged."""
-        return next((each.mode for each in self._writes.values() if each.dataset is dataset), None)
+        staged = self._by_generation.get(dataset.generation)
+        return None if staged is None else staged.mode
 
-    def end(self, dataset: Dataset) -> None:
-        """Forget a staged dataset, which gets back its own lease. Twice is fine."""
-        for write, staged in list(self._writes.items()):
-            if staged.dataset is dataset:
-                del self._writes[write]
-                if not dataset.expired:  # else a task may begin it again
-                    self._ended[write] = None
-                dataset.lease_seconds = staged.lease_seconds
+    def appended(self, name: str, generation: str | None) -> Sealed | None:
+        """What the seal of this staged generation appended; None if it did not, or too long ago."""
+        return None if generation is None else self._appended.get((name, generation))
+
+    def end(self, dataset: Dataset, appended: Sealed | None = None) -> None:
+        """Forget a staged dataset, which gets back its own lease. Twice is fine.
+
+        Args:
+            appended: what it became, if that is a part of another dataset.
+        """
+        staged = self._by_generation.pop(dataset.generation, None)
+        if staged is None:
+            return
+        del self._writes[staged.write]
+        if not dataset.expired:  # else a task may begin it again
+            self._ended[staged.write] = None
+        dataset.lease_seconds = staged.lease_seconds
+        if appended is not None:
+            self._appended[dataset.name, dataset.generation] = replace(appended, partition_bytes={})
         if len(self._ended) > MAX_ENDED:
             del self._ended[next(iter(self._ended))]
+        if len(self._appended) > MAX_ENDED:
+            del self._appended[next(iter(self._appended))]
 
     def all(self) -> list[Dataset]:
         return [staged.dataset for staged in self._writes.values()]
 
 
-def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None) -> None:
+def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, durable: bool) -> None:
     """Check that a write of this mode can be sealed while the name leads to ``old``.
+
+    Args:
+        durable: whether the write is to be.
 
     Raises:
         AlreadyExists: mode ``new``.
@@ -117,9 +171,16 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None) -> N
         why = "is pulled from a source"
     elif old.durable:
         why = "is durable, and its files are written once"
-    elif old.failure is not None or not old.sealed:
+    elif durable:
+        why = "is not durable, so what is appended would not be"
+    elif not old.sealed or old.failure is not None:
         why = "is not sealed: its producer has failed or is still writing"
+    elif old.partition_count >= MAX_PARTITIONS:
+        why = f"has {MAX_PARTITIONS} partitions, as many as it can have"
     else:
         old.check_schema(schema)
         return
-    raise Conflict(f"dataset {old.name!r} {why}: nothing can be appended; overwrite it", dataset=old.name)
+    raise Conflict(
+        f"dataset {old.name!r} {why}: nothing can be appended; overwrite it, or choose another name",
+        dataset=old.name,
+    )

@@ -227,30 +227,37 @@ class SealRequest:
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """Body of ``drop`` and ``renew``, which need a dataset, and of clients' ``statistics`` and ``why``."""
+    """Body of ``drop`` and ``renew``, which need a dataset, and of clients' ``statistics`` and ``why``. ``drop`` with
+    ``staged`` drops what no name leads to yet, and nothing else.
+    """
 
     dataset: str | None = None
     generation: str | None = None
+    staged: bool = False
 
     @classmethod
     def parse(cls, data: bytes, what: str, *, needed: bool) -> DatasetRequest:
         fields = Fields(parse_json(data, what), what)
         name = fields.any("dataset")
-        request = cls(None if name is None else check_dataset_name(name), fields.text("generation"))
+        request = cls(
+            None if name is None else check_dataset_name(name),
+            fields.text("generation"),
+            fields.flag("staged") if what == "drop" else False,
+        )
         fields.end()
         if needed and request.dataset is None:
             raise InvalidRequest(f"{what}: 'dataset' is missing")
         return request
 
     def encode(self) -> bytes:
-        body = {"dataset": self.dataset, "generation": self.generation}
+        body = {"dataset": self.dataset, "generation": self.generation, "staged": self.staged or None}
         return dump_json({key: value for key, value in body.items() if value is not None})
 
 
 ACTIONS: dict[str, str] = {
     "create": "Create a dataset: {dataset, kind, schema, partitions, producers, retention, …}",
     "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}}",
-    "drop": "Drop a dataset and what it holds: {dataset, generation}",
+    "drop": "Drop a dataset and what it holds: {dataset, generation, staged}",
     "renew": "Renew a dataset's lease: {dataset, generation}",
     "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",
     "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",

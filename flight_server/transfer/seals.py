@@ -1,14 +1,15 @@
 """Seals: what makes a shuffle's accepted attempts readable, under its name or, staged, under the name that it takes.
 
 Guarantee: the whole of a seal is one step for readers of the name. A seal that is repeated with the same attempts is
-harmless; a staged append only if it has a transaction.
+harmless; ``StagedWrites.appended`` has the answers of appends, whose staged dataset is gone. The same rows in another
+staged dataset are appended again, unless a transaction says that they are the same.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from flight_server.datasets import Catalogue, Dataset, check_mode
+from flight_server.datasets import Catalogue, Dataset, Partition, Sealed, check_mode
 from flight_server.protocol import Conflict, SealRequest, Transaction, WriteMode
 from flight_server.tiering import Durability
 
@@ -16,8 +17,8 @@ MAX_TRANSACTIONS = 1000
 """How many ids a dataset remembers; the one that was used least recently is forgotten."""
 
 
-async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -> Dataset:
-    """Seal a shuffle with its accepted attempts, a durable one once it is on disk; the dataset that has them now.
+async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -> Sealed:
+    """Seal a shuffle with its accepted attempts, a durable one once it is on disk.
 
     Raises:
         Conflict: see :meth:`Dataset.accept`, or the transaction follows one that is not there; nothing was changed.
@@ -27,8 +28,7 @@ async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -
     catalogue = durability.catalogue
     mode = catalogue.staged.mode_of(dataset)
     if mode is WriteMode.APPEND and (target := catalogue.get(dataset.name)) is not None:
-        _append(catalogue, dataset, target, request)
-        return target
+        return _append(catalogue, dataset, target, request)
     if mode is None:
         check, finish = _nothing, dataset.close
     else:
@@ -37,7 +37,7 @@ async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -
             dataset.narrow(request.partitions)
         check, finish = (
             partial(_check_name, catalogue, dataset, mode),
-            partial(_take_name, catalogue, dataset),
+            partial(_take_name, catalogue, dataset, request.transaction),
         )
     check()
     dataset.accept(request.attempts)
@@ -45,18 +45,20 @@ async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -
         await durability.persist(dataset, range(dataset.partition_count), finish, check)
     else:
         finish()
-    _note(dataset, request.transaction)
     dataset.touch()
-    return dataset
+    return Sealed.of(dataset, dataset.partitions())
 
 
-def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, request: SealRequest) -> None:
-    check_mode(WriteMode.APPEND, target, staged.schema)
+def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
+    check_mode(WriteMode.APPEND, target, staged.schema, durable=staged.durable)
+    new: list[Partition] = []
     if not _repeats(target, request.transaction, WriteMode.APPEND):
-        target.extend(staged, request.attempts)
+        new = target.extend(staged, request.attempts)
         _note(target, request.transaction)
     target.touch()
-    catalogue.unstage(staged)
+    sealed = Sealed.of(target, new)
+    catalogue.unstage(staged, sealed)
+    return sealed
 
 
 def _repeats(target: Dataset, transaction: Transaction | None, mode: WriteMode) -> bool:
@@ -86,14 +88,17 @@ def _check_name(catalogue: Catalogue, dataset: Dataset, mode: WriteMode) -> None
     current = catalogue.get(dataset.name)
     if current is None or current is dataset:
         return
-    check_mode(mode, current, dataset.schema)
+    check_mode(mode, current, dataset.schema, durable=dataset.durable)
     if mode is WriteMode.APPEND:
         raise Conflict(f"dataset {dataset.name!r} was created meanwhile; write again", dataset=dataset.name)
 
 
-def _take_name(catalogue: Catalogue, dataset: Dataset) -> None:
+def _take_name(catalogue: Catalogue, dataset: Dataset, transaction: Transaction | None) -> None:
     dataset.close()
-    catalogue.take_name(dataset)
+    # Else another call of the seal did it, and the name may lead elsewhere by now.
+    if catalogue.staged.mode_of(dataset) is not None:
+        catalogue.take_name(dataset)
+        _note(dataset, transaction)
 
 
 def _nothing() -> None:

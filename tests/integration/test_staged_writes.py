@@ -159,7 +159,7 @@ def test_an_append_adds_partitions_and_keeps_generation_and_readers(
     before = client.get("d")
     second = write(server, WriteMode.APPEND, "w2", numbers(500_000), numbers(0, 0), numbers(600_000, 400_000))
     assert second["generation"] == first["generation"]
-    assert second["rows"] == 800_002
+    assert (second["rows"], list(second["partition_bytes"])) == (400_001, ["2", "3"]), "what was appended"
     assert read(client) == [*range(400_001), 500_000, *range(600_000, 1_000_000)]
     assert len(before.read_all()) == 400_001
     (info,) = client.datasets("d")
@@ -182,6 +182,19 @@ def test_what_a_put_wrote_can_be_appended_to(client: ShuffleClient, server: Serv
     client.put("d", table(1))
     write(server, WriteMode.APPEND, "w", numbers(2))
     assert read(client) == [1, 2]
+
+
+def test_a_seal_whose_answer_was_lost_can_be_repeated(client: ShuffleClient, server: Server) -> None:
+    client.put("d", table(1))
+    generation = stage(server, WriteMode.APPEND, "w")
+    put(server, generation, 0, "a", numbers(2), 0)
+    first, again = (seal(server, generation, {0: "a"}) for _ in range(2))
+    assert {**first, "partition_bytes": {}} == again
+    client.put("d", table(3), mode="overwrite")
+    assert seal(server, generation, {0: "a"}) == again, "it was appended, to what is there no more"
+    with pytest.raises(NotFound):
+        server.action("drop", DatasetRequest("d", generation, staged=True).encode())
+    assert read(client) == [3]
 
 
 def test_a_transaction_is_appended_once_and_a_lost_one_is_noticed(

@@ -106,25 +106,16 @@ class Actions:
 
     async def _seal(self, body: bytes) -> bytes:
         request = SealRequest.parse(body)
-        dataset = self._catalogue.find(request.dataset, request.generation)
-        dataset = await seal(self._durability, dataset, request)
-        return dump_json(
-            {
-                "dataset": dataset.name,
-                "generation": dataset.generation,
-                "rows": dataset.rows,
-                "frames": sum(partition.totals.frames for partition in dataset.partitions()),
-                "bytes": dataset.total_bytes,
-                "partition_bytes": {
-                    str(each.index): each.totals.bytes for each in dataset.partitions() if each.totals.bytes
-                },
-            }
-        )
+        sealed = self._catalogue.staged.appended(request.dataset, request.generation)
+        if sealed is None:
+            dataset = self._catalogue.find(request.dataset, request.generation)
+            sealed = await seal(self._durability, dataset, request)
+        return dump_json({"dataset": request.dataset, **sealed.to_json()})
 
     async def _drop(self, body: bytes) -> bytes:
         request = DatasetRequest.parse(body, "drop", needed=True)
         assert request.dataset is not None
-        dataset = await self._catalogue.remove(request.dataset, request.generation)
+        dataset = await self._catalogue.remove(request.dataset, request.generation, staged=request.staged)
         return dump_json({"dropped": dataset.name, "generation": dataset.generation})
 
     async def _renew(self, body: bytes) -> bytes:

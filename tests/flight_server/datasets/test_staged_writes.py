@@ -10,7 +10,7 @@ import pytest
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.staged_writes import WRITE_LEASE_SECONDS
-from flight_server.protocol import CreateRequest, Kind, WriteMode
+from flight_server.protocol import MAX_PARTITIONS, CreateRequest, Kind, WriteMode
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutOfBudget
 from tests.flight_server.datasets.test_dataset import Clock
 from tests.support.catalogues import new_catalogue
@@ -101,6 +101,34 @@ def test_staged_datasets_count_among_the_datasets(catalogue: Catalogue) -> None:
     stage(catalogue, "d", "v")
     with pytest.raises(OutOfBudget, match="this server has 3"):
         stage(catalogue, "d", "u")
+
+
+async def test_an_abort_drops_what_is_staged_and_not_what_has_the_name(catalogue: Catalogue) -> None:
+    staged = stage(catalogue, "d", "w")
+    staged.close()
+    catalogue.take_name(staged)
+    with pytest.raises(NotFound, match="is not staged: it was sealed"):
+        await catalogue.remove("d", staged.generation, staged=True)
+    assert catalogue.find("d") is staged
+    assert not staged.dropped
+    late = stage(catalogue, "d", "v")
+    assert await catalogue.remove("d", late.generation, staged=True) is late
+    assert late.dropped
+
+
+def test_nothing_durable_is_appended_to_what_is_not(catalogue: Catalogue) -> None:
+    catalogue.create(CreateRequest("d"), None)[0].close()
+    request = CreateRequest("d", Kind.SHUFFLE, durable=True, mode=WriteMode.APPEND, write="w")
+    with pytest.raises(Conflict, match="'d' is not durable, so what is appended would not be"):
+        catalogue.stage(request, None)
+
+
+def test_a_dataset_with_as_many_partitions_as_there_can_be_is_refused_before_the_rows_come(
+    catalogue: Catalogue,
+) -> None:
+    catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=MAX_PARTITIONS), None)[0].close()
+    with pytest.raises(Conflict, match="has 100000 partitions, as many as it can have"):
+        stage(catalogue, "d", "w", WriteMode.APPEND)
 
 
 def test_what_the_mode_forbids_is_refused_at_once(catalogue: Catalogue) -> None:

@@ -114,7 +114,7 @@ def test_a_seal_request_parses_to_itself(request: SealRequest) -> None:
     assert SealRequest.parse(request.encode()) == request
 
 
-@given(st.builds(DatasetRequest, NAMES, GENERATIONS))
+@given(st.builds(DatasetRequest, NAMES, GENERATIONS, st.booleans()))
 def test_a_dataset_request_parses_to_itself(request: DatasetRequest) -> None:
     assert DatasetRequest.parse(request.encode(), "drop", needed=True) == request
 
@@ -197,7 +197,7 @@ def test_a_bulk_path_names_generation_and_start_where_they_are_given() -> None:
 
 
 def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidRequest, match=r"unknown key 'x', 'y'; known are dataset, generation$"):
+    with pytest.raises(InvalidRequest, match=r"unknown key 'x', 'y'; known are dataset, generation, staged$"):
         DatasetRequest.parse(b'{"y":1,"x":2}', "drop", needed=False)
 
 

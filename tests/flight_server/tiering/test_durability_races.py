@@ -10,9 +10,10 @@ import pytest
 import pytest_asyncio
 
 from flight_server.concurrency.broadcast_queue import EndOfQueue
+from flight_server.datasets.dataset import Dataset
 from flight_server.node import Node
-from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest
-from flight_server.protocol.errors import CorruptFrame
+from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
+from flight_server.protocol.errors import CorruptFrame, DatasetDropped
 from flight_server.storage.segments import SegmentWriter
 from flight_server.tiering import durability
 from flight_server.transfer import seal as seal_shuffle
@@ -111,5 +112,52 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     assert reader.next_nowait().rows == 1
     with pytest.raises(EndOfQueue):
         reader.next_nowait()
+    await node.catalogue.disk.disposal.settled()
+    assert manifests(tmp_path) == []
+
+
+def staged(node: Node, write: str) -> tuple[Dataset, SealRequest]:
+    """A durable overwrite of one frame, and what seals it."""
+    request = CreateRequest("d", Kind.SHUFFLE, durable=True, mode=WriteMode.OVERWRITE, write=write)
+    dataset = node.catalogue.stage(request, SCHEMA)[0]
+    attempt = dataset.begin_attempt(0, "a")
+    attempt.publish(0, frame(node, b"x"))
+    dataset.commit(attempt, Commit(1, 1))
+    return dataset, SealRequest("d", dataset.generation, {0: "a"})
+
+
+async def test_a_staged_seal_that_is_repeated_does_not_take_the_name_from_a_later_write(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, request = staged(node, "first")
+    second, _ = staged(node, "second")
+    held = Held(SegmentWriter, "append", monkeypatch)
+    sealing = [asyncio.ensure_future(seal_shuffle(node.durability, first, request)) for _ in range(2)]
+    await held.reached()
+
+    def taken(dataset: Dataset) -> None:
+        node.catalogue.take_name = original  # type: ignore[method-assign]
+        original(dataset)
+        original(second)  # between the two calls that seal the first one
+
+    original = node.catalogue.take_name
+    monkeypatch.setattr(node.catalogue, "take_name", taken)
+    held.go_on()
+    await asyncio.gather(*sealing)
+    assert node.catalogue.find("d") is second
+
+
+async def test_a_staged_write_that_is_dropped_during_its_seal_does_not_take_the_name(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, request = staged(node, "w")
+    held = Held(SegmentWriter, "append", monkeypatch)
+    sealing = asyncio.ensure_future(seal_shuffle(node.durability, dataset, request))
+    await held.reached()
+    await node.catalogue.remove("d", dataset.generation, staged=True)
+    held.go_on()
+    with pytest.raises(DatasetDropped):
+        await sealing
+    assert node.catalogue.get("d") is None
     await node.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []

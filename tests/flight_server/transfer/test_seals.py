@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from flight_server.protocol.errors import Conflict, NotFound
 from flight_server.transfer import seals
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame
+from tests.support.sealing import SCHEMA
 
 
 @pytest.fixture
@@ -36,10 +38,21 @@ def staged(catalogue: Catalogue, write: str, mode: WriteMode = WriteMode.APPEND)
     return dataset
 
 
-async def seal(catalogue: Catalogue, dataset: Dataset, transaction: Transaction | None = None) -> Dataset:
+async def seal(
+    catalogue: Catalogue,
+    dataset: Dataset,
+    transaction: Transaction | None = None,
+    attempts: dict[int, str] | None = None,
+) -> Dataset:
+    """Seal a staged write of :func:`staged`; the dataset that has its frames now."""
     durability: Any = SimpleNamespace(catalogue=catalogue)  # not durable, so nothing of it is needed but this
-    request = SealRequest("d", dataset.generation, {0: "a"}, None, transaction)
-    return await seals.seal(durability, dataset, request)
+    request = SealRequest(
+        "d", dataset.generation, {0: "a"} if attempts is None else attempts, None, transaction
+    )
+    sealed = await seals.seal(durability, dataset, request)
+    found = catalogue.find("d")
+    assert found.generation == sealed.generation
+    return found
 
 
 async def test_an_append_takes_partitions_with_frames_only_and_the_first_one_is_as_it_was_created(
@@ -57,7 +70,51 @@ async def test_an_append_takes_partitions_with_frames_only_and_the_first_one_is_
 async def test_a_seal_that_is_repeated_is_harmless_where_it_has_the_name(catalogue: Catalogue) -> None:
     dataset = staged(catalogue, "w", WriteMode.OVERWRITE)
     assert await seal(catalogue, dataset) is await seal(catalogue, dataset) is dataset
-    assert catalogue.find("d") is dataset
+
+
+async def test_an_append_says_what_it_added_and_is_remembered_for_a_seal_that_is_repeated(
+    catalogue: Catalogue,
+) -> None:
+    durability: Any = SimpleNamespace(catalogue=catalogue)
+    await seal(catalogue, staged(catalogue, "w1"))
+    late = staged(catalogue, "w2")
+    sealed = await seals.seal(durability, late, SealRequest("d", late.generation, {0: "a"}))
+    assert (sealed.rows, sealed.frames, sealed.bytes, sealed.partition_bytes) == (1, 1, 100, {3: 100})
+    assert catalogue.staged.appended("d", late.generation) == replace(sealed, partition_bytes={})
+    assert catalogue.staged.appended("e", late.generation) is None
+    assert sealed.generation == catalogue.find("d").generation
+
+
+async def test_appends_without_rows_take_nothing_and_give_nothing_back(catalogue: Catalogue) -> None:
+    request = CreateRequest("d", Kind.SHUFFLE, partitions=3, mode=WriteMode.APPEND, write="first")
+    await seal(catalogue, catalogue.stage(request, None)[0], attempts={})
+    before = catalogue.budget.metadata.pool.used_bytes
+    for time in range(3):
+        dataset = catalogue.stage(replace(request, write=f"w{time}"), None)[0]
+        found = await seal(catalogue, dataset, Transaction("q", time), attempts={})
+        del dataset
+        assert found.partition_count == 3
+        assert found.transactions == {"q": time}
+    assert catalogue.budget.metadata.pool.used_bytes == before
+
+
+async def test_a_dataset_without_a_schema_gets_that_of_what_is_appended(catalogue: Catalogue) -> None:
+    first = await seal(catalogue, staged(catalogue, "w1"))
+    late = staged(catalogue, "w2")
+    late.describe(SCHEMA)
+    assert first.schema is None
+    assert await seal(catalogue, late) is first
+    assert first.schema is SCHEMA
+
+
+async def test_a_first_append_that_is_sealed_again_does_not_forget_the_later_ones(
+    catalogue: Catalogue,
+) -> None:
+    first = staged(catalogue, "w0")
+    await seal(catalogue, first, Transaction("q", 0))
+    await seal(catalogue, staged(catalogue, "w1"), Transaction("q", 1, 0))
+    await seal(catalogue, first, Transaction("q", 0))
+    assert catalogue.find("d").transactions == {"q": 1}
 
 
 async def test_the_transaction_that_was_used_least_recently_is_forgotten(
