@@ -103,6 +103,9 @@ def _loader() -> Callable[[bytes], Any]:
         import sys  # noqa: PLC0415
 
         try:
+            from spark_client.executors import settle  # noqa: PLC0415
+
+            settle()
             return pickle.loads(data)  # noqa: S301
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
