@@ -258,16 +258,15 @@ class Broadcast:
 
 def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readable, dict[str, Any]]:
     """Send a table from the driver. After an error the dataset is dropped."""
-    generation = owner.create(dataset, table.schema, 1)
+    generation, places = owner.create(dataset, table.schema, 1)
     try:
         command = PutCommand(dataset, producer=0, attempt="driver", generation=generation)
         compression = owner.server.writing.compression
-        with PutStream(owner.server, command, table.schema, compression=compression) as stream:
+        with PutStream(owner.server, command, table.schema, places, compression) as stream:
             for batch in table.to_batches():
                 stream.write(batch, 0)
             stream.commit()
-        totals = owner.seal(dataset, generation, {0: "driver"})
-        return Readable.find(owner.server, dataset, generation), totals
+        return owner.seal(dataset, generation, {0: "driver"})
     except BaseException:
         owner.discard(dataset)
         raise

@@ -2,7 +2,8 @@
 
 Guarantee: :meth:`Readable.read` gives the whole partition of this one generation, or an error (``merge.merged``).
 
-Only the driver asks the server: all partitions have the same locations.
+Only the driver asks the server: all partitions have the same locations. It also knows from the seal which partitions
+have no rows: no task asks for those.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from spark_client.merge import merge
 
 @dataclass(frozen=True)
 class Readable:
-    """One generation of a dataset. ``places`` are its endpoints' locations, without their paths."""
+    """One generation of a dataset. ``places`` are its endpoints' locations, without their paths; ``filled`` has a bit
+    for each partition, from the lowest of the first byte on, which is 0 if it has no rows; None if that is not known.
+    """
 
     server: Server
     dataset: str
     generation: str
     places: tuple[str, ...]
+    filled: bytes | None = None
 
     @classmethod
     def find(cls, server: Server, dataset: str, generation: str) -> Readable:
@@ -35,6 +39,17 @@ class Readable:
             NotFound: the server has no such dataset.
         """
         return cls.of(server, dataset, generation, server.flight_info(dataset).endpoints[0])
+
+    @classmethod
+    def sealed(cls, server: Server, dataset: str, generation: str, answer: dict[str, Any]) -> Readable:
+        """From the server's answer to the seal."""
+        if "read_locations" not in answer:  # an older server
+            return cls.find(server, dataset, generation)
+        filled = bytearray()
+        for partition in map(int, answer["partition_bytes"]):
+            filled.extend(bytes(max(0, (partition >> 3) + 1 - len(filled))))
+            filled[partition >> 3] |= 1 << (partition & 7)
+        return cls(server, dataset, generation, tuple(answer["read_locations"]), bytes(filled))
 
     @classmethod
     def of(cls, server: Server, dataset: str, generation: str, endpoint: Any) -> Readable:
@@ -56,6 +71,8 @@ class Readable:
 
     def read(self, partition: int) -> Generator[Any, None, None]:
         """The partition's batches, in order, as they arrive."""
+        if self.filled is not None and not self._is_filled(self.filled, partition):
+            return
         reading = self.server.reading
         pool = MemoryPool(reading.budget_bytes, "merge")
         with merge(
@@ -65,3 +82,7 @@ class Readable:
             timeouts=self.server.timeouts,
         ) as merged:
             yield from merged
+
+    @staticmethod
+    def _is_filled(filled: bytes, partition: int) -> bool:
+        return partition >> 3 < len(filled) and bool(filled[partition >> 3] >> (partition & 7) & 1)

@@ -32,7 +32,6 @@ from flight_server.protocol import (
 from spark_client.connection import LeaseKeeper, Server
 from spark_client.executors import Portable, check_interpreter
 from spark_client.hosts import Copies, HostFiles
-from spark_client.lanes import places_of
 
 from .progress import watch
 from .readable import Readable
@@ -66,8 +65,9 @@ class Shuffles:
         self._closed = False
         self._lock = threading.Lock()
 
-    def create(self, dataset: str, schema: pa.Schema, partitions: int) -> str:
-        """Create a shuffle dataset whose lease is renewed from now on; its generation.
+    def create(self, dataset: str, schema: pa.Schema, partitions: int) -> tuple[str, tuple[str, ...]]:
+        """Create a shuffle dataset whose lease is renewed from now on; its generation, and the server's places for
+        puts on the bulk lane.
 
         Raises:
             InvalidRequest: the client is closed.
@@ -81,15 +81,19 @@ class Shuffles:
             partitions=partitions,
             lease_seconds=self.lease_seconds,
         )
-        generation = str(self.server.action("create", request.encode())["generation"])
+        answer = self.server.action("create", request.encode())
+        generation = str(answer["generation"])
         self._keeper.add(dataset, generation)
-        return generation
+        return generation, tuple(answer.get("put_locations", ()))
 
-    def seal(self, dataset: str, generation: str, attempts: dict[int, str]) -> dict[str, Any]:
-        """Make exactly these attempts readable, atomically; its ``rows``, ``bytes`` and ``partition_bytes``, the
-        latter of partitions with rows, by their numbers as text. Twice is fine.
+    def seal(
+        self, dataset: str, generation: str, attempts: dict[int, str]
+    ) -> tuple[Readable, dict[str, Any]]:
+        """Make exactly these attempts readable, atomically; the dataset, and its ``rows``, ``bytes`` and
+        ``partition_bytes``, the latter of partitions with rows, by their numbers as text. Twice is fine.
         """
-        return self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
+        answer = self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
+        return Readable.sealed(self.server, dataset, generation, answer), answer
 
     def write(
         self,
@@ -107,14 +111,13 @@ class Shuffles:
         ``Pipeline.toDF``.
         """
         check_interpreter(rows.sparkSession)
-        generation = self.create(dataset, schema, partitions)
+        generation, places = self.create(dataset, schema, partitions)
         try:
             # So that no task asks the server.
-            job = replace(task(generation), places=places_of(self.server))
+            job = replace(task(generation), places=places)
             with watch(self.server, dataset, label, rows.sparkSession):
                 reports = rows.mapInArrow(Portable(job.run), REPORT_DDL).collect()
-            totals = self.seal(dataset, generation, accepted(reports))
-            return Readable.find(self.server, dataset, generation), totals
+            return self.seal(dataset, generation, accepted(reports))
         except BaseException:
             self.discard(dataset)
             raise

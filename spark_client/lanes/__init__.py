@@ -3,7 +3,6 @@
 from .lane import Batch, BatchRun, Closed
 from .partition_stream import PartitionStream, partition_streams
 from .put_stream import PutStream, as_reader, put_async
-from .writing import places_of
 
 __all__ = [
     "Batch",
@@ -13,6 +12,5 @@ __all__ = [
     "PutStream",
     "as_reader",
     "partition_streams",
-    "places_of",
     "put_async",
 ]

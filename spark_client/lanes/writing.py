@@ -8,9 +8,9 @@ because only its caller knows whether another attempt is allowed.
 that named none for as long.
 
 Places
-    The locations where a server takes puts on the bulk lane, the same for all its datasets. A driver gives them
-    (:func:`places_of`) to its tasks, which then need no gRPC call. Any other process asks once, and again after a
-    place failed.
+    The locations where a server takes puts on the bulk lane, the same for all its datasets. A driver learns them when
+    it creates a dataset, and gives them to its tasks, which then need no gRPC call. Any other process asks once
+    (:func:`places_of`), and again after a place failed.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from flight_server.protocol import REUSE_CONNECTION
 from tests.support import raw_put
 from tests.support.bulk import get
 from tests.support.certificates import self_signed
@@ -68,6 +69,12 @@ def test_the_server_says_where_puts_are_taken(server: ServerProcess, raw: RawFli
         "put_locations": expected,
     }
     assert raw.action("create", {"dataset": "where"})["put_locations"] == expected
+
+
+def test_a_seal_is_answered_with_where_its_dataset_is_read(server: ServerProcess, raw: RawFlight) -> None:
+    raw.action("create", {"dataset": "read-here", "kind": "shuffle", "partitions": 2})
+    sealed = raw.action("seal", {"dataset": "read-here", "attempts": {}})
+    assert sealed["read_locations"] == [REUSE_CONNECTION, server.location, server.http]
 
 
 def test_a_server_without_http_takes_no_bulk_puts_and_says_so(flight_server_process: Start) -> None:

@@ -110,7 +110,13 @@ class Actions:
         if sealed is None:
             dataset = self._catalogue.find(request.dataset, request.generation)
             sealed = await seal(self._durability, dataset, request)
-        return dump_json({"dataset": request.dataset, **sealed.to_json()})
+        return dump_json(
+            {
+                "dataset": request.dataset,
+                **sealed.to_json(),
+                "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http])],
+            }
+        )
 
     async def _drop(self, body: bytes) -> bytes:
         request = DatasetRequest.parse(body, "drop", needed=True)
