@@ -41,6 +41,7 @@ from flight_server.storage import Disk, DurableFiles, Leaving
 
 from .dataset import Dataset
 from .generations import from_this_process, new_generation
+from .host_copies import HostCopies
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, check_mode
 
@@ -73,6 +74,7 @@ class Catalogue:
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
         self.staged = StagedWrites()
+        self.copies = HostCopies(budget.metadata, self._leads_to, clock)
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
@@ -84,6 +86,10 @@ class Catalogue:
         return len(self._datasets)
 
     # Finding
+
+    def _leads_to(self, name: str, generation: str) -> bool:
+        found = self._datasets.get(name)
+        return found is not None and found.generation == generation
 
     def get(self, name: str, generation: str | None = None) -> Dataset | None:
         """The staged dataset of that generation, else the current one of that name."""

@@ -4,6 +4,7 @@ All rooms of both packages use it. It needs the standard library only, but for `
 """
 
 from .acknowledgements import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest
+from .copy_requests import COPIES, CopiesRequest, CopyVerb
 from .dataset_names import check_dataset_name, check_new_dataset_name, directory_name
 from .errors import (
     ERROR_TRAILER,
@@ -102,6 +103,7 @@ __all__ = [
     "CHECKSUMS",
     "CHECKSUMS_HEADER",
     "CONTINUATION",
+    "COPIES",
     "CRC_TRAILER",
     "DEFAULT_HTTP_PORT",
     "DEFAULT_PORT",
@@ -124,6 +126,8 @@ __all__ = [
     "BadFrame",
     "Commit",
     "Conflict",
+    "CopiesRequest",
+    "CopyVerb",
     "CorruptFrame",
     "CreateRequest",
     "DamagedMessage",

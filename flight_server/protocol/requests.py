@@ -260,6 +260,7 @@ ACTIONS: dict[str, str] = {
     "drop": "Drop a dataset and what it holds: {dataset, generation, staged}",
     "renew": "Renew a dataset's lease: {dataset, generation}",
     "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",
+    "copies": "Which hosts have a file of a dataset: {verb, dataset, generation, host, file}",
     "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",
     "why": "Every stream that waits: for what, for how long, for which peer: {dataset, first, limit}",
     "locations": "Where this server is reached, and where it takes puts on the bulk lane: {}",

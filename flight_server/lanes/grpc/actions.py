@@ -16,8 +16,11 @@ from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text,
 from flight_server.protocol import (
     ACKNOWLEDGE,
     ACTIONS,
+    COPIES,
     AcknowledgeRequest,
     BadFrame,
+    CopiesRequest,
+    CopyVerb,
     CreateRequest,
     DatasetRequest,
     InvalidRequest,
@@ -138,6 +141,21 @@ class Actions:
         dataset.touch()
         return dump_json({"frames": request.frames})
 
+    async def _copies(self, body: bytes) -> bytes:
+        request = CopiesRequest.parse(body)
+        copies, content = self._catalogue.copies, (request.dataset, request.generation)
+        match request.verb:
+            case CopyVerb.KEEP:
+                self._catalogue.find(*content)
+                return dump_json({"withdrawn": copies.keep(content, request.host or "", request.file or "")})
+            case CopyVerb.REMOVED:
+                return dump_json({"left": copies.removed(content, request.host or "", request.file or "")})
+            case CopyVerb.WITHDRAW:
+                return dump_json({"hosts": copies.withdraw(content)})
+            case CopyVerb.WHICH:
+                kept, withdrawn = copies.which(content)
+                return dump_json({"kept": kept, "withdrawn": withdrawn})
+
     async def _statistics(self, body: bytes) -> bytes:
         return dump_json(await reports.statistics(self._observed, reports.Page.parse(body, "statistics")))
 
@@ -210,6 +228,7 @@ _HANDLERS: dict[str, Callable[[Actions, bytes], Awaitable[bytes]]] = {
     "drop": Actions._drop,
     "renew": Actions._renew,
     ACKNOWLEDGE: Actions._acknowledge,
+    COPIES: Actions._copies,
     "statistics": Actions._statistics,
     "why": Actions._why,
     "locations": Actions._locations,

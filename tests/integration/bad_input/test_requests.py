@@ -315,6 +315,30 @@ BAD_ACTIONS: dict[str, tuple[str, bytes, str, str]] = {
         "INVALID_ARGUMENT",
         "not a FlightEndpoint",
     ),
+    "a copy that no host has": (
+        "copies",
+        b'{"verb":"keep","dataset":"bystander","generation":"g"}',
+        "INVALID_ARGUMENT",
+        "to keep also 'host' and 'file'",
+    ),
+    "a copy of nothing": (
+        "copies",
+        b'{"verb":"keep","dataset":"nobody","generation":"g","host":"h","file":"f"}',
+        "NOT_FOUND",
+        "dataset 'nobody' is gone",
+    ),
+    "copies and an unknown verb": (
+        "copies",
+        b'{"verb":"forget","dataset":"bystander","generation":"g"}',
+        "INVALID_ARGUMENT",
+        "'verb' is one of keep",
+    ),
+    "a copy on a host with a strange name": (
+        "copies",
+        b'{"verb":"removed","dataset":"bystander","generation":"g","host":"a b","file":"f"}',
+        "INVALID_ARGUMENT",
+        "'host' is 1 to 128",
+    ),
     "renewing nothing": ("RenewFlightEndpoint", b"", "INVALID_ARGUMENT", "name"),
 }
 
