@@ -29,11 +29,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
+import socket
 import stat
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -47,6 +50,7 @@ _NAMES = re.compile(
     r"(?P<key>(?P<application>[0-9a-z]{1,64})(-[0-9a-z]{1,64})?)"
     r"(\.[0-9]{1,10}\.(?P<bytes>[0-9]{1,18}))?\.(?P<kind>arrows|part|lock|owner)"
 )
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NAMES_LOCK = "names.lock"
 _NAMES_SECONDS = 30.0
 _POLL_SECONDS = 0.02
@@ -99,6 +103,16 @@ class HostDirectory:
         raise PermissionError(
             f"{self.path} has no file {FORMAT} and is not empty, so that it is not ours; move it elsewhere"
         )
+
+    @property
+    def place(self) -> str:
+        """The host's name, and what tells this directory from those of all other hosts and containers; prepared."""
+        status, machine = self.path.stat(), ""
+        with contextlib.suppress(OSError):
+            machine = _BOOT_ID.read_text()
+        text = f"{machine or uuid.getnode()} {status.st_dev} {status.st_ino}"
+        host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())[:80]
+        return f"{host}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
     def is_ours(self) -> bool:

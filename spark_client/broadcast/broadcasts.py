@@ -5,42 +5,31 @@ partitions and of the rows in them, on every host and at every call.
 
 Who holds the data
     The server holds the dataset until :meth:`Broadcast.destroy`, ``close`` of the client, or the end of its lease
-    after the driver died. A host holds the file until ``unpersist``, ``destroy`` or ``close`` there, or until a
-    sweep: after a driver was killed (``host.directories``), or under the bound of ``Copies``. A process keeps its
-    mapping, in which it can still read the table, until it ends or finds the file removed; pages that are not
-    accessed take no RAM.
+    after the driver died. A host holds the file until it is withdrawn (``withdrawing``), or removed by the bound of
+    ``Copies`` or by a sweep (``host.directories``); then the next ``table`` fetches it again. A process keeps its
+    mapping while an object of the broadcast lives in it and for a few seconds more (``mapped_tables``), and a table
+    that a function keeps stays readable; pages that are not accessed take no RAM.
 
 Reach of ``unpersist`` and ``destroy``
-    Both remove this host's copy; with a Spark session also those of the hosts where its tasks happen to run. Other
-    hosts keep theirs until a sweep. After ``destroy`` the driver's object raises, also when it is pickled; a function
-    that was sent before can read only a copy that its host has.
+    Both withdraw the copies of all hosts; ``close`` does so by dropping the dataset. After ``destroy`` the driver's
+    object raises, also when it is pickled; a function that was sent before can read only a copy that its host has.
 
-The file
-    An Arrow IPC stream, because dictionaries may differ from batch to batch; not compressed, so that tasks read it in
-    the mapping. ``spark.executor.pyspark.memory`` counts the mapping as address space.
+``spark.executor.pyspark.memory`` counts the mapping as address space.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import re
-import socket
-import threading
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from flight_server.protocol import Conflict, InvalidRequest, NotFound, PartitionFailed, PutCommand
+from flight_server.protocol import Conflict, InvalidRequest, PutCommand
 from spark_client.arrow import Declared
-from spark_client.executors import Portable
-from spark_client.hosts import Copies, HostFile, HostFiles
+from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
     Readable,
@@ -52,73 +41,21 @@ from spark_client.jobs import (
 )
 from spark_client.lanes import PutStream
 
-FETCH_SECONDS = 600.0
-"""How long a process waits for another of its host to fetch the table."""
+from . import withdrawing
+from .content import Content
+from .mapped_tables import mapped
+from .reaching import reach
 
-SWEEP_TASKS = 64
-
-
-@dataclass
-class _Mapped:
-    file: HostFile
-    table: pa.Table
+UNPERSIST_SECONDS = 10.0
 
 
-_mapped: dict[str, _Mapped] = {}
-_lock = threading.Lock()
+class Unpersisted(NamedTuple):
+    """Hosts, each by a name that also tells containers of one machine apart: those that had a copy and have none, and
+    those that may still have one.
+    """
 
-
-@dataclass(frozen=True)
-class Content:
-    """The dataset of a broadcast, and its totals."""
-
-    name: str
-    source: Readable
-    schema: pa.Schema
-    rows: int
-    size_bytes: int
-    application: str
-    copies: Copies
-
-    @property
-    def key(self) -> str:
-        """The name of a host's file, unique to this driver and content."""
-        source = self.source
-        text = f"{source.server.location}\n{source.dataset}\n{source.generation}"
-        return f"{self.application}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-
-    def fetch(self, path: Path) -> None:
-        """Write the content to a file, or raise ``NotFound``."""
-        try:
-            with (
-                contextlib.closing(self.source.read(0)) as rows,
-                pa.OSFile(str(path), "wb") as sink,
-                pa.ipc.new_stream(sink, self.schema) as writer,
-            ):
-                for batch in rows:
-                    writer.write_batch(batch)
-        except NotFound as error:
-            restarted = error.detail.get("restarted")
-            why = "its server was restarted" if restarted else "it was destroyed, or its driver has ended"
-            raise NotFound(
-                f"broadcast {self.name!r} is gone: {why} ({error.message})", **error.detail
-            ) from error
-
-    def map(self, file: HostFile) -> pa.Table:
-        """The table in a file that ``fetch`` wrote, mapped without a copy.
-
-        Raises:
-            PartitionFailed: the file, now removed, has another number of rows, which only a crash of the host can
-                cause.
-        """
-        table = pa.ipc.open_stream(pa.BufferReader(file.map())).read_all()
-        if table.num_rows != self.rows:
-            HostFiles(self.copies).remove(self.key)
-            raise PartitionFailed(
-                f"{file.path} has {table.num_rows} rows, the broadcast {self.name!r} has {self.rows}: the file "
-                "was removed, and is fetched again at the next try"
-            )
-        return table
+    removed: frozenset[str]
+    left: frozenset[str]
 
 
 class Broadcast:
@@ -157,9 +94,9 @@ class Broadcast:
             raise InvalidRequest(
                 f"cannot broadcast {type(data).__name__}: give a DataFrame or a pyarrow.Table"
             )
-        content = Content(
-            name, source, schema, totals["rows"], totals["bytes"], owner.application(), owner.copies
-        )
+        # The messages' framing, the schema and the end, which the totals do not count.
+        size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
+        content = Content(name, source, schema, totals["rows"], size_bytes, owner.application(), owner.copies)
         owner.at_close(partial(_remove, content))
         return cls(content, owner)
 
@@ -178,7 +115,7 @@ class Broadcast:
 
     @property
     def size_bytes(self) -> int:
-        """About the size of a host's file."""
+        """The size of a host's file; smaller than that if the dataset was compressed on its way."""
         return self._content.size_bytes
 
     def __repr__(self) -> str:
@@ -188,8 +125,15 @@ class Broadcast:
         self._check()
         return (Broadcast, (self._content,))
 
+    @property
+    def value(self) -> pa.Table:
+        """As :meth:`table`, by the name that Spark's broadcasts have."""
+        return self.table()
+
     def table(self) -> pa.Table:
         """The table, mapped from this host's file; the first caller on the host fetches it.
+
+        All calls in a Python process return the same object while a task there has this broadcast.
 
         Raises:
             Conflict: this object was destroyed.
@@ -198,58 +142,66 @@ class Broadcast:
             OutOfBudget: the host's copies have no room for it.
         """
         self._check()
-        content = self._content
-        with _lock:
-            _forget_removed()
-            if (known := _mapped.get(content.key)) is not None:
-                return known.table
-        file = HostFiles(content.copies).open_or_make(
-            content.key, content.size_bytes, content.fetch, FETCH_SECONDS
-        )
-        try:
-            table = content.map(file)
-        except BaseException:
-            file.close()
-            raise
-        with _lock:
-            kept = _mapped.setdefault(content.key, _Mapped(file, table))
-        if kept.file is not file:
-            file.close()  # another thread stored one first
-        return kept.table
+        return mapped.table(self._content, self)
 
-    def unpersist(self, spark: SparkSession | None = None) -> set[str]:
-        """Remove copies, see the module; the hosts where there was one. A later ``table`` fetches it again.
+    def unpersist(
+        self,
+        *,
+        everywhere: bool = False,
+        spark: SparkSession | None = None,
+        seconds: float = UNPERSIST_SECONDS,
+    ) -> Unpersisted:
+        """Withdraw the copies of all hosts; a later ``table`` fetches it again. Twice is fine.
+
+        This host's copy is removed at once; the others when the tasks that use them have ended, or when a task there
+        fetches another broadcast. A task that has the table can still read it.
 
         Args:
-            spark: the session whose tasks remove copies of other hosts, too.
-        """
-        self._check()
-        return self._remove_copies(spark)
-
-    def destroy(self, spark: SparkSession | None = None) -> None:
-        """Remove copies as :meth:`unpersist` does, and drop the dataset. Twice is fine.
+            everywhere: remove the others now, too, by tasks that take free cores until all are removed.
+            spark: the session for these tasks; None for the active one.
+            seconds: the most that it takes then, but for the calls to the server and to Spark.
 
         Raises:
-            InvalidRequest: called in a task, not in the driver.
+            InvalidRequest: ``everywhere``, and there is no session.
+            FlightShuffleError: the server did not answer; this host's copy is removed.
+        """
+        self._check()
+        return self._withdraw(spark, seconds, everywhere=everywhere)
+
+    def destroy(
+        self,
+        *,
+        everywhere: bool = False,
+        spark: SparkSession | None = None,
+        seconds: float = UNPERSIST_SECONDS,
+    ) -> Unpersisted:
+        """Withdraw copies as :meth:`unpersist` does, and drop the dataset. Twice is fine.
+
+        Raises:
+            InvalidRequest: called in a task, not in the driver; or as :meth:`unpersist`.
         """
         if self._destroyed:
-            return
+            return Unpersisted(frozenset(), frozenset())
         if self._owner is None:
             raise InvalidRequest(
                 f"broadcast {self.name!r} is destroyed by the driver that made it, not in a task"
             )
-        self._remove_copies(spark)
+        done = self._withdraw(spark, seconds, everywhere=everywhere)
         self._owner.drop(self._content.source.dataset)
         self._destroyed = True
+        return done
 
-    def _remove_copies(self, spark: SparkSession | None) -> set[str]:
-        removed = {socket.gethostname()} if _remove(self._content) else set()
-        if spark is not None:
-            sweep = spark.range(0, SWEEP_TASKS, 1, SWEEP_TASKS).mapInArrow(
-                Portable(partial(_remove_in_task, self._content)), "host string"
-            )
-            removed |= {row["host"] for row in sweep.collect()}
-        return removed
+    def _withdraw(self, spark: SparkSession | None, seconds: float, *, everywhere: bool) -> Unpersisted:
+        content = self._content
+        if everywhere and (spark := spark or SparkSession.getActiveSession()) is None:
+            raise InvalidRequest("there is no active Spark session: give one to unpersist by spark=")
+        _remove(content)
+        hosts = withdrawing.withdraw(content)
+        left = hosts if withdrawing.remove_here(content) else set()
+        if left and everywhere and spark is not None:
+            reach(content, spark, seconds)
+        left = withdrawing.left(content) if left else left
+        return Unpersisted(frozenset(hosts - left), frozenset(left))
 
     def _check(self) -> None:
         if self._destroyed:
@@ -272,20 +224,6 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readab
         raise
 
 
-def _remove(content: Content) -> bool:
-    with _lock:
-        if (known := _mapped.pop(content.key, None)) is not None:
-            known.file.close()
-    return HostFiles(content.copies).remove(content.key)
-
-
-def _remove_in_task(content: Content, numbers: Iterator[Any]) -> Iterator[Any]:
-    for _ in numbers:
-        if _remove(content):
-            yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()]})
-
-
-def _forget_removed() -> None:
-    """Drop the mappings of removed files; tables in use keep theirs."""
-    for key in [key for key, known in _mapped.items() if not known.file.is_current]:
-        _mapped.pop(key).file.close()
+def _remove(content: Content) -> None:
+    mapped.forget(content)
+    HostFiles(content.copies).remove(content.key)

@@ -1,9 +1,10 @@
 """Files that the processes of one host share. For ``broadcast``, ``jobs`` and ``client``."""
 
-from .host_files import Copies, HostFile, HostFiles
+from .host_files import Copies, HostFile, HostFiles, Part
 
 __all__ = [
     "Copies",
     "HostFile",
     "HostFiles",
+    "Part",
 ]

@@ -8,9 +8,10 @@ Bases
     The first base with room for the file and a margin is used; if it becomes full during the write, the next one.
 
 Bound
-    All files of a base together stay below ``limit_bytes``, by their expected sizes: a new file first removes files
-    that no process maps, those opened longest ago first; their next reader makes them again. If mapped files leave no
-    room in any base, a new file is an error.
+    All files of a base together stay below ``limit_bytes``: a new file, and one that grows beyond what was expected,
+    first removes files that no process maps, those opened longest ago first; their next reader makes them again. If
+    mapped files leave no room in any base, a new file waits for ``ROOM_SECONDS`` that processes end or unmap one
+    (``broadcast.mapped_tables``); then it is an error.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -34,7 +36,13 @@ from flight_server.protocol import OutOfBudget, Unavailable
 MARGIN_BYTES = 64 * 1024 * 1024
 """Free room that a base must keep beside the file; the last base is used without it."""
 
+ROOM_SECONDS = 15.0
+"""Longer than an idle process keeps a table."""
+
+_GROWTH_BYTES = 64 * 1024 * 1024
 _POLL_SECONDS = 0.01
+_ROOM_POLL_SECONDS = 0.2
+_T = TypeVar("_T")
 _SHARED_SECONDS = 10.0
 
 
@@ -67,14 +75,57 @@ class HostFile:
     def map(self) -> pa.Buffer:
         return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
 
+    def write(self, data: memoryview) -> int:
+        return os.write(self._descriptor, data)
+
     def sync(self) -> None:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Allow the file's removal. Mappings stay. Twice is fine."""
+        """Allow the file's removal, when its mappings in this process have ended, too. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+class Part:
+    """A file that is written, and that no other process reads yet; like a file for Arrow's writers.
+
+    ``write`` and ``reserve`` raise OutOfBudget, and OSError if the file system is full.
+    """
+
+    closed = False
+
+    def __init__(self, file: HostFile, expected_bytes: int, grow: Callable[[Part, int], None]) -> None:
+        self.file = file
+        self.expected_bytes = expected_bytes
+        self.written_bytes = 0
+        self._grow = grow
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    def reserve(self, size_bytes: int) -> None:
+        """Have room for a file of this size."""
+        if size_bytes > self.expected_bytes:
+            self._grow(self, size_bytes)
+
+    def write(self, data: Any) -> int:
+        """Append all of a buffer."""
+        view = memoryview(data).cast("B")
+        self.reserve(self.written_bytes + len(view))
+        done = 0
+        while done < len(view):
+            done += self.file.write(view[done:])
+        self.written_bytes += done
+        return done
+
+    def flush(self) -> None:
+        """Arrow's writers call this."""
+
+    def close(self) -> None:
+        """Arrow's writers call this; the file stays open."""
 
 
 class HostFiles:
@@ -92,20 +143,25 @@ class HostFiles:
                 return found
         return None
 
+    @property
+    def place(self) -> str | None:
+        """The name of this host and directory, unlike that of any other; None while it has no directory."""
+        return self._directories[0].place if self._directories and self._directories[0].is_ours else None
+
     def open_or_make(
-        self, key: str, size_bytes: int, write: Callable[[Path], None], deadline_seconds: float
+        self, key: str, size_bytes: int, write: Callable[[Part], object], deadline_seconds: float
     ) -> HostFile:
         """The file of ``key``, made by ``write`` if this host has none.
 
         Args:
             key: the application, a dash, and a name of this content only: lower case and digits.
             size_bytes: the file's expected size.
-            write: writes the content to a path, once for each base that is tried.
+            write: writes the content, once for each base that is tried.
 
         Raises:
             Unavailable: another process, which the error names, held the lock until the deadline; or the host has no
                 directory for copies.
-            OutOfBudget: the files that living processes map leave no room.
+            OutOfBudget: the file is larger than the bound, or the files that living processes map leave no room.
             PermissionError: other users can access a directory, or it has files that are not ours.
         """
         if not self._directories:
@@ -119,8 +175,9 @@ class HostFiles:
         with locked(self._directories[0].path / f"{key}.lock", deadline_seconds, "fetching"):
             if (found := self.open(key)) is not None:
                 return found
+            self._remove_parts(key)
             self.sweep()
-            return self._make(key, size_bytes, write)
+            return _with_room(lambda: self._make(key, size_bytes, write), min(ROOM_SECONDS, deadline_seconds))
 
     def remove(self, key: str) -> bool:
         """Remove the file of ``key``; whether there was one. Mappings stay."""
@@ -161,46 +218,75 @@ class HostFiles:
 
         return end
 
-    def _make(self, key: str, size_bytes: int, write: Callable[[Path], None]) -> HostFile:
-        # This process holds the key's lock: other parts of the key are dead processes'.
+    def _remove_parts(self, key: str) -> None:
+        # This process holds the key's lock: the parts are dead processes'.
         for directory in self._directories:
             for entry in directory.entries():
                 if entry.kind == "part" and entry.key == key:
                     entry.path.unlink(missing_ok=True)
-        mapped: list[str] = []
+
+    def _make(self, key: str, size_bytes: int, write: Callable[[Part], object]) -> HostFile:
+        full: list[OutOfBudget] = []
         for directory in self._directories:
             last = directory is self._directories[-1]
             if not last and _free_bytes(directory.path) < size_bytes + MARGIN_BYTES:
                 continue
             try:
-                part, mapped_bytes = self._begin(directory, key, size_bytes)
-                if part is not None:
-                    return _publish(directory, part, key, write)
-                mapped.append(f"{directory.path} {mapped_bytes} of {self._limit_bytes(directory)}")
+                return self._make_in(directory, key, size_bytes, write)
+            except OutOfBudget as error:
+                full.append(error)
             except OSError as error:
                 if last or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-        raise OutOfBudget(
-            f"a table of {size_bytes} bytes has no room among the hosts' copies: living processes map "
-            f"{' and '.join(mapped)} bytes; end some, or allow more by a larger limit_bytes of Copies",
-            wanted_bytes=size_bytes,
-        )
+        # One that a wait may help, if there is one.
+        raise min(full, key=lambda error: error.detail["larger_than_all"])
 
-    def _begin(self, directory: HostDirectory, key: str, size_bytes: int) -> tuple[HostFile | None, int]:
-        """An empty part with its lock; or None, and the bytes that cannot be removed."""
+    def _make_in(
+        self, directory: HostDirectory, key: str, size_bytes: int, write: Callable[[Part], object]
+    ) -> HostFile:
         with directory.changing_names():
-            entries = [entry for entry in directory.entries() if entry.kind in ("arrows", "part")]
-            over_bytes = (
-                sum(entry.size_bytes for entry in entries) + size_bytes - self._limit_bytes(directory)
-            )
-            over_bytes -= directories.take_oldest(entries, over_bytes)
-            if over_bytes > 0:
-                return None, over_bytes + self._limit_bytes(directory) - size_bytes
-            part = directory.path / f"{key}.{os.getpid()}.{size_bytes}.part"
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._make_room(directory, key, size_bytes)
+            path = directory.path / _part_name(key, size_bytes)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             # Locked until the close, before others may look at the names: no sweeper removes it.
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            return HostFile(part, descriptor), 0
+
+        def reserve(part: Part, wanted_bytes: int) -> None:
+            with directory.changing_names():
+                free_bytes = self._make_room(directory, key, wanted_bytes)
+                part.expected_bytes = wanted_bytes + min(free_bytes, _GROWTH_BYTES)
+                # Its name says the room that it takes.
+                part.file.path = part.path.rename(directory.path / _part_name(key, part.expected_bytes))
+
+        def grow(part: Part, wanted_bytes: int) -> None:
+            _with_room(lambda: reserve(part, wanted_bytes), ROOM_SECONDS)
+
+        return _publish(directory, Part(HostFile(path, descriptor), size_bytes, grow), key, write)
+
+    def _make_room(self, directory: HostDirectory, key: str, size_bytes: int) -> int:
+        """Remove files until the one of ``key`` can have this size; the bytes that are still free. The caller holds
+        ``names.lock``.
+
+        Raises:
+            OutOfBudget: processes hold the others.
+        """
+        entries = [
+            entry for entry in directory.entries() if entry.kind in ("arrows", "part") and entry.key != key
+        ]
+        limit_bytes = self._limit_bytes(directory)
+        over_bytes = sum(entry.size_bytes for entry in entries) + size_bytes - limit_bytes
+        if size_bytes <= limit_bytes:
+            over_bytes -= directories.take_oldest(entries, over_bytes)
+        if over_bytes > 0:
+            held_bytes = over_bytes + limit_bytes - size_bytes
+            raise OutOfBudget(
+                f"a table of {size_bytes} bytes has no room among the copies in {directory.path}: of its {limit_bytes} "
+                f"bytes other copies that living processes map or write take {held_bytes}; end some, or allow more by "
+                "a larger limit_bytes of Copies",
+                wanted_bytes=size_bytes,
+                larger_than_all=size_bytes > limit_bytes,
+            )
+        return -over_bytes
 
     def _limit_bytes(self, directory: HostDirectory) -> int:
         if self._copies.limit_bytes is not None:
@@ -249,17 +335,33 @@ def _share(path: Path, descriptor: int) -> None:
             return
 
 
-def _publish(directory: HostDirectory, part: HostFile, key: str, write: Callable[[Path], None]) -> HostFile:
+def _with_room(call: Callable[[], _T], seconds: float) -> _T:
+    """What ``call`` returns, tried again for so long while other processes hold the room."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except OutOfBudget as error:
+            if error.detail["larger_than_all"] or time.monotonic() >= until:
+                raise
+        time.sleep(_ROOM_POLL_SECONDS)
+
+
+def _part_name(key: str, size_bytes: int) -> str:
+    return f"{key}.{os.getpid()}.{size_bytes}.part"
+
+
+def _publish(directory: HostDirectory, part: Part, key: str, write: Callable[[Part], object]) -> HostFile:
     path = directory.path / f"{key}.arrows"
     try:
-        write(part.path)
-        part.sync()  # before the rename: no crash can leave a torn file under the final name
+        write(part)
+        part.file.sync()  # before the rename: no crash can leave a torn file under the final name
         with directory.changing_names():
             part.path.rename(path)
-        return dataclasses.replace(part, path=path)
+        return dataclasses.replace(part.file, path=path)
     except BaseException:
         part.path.unlink(missing_ok=True)
-        part.close()
+        part.file.close()
         raise
 
 

@@ -107,6 +107,7 @@ class RunReader:
         source = pa.BufferReader(buffer.slice(0, ends[-1]) if ends else buffer)
         batches: list[pa.RecordBatch] = []
         count = decoded_bytes = 0
+        begin = start
         sums: list[int] = []
         try:
             messages = pa.ipc.open_stream(source)
@@ -123,8 +124,8 @@ class RunReader:
                 count, start = count + 1, end
                 decoded_bytes += batch.get_total_buffer_size()
                 if decoded_bytes >= MAX_CHUNK_BYTES:
-                    yield BatchRun(batches, buffer.size, sums)
-                    batches, sums, decoded_bytes = [], [], 0
+                    yield BatchRun(batches, buffer.size, sums, view[begin:start])
+                    batches, sums, decoded_bytes, begin = [], [], 0, start
         except (StopIteration, OSError, pa.ArrowException):
             pass
         if ends:
@@ -133,7 +134,7 @@ class RunReader:
         elif start < buffer.size:
             self._body.give_back(view[start:])
         if batches:
-            yield BatchRun(batches, buffer.size, sums)
+            yield BatchRun(batches, buffer.size, sums, view[begin:start])
 
     def _said(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
         """The ends and checksums of the messages up to the first damaged one, which is kept in ``_damage``.

@@ -94,7 +94,7 @@ def test_all_tasks_of_a_host_share_one_file(
     assert {(row.id, row.seats) for row in rows} == {(number, number % 9) for number in range(5000)}
     assert len({row.inode for row in rows}) == 1
     assert client.statistics()["gets"] == 1
-    assert shared.unpersist(spark) != set()
+    assert shared.unpersist(everywhere=True).removed
     assert paths(shared) == []
     assert len(spark.range(0, 10, 1, 2).mapInArrow(look_up(shared), DDL).collect()) == 10
 
@@ -145,16 +145,16 @@ def test_a_task_killed_while_others_wait_for_its_file_does_not_stop_them(
     marker = tmp_path / "killed"
 
     def dies_while_fetching(batches: Iterator[Any]) -> Iterator[Any]:
-        from spark_client.broadcast.broadcasts import Content
+        from spark_client.broadcast.content import Content
 
         fetch: Any = Content.fetch
 
-        def fetch_half(content: Content, path: Path) -> None:
+        def fetch_half(content: Content, part: Any) -> None:
             if marker.exists():
-                fetch(content, path)
+                fetch(content, part)
                 return
             marker.touch()
-            path.write_bytes(b"half")
+            part.write(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
 
         Content.fetch = fetch_half  # type: ignore[method-assign,assignment]

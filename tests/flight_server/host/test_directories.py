@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flight_server.host.directories import FORMAT, HostDirectory, Owner, owner_of, sweep
-from spark_client.hosts.host_files import Copies, HostFiles
+from spark_client.hosts.host_files import Copies, HostFiles, Part
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -125,8 +125,8 @@ def _sweep(base: Path, barrier: Any, ended: Any, removed: Any) -> None:
     removed.put(count)
 
 
-def _write(path: Path) -> None:
-    path.write_text("x" * 1000)
+def _write(part: Part) -> None:
+    part.write(b"x" * 1000)
 
 
 def _fetch(base: Path, barrier: Any, wrong: Any) -> None:

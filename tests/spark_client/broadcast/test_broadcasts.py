@@ -121,8 +121,8 @@ def test_processes_that_race_share_one_file_and_grow_by_no_copy(client: ShuffleC
 def _fetch_and_hang(shared: bytes, started: Any) -> None:
     content = pickle.loads(shared)._content
 
-    def hang(path: Path) -> None:
-        path.write_bytes(b"half of the table")
+    def hang(part: host_files.Part) -> None:
+        part.write(b"half of the table")
         started.set()
         signal.pause()
 
@@ -150,7 +150,7 @@ def test_a_file_that_is_removed_between_its_opening_and_its_mapping_is_read(
 
     def removed_at_once(*arguments: Any) -> Any:
         file = open_or_make(*arguments)
-        assert len(shared.unpersist()) == 1
+        assert len(shared.unpersist().removed) == 1
         return file
 
     monkeypatch.setattr(host_files.HostFiles, "open_or_make", removed_at_once)
@@ -170,8 +170,8 @@ def test_a_table_that_the_server_refuses_leaves_no_dataset(
 def test_after_unpersist_the_table_is_fetched_again(client: ShuffleClient, base: Path) -> None:
     shared = client.broadcast(TABLE)
     before = shared.table()
-    assert len(shared.unpersist()) == 1
-    assert shared.unpersist() == set()
+    assert len(shared.unpersist().removed) == 1
+    assert not any(shared.unpersist())
     assert files(base) == []
     assert before.equals(TABLE), "who has it keeps it"
     assert shared.table().equals(TABLE)

@@ -17,7 +17,7 @@ import pytest
 
 from flight_server.protocol.errors import OutOfBudget, Unavailable
 from spark_client.hosts import host_files
-from spark_client.hosts.host_files import Copies, HostFile, HostFiles
+from spark_client.hosts.host_files import Copies, HostFile, HostFiles, Part
 from tests.support.rooms import ROOT
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -44,14 +44,11 @@ def opened() -> Iterator[list[HostFile]]:
         file.close()
 
 
-def writer(text: str = "content") -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        path.write_text(text)
-
-    return write
+def writer(text: str = "content") -> Callable[[Part], object]:
+    return lambda part: part.write(text.encode())
 
 
-def never(path: Path) -> None:
+def never(part: Part) -> None:
     pytest.fail("the file is there already")
 
 
@@ -69,16 +66,16 @@ def within(bases: tuple[Path, ...], limit_bytes: int | None = None) -> Copies:
 
 
 def make(
-    files: HostFiles, key: str, write: Callable[[Path], None] | None = None, size_bytes: int = 10
+    files: HostFiles, key: str, write: Callable[[Part], object] | None = None, size_bytes: int = 10
 ) -> HostFile:
     return files.open_or_make(key, size_bytes, write or writer(), deadline_seconds=20)
 
 
 def _race(bases: tuple[Path, ...], log: Path, barrier: Any, inodes: Any) -> None:
-    def write(path: Path) -> None:
+    def write(part: Part) -> None:
         with log.open("a") as file:
             file.write("made\n")
-        path.write_text("x" * 100_000)
+        part.write(b"x" * 100_000)
 
     barrier.wait(timeout=100)
     file = HostFiles(within(bases)).open_or_make("k", 10, write, deadline_seconds=60)
@@ -108,8 +105,8 @@ HANGING_WRITER = """
 import sys, time
 from pathlib import Path
 from spark_client.hosts.host_files import Copies, HostFiles
-def write(path):
-    path.write_text("half")
+def write(part):
+    part.path.write_text("half")
     print("half", flush=True)
     time.sleep(600)
 HostFiles(Copies(tuple(sys.argv[1:]))).open_or_make("k", 10, write, 5)
@@ -161,8 +158,8 @@ def test_a_part_whose_writer_is_gone_is_collected_under_any_key(
 def test_a_writer_that_raises_leaves_nothing_and_the_next_one_makes_the_file(
     files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile]
 ) -> None:
-    def fail(path: Path) -> None:
-        path.write_text("half")
+    def fail(part: Part) -> None:
+        part.write(b"half")
         raise RuntimeError("the server said no")
 
     with pytest.raises(RuntimeError, match="the server said no"):
@@ -186,9 +183,9 @@ def test_a_base_without_room_is_passed_over(
 def test_a_base_that_turns_out_to_be_full_is_given_up_for_the_next(
     files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile]
 ) -> None:
-    def write(path: Path) -> None:
-        path.write_text("content")
-        if path.is_relative_to(bases[0]):
+    def write(part: Part) -> None:
+        part.write(b"content")
+        if part.path.is_relative_to(bases[0]):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     opened.append(make(files, "k", write))
@@ -218,8 +215,9 @@ def test_idle_files_are_collected_and_mapped_or_recent_ones_are_not(
 
 
 def test_a_bound_removes_what_was_opened_longest_ago_and_never_what_is_mapped(
-    bases: tuple[Path, ...], opened: list[HostFile]
+    bases: tuple[Path, ...], opened: list[HostFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(host_files, "ROOM_SECONDS", 0.0)
     files = HostFiles(within(bases[:1], limit_bytes=100))
     for number, key in enumerate(("mapped", "older", "newer"), 1):
         file = make(files, key, writer("x" * 30), 30)
@@ -230,7 +228,8 @@ def test_a_bound_removes_what_was_opened_longest_ago_and_never_what_is_mapped(
     opened.append(make(files, "next", writer("x" * 40), 40))
     assert names(bases, ".arrows") == ["mapped.arrows", "newer.arrows", "next.arrows"]
     with pytest.raises(
-        OutOfBudget, match=r"a table of 31 bytes .* map .* 70 of 100 bytes; end some, or allow more"
+        OutOfBudget,
+        match=r"a table of 31 bytes .* 100 bytes other .* map or write take 70; end some, or allow more",
     ):
         make(files, "large", never, 31)
     assert names(bases, ".part") == []

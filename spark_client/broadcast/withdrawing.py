@@ -1,0 +1,108 @@
+"""Withdraws the copies of a broadcast from all hosts of the application.
+
+Guarantee: the server lists every host that has made a file of the broadcast, from before the file is visible until
+the host says that it is removed (the action ``copies``). After :func:`withdraw` a listed host removes its file
+
+* at once: the driver's, and with ``reaching.reach`` each host on which a task can run within the deadline;
+* as soon as the last task there that uses the table has ended, and its worker is still there (``mapped_tables``);
+* when a task there fetches another broadcast from this server;
+* else by a sweep (``hosts``).
+
+What is left is known: the server still lists it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+from flight_server.protocol import COPIES, CopiesRequest, CopyVerb, FlightShuffleError, NotFound
+from spark_client.hosts import HostFile, HostFiles, Part
+
+from .content import Content
+
+_log = logging.getLogger(__name__)
+
+FETCH_SECONDS = 600.0
+"""How long a process waits for another of its host to fetch the table."""
+
+_CALL_SECONDS = 10.0
+
+
+def open_file(content: Content) -> HostFile:
+    """Open this host's file, fetched if it has none. Raises as ``Broadcast.table``."""
+    made = False
+
+    def make(part: Part) -> None:
+        nonlocal made
+        # Before the file is visible, so that no withdrawal misses it.
+        keep(content)
+        content.fetch(part)
+        made = True
+
+    files = HostFiles(content.copies)
+    file = files.open_or_make(content.key, content.size_bytes, make, FETCH_SECONDS)
+    if made:
+        try:
+            # Again: it may have been withdrawn, and its removal confirmed, while it was fetched.
+            keep(content)
+        except BaseException:
+            file.close()
+            files.remove(content.key)
+            raise
+    return file
+
+
+def keep(content: Content) -> None:
+    """Tell the server that this host has, or will have, a file; remove those that were withdrawn meanwhile.
+
+    Raises:
+        NotFound: the dataset is gone.
+        FlightShuffleError: the server did not answer.
+    """
+    files = HostFiles(content.copies)
+    try:
+        answer = _ask(content, CopyVerb.KEEP, files.place, content.key)
+    except NotFound as error:
+        raise content.gone(error) from error
+    for key in answer.get("withdrawn", []):
+        files.remove(key)
+        with contextlib.suppress(FlightShuffleError):
+            _ask(content, CopyVerb.REMOVED, files.place, key)
+
+
+def remove_here(content: Content) -> int:
+    """Remove this host's file and say so; how many hosts still have a withdrawn one. Twice is fine."""
+    files = HostFiles(content.copies)
+    files.remove(content.key)
+    if files.place is None:
+        return len(left(content))
+    return int(_ask(content, CopyVerb.REMOVED, files.place, content.key).get("left", 0))
+
+
+def remove_withdrawn(content: Content) -> None:
+    """Remove this host's file if it was withdrawn, or its dataset dropped. Raises nothing."""
+    try:
+        if HostFiles(content.copies).place in left(content):
+            remove_here(content)
+    except (FlightShuffleError, OSError) as error:
+        _log.info("whether the copy of broadcast %r was withdrawn is unknown: %s", content.name, error)
+
+
+def withdraw(content: Content) -> set[str]:
+    """Let all hosts remove their files; those hosts."""
+    return set(_ask(content, CopyVerb.WITHDRAW).get("hosts", []))
+
+
+def left(content: Content) -> set[str]:
+    """The hosts that have not removed a withdrawn file."""
+    return set(_ask(content, CopyVerb.WHICH).get("withdrawn", []))
+
+
+def _ask(
+    content: Content, verb: CopyVerb, host: str | None = None, file: str | None = None
+) -> dict[str, Any]:
+    source = content.source
+    request = CopiesRequest(verb, source.dataset, source.generation, host, file)
+    return source.server.action(COPIES, request.encode(), timeout_seconds=_CALL_SECONDS)

@@ -1,0 +1,186 @@
+"""Broadcasts on two hosts: the executors of a real cluster, each with a directory of its own for its copies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from spark_client import Broadcast, Copies, ShuffleClient
+from tests.support.server_process import ServerProcess
+from tests.support.spark_cluster import standalone_cluster
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+PATIENCE_SECONDS = 90
+TABLE = pa.table({"id": pa.array(range(1000), pa.int64())})
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str, directory: Path) -> Iterator[SparkSession]:
+    with (
+        standalone_cluster(directory) as cluster,
+        local_session(cluster.master, **cluster.settings) as session,
+    ):
+        yield session
+
+
+@pytest.fixture
+def client(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShuffleClient]:
+    server = ServerProcess.start(http_port=0)
+    monkeypatch.chdir(directory)
+    # A relative one: under the working directory of each executor, as if it were another host's.
+    with ShuffleClient(server.location, copies=Copies(("copies",))) as found:
+        yield found
+    server.terminate()
+    server.close()
+
+
+def copies(directory: Path, shared: Broadcast) -> set[Path]:
+    """Those of the executors."""
+    return set(directory.glob(f"app-*/*/copies/*/{shared._content.key}.arrows"))
+
+
+def use_on_both(spark: SparkSession, shared: Broadcast, directory: Path) -> None:
+    """Tasks that use the table and wait for each other, so that each executor runs one."""
+    marks = directory / f"marks-{time.monotonic_ns()}"
+    marks.mkdir()
+
+    def use(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            assert shared.value.num_rows == 1000
+            (marks / str(os.getppid())).touch()
+            until = time.monotonic() + PATIENCE_SECONDS
+            while len(list(marks.iterdir())) < 2 and time.monotonic() < until:
+                time.sleep(0.05)
+            yield batch
+
+    assert spark.range(0, 2, 1, 2).mapInArrow(use, "id long").count() == 2
+    assert len(copies(directory, shared)) == 2
+
+
+def end_workers(directory: Path) -> None:
+    """Kill the daemons that fork Spark's workers, with these: then no idle worker lets go of a table."""
+    for mark in directory.glob("marks-*/*"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(mark.name), signal.SIGKILL)
+        mark.unlink()
+
+
+def held_executor(
+    spark: SparkSession, directory: Path, shared: Broadcast
+) -> tuple[threading.Thread, Path, Path]:
+    """A thread whose job keeps an executor busy, that one's directory, and the file that ends it."""
+    begun, go = directory / f"begun-{time.monotonic_ns()}", directory / f"go-{time.monotonic_ns()}"
+
+    def hold(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            table = shared.value
+            begun.with_suffix(".part").write_text(str(Path.cwd()))
+            begun.with_suffix(".part").rename(begun)
+            until = time.monotonic() + PATIENCE_SECONDS
+            while not go.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            assert table.column("id").to_pylist() == list(range(1000))
+            yield batch
+
+    frame = spark.range(0, 1, 1, 1).mapInArrow(hold, "id long")
+    thread = threading.Thread(target=frame.count)
+    thread.start()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not begun.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    return thread, Path(begun.read_text()), go
+
+
+def gone(path: Path) -> bool:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while path.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    return not path.exists()
+
+
+def test_unpersist_everywhere_removes_the_copies_of_hosts_where_no_task_of_it_would_land(
+    client: ShuffleClient, spark: SparkSession, directory: Path
+) -> None:
+    shared = client.broadcast(TABLE)
+    shared.table()
+    use_on_both(spark, shared, directory)
+    own = list(directory.glob(f"copies/*/{shared._content.key}.arrows"))
+    assert len(own) == 1, "the driver's host has one, too"
+    done = shared.unpersist(everywhere=True, seconds=PATIENCE_SECONDS)
+    assert copies(directory, shared) == set()
+    assert not own[0].exists()
+    assert done.left == set()
+    assert len(done.removed) == 3
+    assert {host.rpartition("-")[0] for host in done.removed} == {socket.gethostname()}
+    use_on_both(spark, shared, directory)
+    assert shared.destroy(everywhere=True, seconds=PATIENCE_SECONDS).left == set()
+    assert copies(directory, shared) == set()
+
+
+def test_a_busy_host_is_reported_in_time_and_removes_its_copy_when_its_task_ends(
+    client: ShuffleClient, spark: SparkSession, directory: Path
+) -> None:
+    shared = client.broadcast(TABLE)
+    use_on_both(spark, shared, directory)
+    end_workers(directory)
+    thread, busy, go = held_executor(spark, directory, shared)
+    before = time.monotonic()
+    done = shared.unpersist(everywhere=True, spark=spark, seconds=5)
+    assert time.monotonic() - before < PATIENCE_SECONDS / 2
+    assert (len(done.removed), len(done.left)) == (1, 1)
+    (copy,) = copies(directory, shared)
+    assert copy.is_relative_to(busy)
+    assert shared.unpersist().left == done.left, "asked again, it is still known"
+    go.touch()
+    thread.join(PATIENCE_SECONDS)
+    assert gone(copy)
+    assert not any(shared.unpersist())
+
+
+def test_a_copy_that_was_withdrawn_goes_when_its_host_fetches_another_broadcast(
+    client: ShuffleClient, spark: SparkSession, directory: Path
+) -> None:
+    first, second = client.broadcast(TABLE), client.broadcast(TABLE)
+    use_on_both(spark, first, directory)
+    end_workers(directory)
+    assert len(first.unpersist().left) == 2
+    assert len(copies(directory, first)) == 2
+    use_on_both(spark, second, directory)
+    assert copies(directory, first) == set()
+    assert not any(first.unpersist())
+
+
+def test_all_cores_busy_end_the_wait_and_every_host_is_reported(
+    client: ShuffleClient, spark: SparkSession, directory: Path
+) -> None:
+    shared = client.broadcast(TABLE)
+    use_on_both(spark, shared, directory)
+    end_workers(directory)
+    held = [held_executor(spark, directory, shared) for _ in range(2)]
+    assert len({busy for _, busy, _ in held}) == 2
+    done = shared.unpersist(everywhere=True, spark=spark, seconds=2)
+    assert (len(done.removed), len(done.left)) == (0, 2)
+    for thread, _, go in held:
+        go.touch()
+        thread.join(PATIENCE_SECONDS)
+    assert all(map(gone, copies(directory, shared)))
