@@ -63,8 +63,8 @@ def _announce(server: Server) -> None:
     print(line, flush=True)  # noqa: T201  # the one line on standard output that a parent waits for
 
 
-async def _serve(settings: config.Settings) -> None:
-    server = Server(settings)
+async def _serve(settings: config.Settings, *, tuned: bool) -> None:
+    server = Server(settings, tuned=tuned)
     for number in (signal.SIGTERM, signal.SIGINT):
         # Before the start: a signal ends the server cleanly before the ready line, too.
         asyncio.get_running_loop().add_signal_handler(number, server.node.drain_requested.set)
@@ -89,9 +89,9 @@ def serve(config_file: Path | None, **given: Any) -> None:
     except (OSError, ValueError) as error:
         raise _ended(_EXIT_USAGE, str(error)) from None
     _configure_logs(settings)
-    allocator.tune(int(settings.memory_limit))
+    tuned = allocator.tune(int(settings.memory_limit))
     try:
-        uvloop.run(_serve(settings))
+        uvloop.run(_serve(settings, tuned=tuned))
     except DataDirUnusable as error:
         raise _ended(_EXIT_USAGE, f"--data-dir: {error}") from None
     except OSError as error:

@@ -31,7 +31,6 @@ import signal
 import socket
 import ssl
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
@@ -45,7 +44,7 @@ from flight_server import config
 from flight_server.host import sweep
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
-from flight_server.memory import MemoryPool, allocator
+from flight_server.memory import Heap
 from flight_server.node import Node
 from flight_server.storage import DataDir, raise_open_files_limit
 from flight_server.tiering import recover
@@ -56,8 +55,6 @@ NO_LIMIT = 2**31 - 1
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
 SWEEP_SECONDS = 60.0
-MAX_HOLES_BYTES = 32 << 20
-KEEP_FREED_SECONDS = 10.0
 MIN_STREAM_WINDOW_BYTES = 64 << 10
 MAX_STREAM_WINDOW_BYTES = 4 << 20
 _HARD_MESSAGE_SLACK_BYTES = 64 << 20
@@ -66,9 +63,13 @@ _log = structlog.get_logger("flight_server.server")
 
 
 class Server:
-    """One server. ``await start()``, then ``await run()`` until it has drained; or ``async with``."""
+    """One server. ``await start()``, then ``await run()`` until it has drained; or ``async with``.
 
-    def __init__(self, settings: config.Settings) -> None:
+    Args:
+        tuned: the process runs only this server, with ``allocator.tune``.
+    """
+
+    def __init__(self, settings: config.Settings, *, tuned: bool = False) -> None:
         self.settings = settings
         self.node = Node(settings)
         self.catalogue = self.node.catalogue
@@ -77,6 +78,7 @@ class Server:
         self._grpc: grpc.aio.Server | None = None
         self._http = self.node.http_server()
         self._grace_seconds = 0.0
+        self._heap = Heap(self.catalogue.budget.memory, tuned=tuned)
         # Stops the parts that exist, the last one started first.
         self._parts = AsyncExitStack()
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
@@ -124,6 +126,8 @@ class Server:
             self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
         await self._grpc.start()
         self._keep_duties()
+        self._parts.push_async_callback(asyncio.to_thread, self._heap.stop)
+        self._heap.start()
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
@@ -243,9 +247,7 @@ class Server:
     def _keep_duties(self) -> None:
         keep, node = self.node.background.keep, self.node
         keep(node.spiller.run, "spiller")
-        heap = _Heap(node.catalogue.budget.memory, int(self.settings.memory_limit))
         for name, duty in (
-            ("heap", heap.give_back),
             ("stalled_readers", _at_once(node.eviction.look)),
             ("leases", _at_once(self._expire)),
             ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
@@ -274,27 +276,6 @@ class Server:
             while await reader.read(4096):
                 pass
         self.node.drain_requested.set()
-
-
-class _Heap:
-    """Returns freed memory to the system when more than ``MAX_HOLES_BYTES`` of it is resident.
-
-    Freed is what is resident beyond the size at the start and 5/4 of the most that the pool has held within
-    ``KEEP_FREED_SECONDS``, at most the memory limit.
-    """
-
-    def __init__(self, memory: MemoryPool, limit_bytes: int) -> None:
-        self._memory = memory
-        self._limit_bytes = limit_bytes
-        self._settled_bytes = allocator.resident_bytes()
-        self._lately_bytes: deque[int] = deque(maxlen=int(KEEP_FREED_SECONDS / HOUSEKEEPING_SECONDS))
-
-    async def give_back(self) -> None:
-        self._lately_bytes.append(self._memory.used_bytes)
-        may_hold_bytes = min(self._limit_bytes, max(self._lately_bytes) * 5 // 4)
-        excess_bytes = allocator.resident_bytes() - self._settled_bytes - may_hold_bytes
-        if excess_bytes > MAX_HOLES_BYTES:
-            await asyncio.to_thread(allocator.give_back)
 
 
 def _at_once(work: Callable[[], None]) -> Callable[[], Awaitable[None]]:

@@ -1,9 +1,10 @@
-"""The memory limit: the pool that counts bytes, the server's accounts in it, and the settings of the C allocator.
+"""The memory limit: the pool that counts bytes, the server's accounts in it, and the C heap.
 
 The server's rooms from ``storage`` up reserve here; ``spark_client`` counts its merge queues in its own pool.
 """
 
 from .accounts import MIN_MEMORY_LIMIT_BYTES, STALL_SECONDS, Budget, Pace, reserve
+from .heap import Heap
 from .metadata import (
     ATTEMPT_BYTES,
     DATASET_BYTES,
@@ -25,6 +26,7 @@ __all__ = [
     "RECORD_BYTES",
     "STALL_SECONDS",
     "Budget",
+    "Heap",
     "MemoryPool",
     "Metadata",
     "Pace",

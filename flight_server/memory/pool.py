@@ -31,6 +31,7 @@ Concurrency
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -157,6 +158,8 @@ class MemoryPool:
         self._lock: threading.RLock = _parent._lock if _parent is not None else threading.RLock()
         self._used_bytes = 0
         self._peak_bytes = 0
+        self._mark_bytes = math.inf
+        self._tell: Callable[[], object] | None = None
         self._queue: deque[Request] = deque()
         self._serving = False
         self._look_again = False
@@ -217,6 +220,13 @@ class MemoryPool:
         with self._lock:
             self._peak_bytes = self._used_bytes
 
+    def tell_above(self, used_bytes: int | None, tell: Callable[[], object]) -> None:
+        """Call ``tell`` once, the next time that the pool grows above so many bytes, in the thread that grows it and
+        under the lock: it must only wake another thread. A later call replaces this one; None ends it.
+        """
+        with self._lock:
+            self._mark_bytes, self._tell = math.inf if used_bytes is None else used_bytes, tell
+
     def empty(self) -> Reservation:
         return Reservation(self)
 
@@ -274,6 +284,9 @@ class MemoryPool:
             pool._used_bytes += size_bytes
             if pool._used_bytes > pool._peak_bytes:
                 pool._peak_bytes = pool._used_bytes
+            if pool._used_bytes > pool._mark_bytes and pool._tell is not None:
+                pool._mark_bytes = math.inf
+                pool._tell()
             pool = pool._parent
 
     def _add(self, size_bytes: int) -> None:

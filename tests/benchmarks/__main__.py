@@ -12,6 +12,7 @@ SUITES = {
     "merging": "the client's merge of 1 to 256 streams with an idle, a slow and a fast consumer",
     "memory": "bounded memory: the broadcast scenarios, spilling, joining late",
     "footprint": "what many small things cost: resident size against what the limits allow",
+    "cold": "the first job of a fresh server against its second, without Spark",
     "sources": "files of 5,000 to 20,000 columns, created and pulled",
     "paused": "a good reader beside 60 to 1,000 that take nothing, against the same alone",
     "exchange": "Python -> exchange -> Python on Spark, against Spark's own shuffle",

@@ -1,0 +1,128 @@
+"""Heap: pages for a growing pool before it needs them, and back to the system when it does not.
+
+The kernel provides a page when it is first written to: 0.4 CPU seconds per gigabyte, and up to 2 on a virtual machine
+whose host must provide it first. On the event loop that was as much as all the rest of a put. A thread does it here,
+without the GIL and ahead of the pool.
+
+Ahead
+    When the pool has grown to within half of ``lead_bytes`` of what was populated, the thread populates the memory of
+    the next ``lead_bytes`` of allocations (``allocator.populate``). So it does nothing for a pool that does not grow,
+    or that grows into memory that was used before. Neither the pool nor the process, beyond its size at the start, is
+    populated above the memory limit.
+
+Huge pages
+    Where the kernel has them, a gigabyte costs 0.05 CPU seconds. On a virtual machine that gives free memory back to
+    its host these are the pages that the host must provide again: once that is seen to be slow, the thread takes small
+    ones until memory was given back.
+
+Given back
+    The process keeps freed memory for ``KEEP_FREED_SECONDS``: 5/4 of the most that the pool held, or was populated for,
+    in that time, at most the memory limit. When more than ``MAX_HOLES_BYTES`` beyond that is resident, the thread
+    returns all that is free.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from . import allocator
+from .pool import MemoryPool
+
+LOOK_SECONDS = 0.5
+KEEP_FREED_SECONDS = 10.0
+MAX_HOLES_BYTES = 32 << 20
+LEAD_BYTES = 128 << 20
+_MIN_LEAD_BYTES = 4 << 20
+_SLOW_SECONDS_PER_BYTE = 0.3 / 1e9
+
+
+class Heap:
+    """The heap of a process that runs only one server, from :meth:`start` to :meth:`stop`.
+
+    Args:
+        memory: the server's pool, with a limit.
+        tuned: what ``allocator.tune`` returned; if False nothing is populated.
+    """
+
+    def __init__(self, memory: MemoryPool, *, tuned: bool) -> None:
+        assert memory.limit_bytes is not None
+        self._memory = memory
+        self._limit_bytes = memory.limit_bytes
+        lead_bytes = min(LEAD_BYTES, memory.limit_bytes // 8)
+        self.lead_bytes = lead_bytes if tuned and lead_bytes >= _MIN_LEAD_BYTES else 0
+        self.populated_bytes = 0
+        """Up to this size the pool grows into memory that was populated or used before."""
+        self._wanted_bytes = 0  # what was populated for since the last look
+        self._huge = True
+        self._settled_bytes = allocator.resident_bytes()
+        self._lately_bytes: deque[int] = deque(maxlen=int(KEEP_FREED_SECONDS / LOOK_SECONDS))
+        self._grown = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="heap", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, and count from the size that the process has now."""
+        self._settled_bytes = allocator.resident_bytes()
+        self._watch()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it, for one :meth:`extend` at most. Twice is fine."""
+        self._stopping = True
+        self._grown.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._memory.tell_above(None, self._grown.set)
+
+    def extend(self) -> None:
+        """Populate for the pool's next ``lead_bytes``, unless that would pass the limit."""
+        self.populated_bytes = max(self.populated_bytes, self._memory.used_bytes)
+        wanted_bytes = self._memory.used_bytes + self.lead_bytes
+        if max(wanted_bytes, self._resident_bytes() + self.lead_bytes) <= self._limit_bytes:
+            before = time.thread_time()
+            if allocator.populate(self.lead_bytes, huge=self._huge):
+                self._huge &= time.thread_time() - before < _SLOW_SECONDS_PER_BYTE * self.lead_bytes
+                self.populated_bytes = max(self.populated_bytes, wanted_bytes)
+                self._wanted_bytes = wanted_bytes
+            else:
+                self.lead_bytes = 0
+        self._watch()
+
+    def look(self) -> None:
+        """Give back what has been free for long enough; every ``LOOK_SECONDS``."""
+        self._lately_bytes.append(max(self._memory.used_bytes, self._wanted_bytes))
+        self._wanted_bytes = 0
+        may_hold_bytes = min(self._limit_bytes, max(self._lately_bytes) * 5 // 4)
+        if self._resident_bytes() - may_hold_bytes > MAX_HOLES_BYTES:
+            allocator.give_back()
+            self._huge = True
+        # Also without that: the allocator returns the end of the heap by itself.
+        held_bytes = max(0, self._resident_bytes())
+        if held_bytes < self.populated_bytes:
+            self.populated_bytes = held_bytes
+            self._watch()
+
+    def _resident_bytes(self) -> int:
+        return allocator.resident_bytes() - self._settled_bytes
+
+    def _run(self) -> None:
+        looked = time.monotonic()
+        while True:
+            grown = self._grown.wait(LOOK_SECONDS)
+            if self._stopping:
+                return
+            if grown:
+                self._grown.clear()
+                self.extend()
+            if time.monotonic() - looked >= LOOK_SECONDS:
+                looked = time.monotonic()
+                self.look()
+
+    def _watch(self) -> None:
+        """Be told when the pool comes near what is populated; in any case not before it has grown a little."""
+        if self.lead_bytes:
+            near_bytes = self.populated_bytes - self.lead_bytes // 2
+            grown_bytes = self._memory.used_bytes + self.lead_bytes // 8
+            self._memory.tell_above(max(near_bytes, grown_bytes), self._grown.set)

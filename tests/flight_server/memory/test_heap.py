@@ -1,0 +1,147 @@
+"""Memory is populated ahead of a pool that grows, never past its limit, and returned when it is free.
+
+In processes of their own: the allocator's settings are for the whole process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flight_server.memory import Heap, MemoryPool
+from flight_server.memory.allocator import populate
+
+ROOT = Path(__file__).resolve().parents[3]
+MIB = 1 << 20
+BEGIN = """
+import ctypes
+from flight_server.memory import Heap, MemoryPool, allocator
+from tests.support.polling import eventually
+MIB = 1 << 20
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def resident_share(count):
+    "Of the next so many blocks of 1 MiB, by mincore; nothing is written to them."
+    pages = resident = 0
+    seen = ctypes.create_string_buffer(256)
+    for _ in range(count):
+        start = (libc.malloc(MIB) + 4095) // 4096 * 4096
+        assert libc.mincore(ctypes.c_void_p(start), 255 * 4096, seen) == 0
+        pages += 255
+        resident += sum(byte & 1 for byte in seen.raw[:255])
+    return resident / pages
+
+def heap(limit_bytes):
+    memory = MemoryPool(limit_bytes)
+    return memory, Heap(memory, tuned=allocator.tune(limit_bytes))
+"""
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not populate(MIB, huge=False), reason="this system cannot populate memory"
+)
+
+
+def run(code: str) -> str:
+    """What the code prints, after ``BEGIN``, in a new process."""
+    answer = subprocess.run(
+        [sys.executable, "-c", BEGIN + code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
+
+
+@pytest.mark.parametrize("huge", [False, True], ids=["small pages", "huge pages"])
+def test_what_is_allocated_after_populating_is_resident_before_it_is_written_to(huge: bool) -> None:
+    code = f"""
+allocator.tune(1 << 30)
+print(resident_share(64))
+allocator.populate(128 * MIB, huge={huge})
+print(resident_share(100))
+"""
+    before, after = (float(share) for share in run(code).split())
+    assert before < 0.2
+    assert after > 0.9
+
+
+def test_a_pool_that_grows_has_its_next_memory_populated() -> None:
+    code = """
+memory, grows = heap(1 << 30)
+grows.start()
+held = memory.reserve(grows.lead_bytes // 4)
+eventually(lambda: grows.populated_bytes > grows.lead_bytes * 3 // 4, True)
+print(resident_share(grows.lead_bytes // MIB * 3 // 4))
+grows.stop()
+"""
+    assert float(run(code)) > 0.9
+
+
+def test_a_pool_that_shrinks_and_grows_again_finds_its_memory_and_populates_none() -> None:
+    code = """
+memory, grows = heap(1 << 30)
+grows.start()
+other = [ctypes.create_string_buffer(MIB) for _ in range(128)]
+held = memory.reserve(64 * MIB)
+eventually(lambda: grows.populated_bytes, held.size_bytes + grows.lead_bytes)
+populated, resident = grows.populated_bytes, allocator.resident_bytes()
+for _ in range(10):
+    held.free()
+    held = memory.reserve(64 * MIB)
+grows.stop()
+print(grows.populated_bytes == populated, allocator.resident_bytes() - resident < 8 * MIB)
+"""
+    assert run(code).split() == ["True", "True"]
+
+
+@pytest.mark.parametrize("taken", ["memory.reserve({})", "b'x' * {}"], ids=["pool", "process"])
+def test_nothing_is_populated_past_the_limit(taken: str) -> None:
+    """Neither for a pool near its limit, nor in a process that has taken its share for something else."""
+    code = f"""
+memory, grows = heap(64 * MIB)
+taken = {taken.format("(memory.limit_bytes - grows.lead_bytes + MIB)")}
+for _ in range(2):
+    before = allocator.resident_bytes()
+    grows.extend()
+    print((allocator.resident_bytes() - before) // MIB)
+    taken = None
+    allocator.give_back()
+"""
+    past, within = (int(grown) for grown in run(code).split())
+    assert past == 0
+    assert 4 <= within <= 8
+
+
+def test_what_was_populated_and_not_needed_is_returned() -> None:
+    code = """
+memory, grows = heap(1 << 30)
+settled = allocator.resident_bytes()
+grows.extend()
+print(allocator.resident_bytes() - settled > grows.lead_bytes // 2)
+for _ in range(25):
+    grows.look()
+print(allocator.resident_bytes() - settled < grows.lead_bytes // 4, grows.populated_bytes < grows.lead_bytes // 4)
+"""
+    assert run(code).split() == ["True"] * 3
+
+
+def test_a_server_too_small_for_it_and_a_process_that_is_not_tuned_populate_nothing() -> None:
+    assert Heap(MemoryPool(16 * MIB), tuned=True).lead_bytes == 0
+    assert Heap(MemoryPool(1 << 30), tuned=False).lead_bytes == 0
+
+
+def test_a_stopped_heap_leaves_no_thread_and_hears_of_no_growth() -> None:
+    memory = MemoryPool(1 << 30)
+    heap = Heap(memory, tuned=True)
+    heap.start()
+    heap.stop()
+    heap.stop()
+    memory.reserve(1 << 30).free()
+    assert heap.populated_bytes == 0
