@@ -18,6 +18,8 @@ from spark_client.connection import Server
 from spark_client.lanes import PartitionStream
 from spark_client.merge import merge
 
+from .worker_memory import reading_budget
+
 
 @dataclass(frozen=True)
 class Readable:
@@ -74,7 +76,7 @@ class Readable:
         if self.filled is not None and not self._is_filled(self.filled, partition):
             return
         reading = self.server.reading
-        pool = MemoryPool(reading.budget_bytes, "merge")
+        pool = MemoryPool(reading_budget(reading.budget_bytes), "merge")
         with merge(
             [self.stream(partition)],
             pool=pool,

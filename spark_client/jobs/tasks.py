@@ -33,6 +33,7 @@ from . import stages as stages_
 from .limits import NO_LIMITS, BatchLimits
 from .shares import Shares
 from .stages import Pass, Stage
+from .worker_memory import writing_budget
 
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
 
@@ -174,7 +175,7 @@ class WriteTask:
         """Send all batches as one attempt and commit it; the server's answer and ``frames``."""
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
         schema, compression = self.declared.schema, self.server.writing.compression
-        coalescer = Coalescer(schema, self.partitions, budget_bytes=self.budget_bytes)
+        coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))
         with PutStream(self.server, command, schema, self.places, compression) as stream:
             first_row = 0
             for given in batches:
