@@ -141,9 +141,10 @@ def test_a_busy_host_is_reported_in_time_and_removes_its_copy_when_its_task_ends
     client: ShuffleClient, spark: SparkSession, directory: Path
 ) -> None:
     shared = client.broadcast(TABLE)
-    use_on_both(spark, shared, directory)
-    end_workers(directory)
-    thread, busy, go = held_executor(spark, directory, shared)
+    (thread, busy, go), other = (held_executor(spark, directory, shared) for _ in range(2))
+    other[2].touch()
+    other[0].join(PATIENCE_SECONDS)
+    assert len(copies(directory, shared)) == 2
     before = time.monotonic()
     done = shared.unpersist(everywhere=True, spark=spark, seconds=5)
     assert time.monotonic() - before < PATIENCE_SECONDS / 2
@@ -174,8 +175,6 @@ def test_all_cores_busy_end_the_wait_and_every_host_is_reported(
     client: ShuffleClient, spark: SparkSession, directory: Path
 ) -> None:
     shared = client.broadcast(TABLE)
-    use_on_both(spark, shared, directory)
-    end_workers(directory)
     held = [held_executor(spark, directory, shared) for _ in range(2)]
     assert len({busy for _, busy, _ in held}) == 2
     done = shared.unpersist(everywhere=True, spark=spark, seconds=2)
