@@ -54,7 +54,7 @@ class Sealed:
             sum(each.rows for each in totals.values()),
             sum(each.frames for each in totals.values()),
             sum(each.bytes for each in totals.values()),
-            {index: each.bytes for index, each in totals.items() if each.bytes},
+            {index: each.bytes for index, each in totals.items() if each.frames},
         )
 
     def to_json(self) -> dict[str, Any]:
