@@ -299,10 +299,10 @@ class ShuffleClient:
     def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
         """The rows of a DataFrame or pipeline, in the order of Spark's partitions, however many there are.
 
-        One Spark job writes them to the server, which spills what it has no room for. Then the driver reads them, and
-        holds only the budget of ``Reading``: not bound by ``spark.driver.maxResultSize`` and the driver's heap. The
-        server drops them with the last batch, an error, the collection of the reader, the end of a :meth:`scope`, or
-        the client's close. pyarrow's ``reader.close()`` does not reach this far.
+        One Spark job writes them to the server, or none where they are there: a pipeline that ends with an exchange, or
+        what ``toDF`` returned for one. The driver reads them within the budget of ``Reading``, not bound by
+        ``spark.driver.maxResultSize`` and its heap. What no DataFrame reads, the server drops with the last batch, an
+        error, the collection of the reader, the end of a :meth:`scope`, or the client's close, not ``reader.close()``.
 
         Raises:
             InvalidRequest: ``data`` is neither; otherwise as ``Pipeline.toDF``. The reader raises if it cannot give

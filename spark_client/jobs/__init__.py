@@ -5,7 +5,7 @@ For ``pipeline``, ``broadcast`` and ``client``.
 
 from .explaining import cores
 from .limits import BatchLimits
-from .readable import Readable
+from .readable import Readable, Sealed
 from .result_reader import collected
 from .results import reader
 from .shares import Shares, tasks_for
@@ -27,6 +27,7 @@ __all__ = [
     "Placement",
     "ReadTask",
     "Readable",
+    "Sealed",
     "Shares",
     "Shuffles",
     "Source",

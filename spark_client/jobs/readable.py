@@ -1,6 +1,7 @@
 """The locations where a dataset's partitions can be read, as a value that is pickled into tasks.
 
-Guarantee: :meth:`Readable.read` gives the whole partition of this one generation, or an error (``merge.merged``).
+Guarantee: :meth:`Readable.read` gives the whole partition of this one generation, or an error (``merge.merged``);
+:meth:`Sealed.read` gives all of them, in order.
 
 Only the driver asks the server: all partitions have the same locations. It also knows from the seal which partitions
 have no rows: no task asks for those.
@@ -8,9 +9,11 @@ have no rows: no task asks for those.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket, bulk_path
@@ -19,6 +22,9 @@ from spark_client.lanes import PartitionStream
 from spark_client.merge import merge
 
 from .worker_memory import reading_budget
+
+READ_AHEAD = 16
+"""How many partitions of a result are read at once, each by a thread."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +79,54 @@ class Readable:
 
     def read(self, partition: int) -> Generator[Any, None, None]:
         """The partition's batches, in order, as they arrive."""
-        if self.filled is not None and not self._is_filled(self.filled, partition):
+        return self.read_each([partition])
+
+    def read_each(self, partitions: Sequence[int]) -> Generator[Any, None, None]:
+        """The batches of one or more partitions, one after the other. All are read at once."""
+        streams = [self.stream(partition) for partition in partitions if self._has_rows(partition)]
+        if not streams:
             return
         reading = self.server.reading
         pool = MemoryPool(reading_budget(reading.budget_bytes), "merge")
         with merge(
-            [self.stream(partition)],
+            streams,
             pool=pool,
             scratch_dir=reading.scratch_dir,
+            order="stream",
             timeouts=self.server.timeouts,
         ) as merged:
             yield from merged
 
-    @staticmethod
-    def _is_filled(filled: bytes, partition: int) -> bool:
-        return partition >> 3 < len(filled) and bool(filled[partition >> 3] >> (partition & 7) & 1)
+    def _has_rows(self, partition: int) -> bool:
+        filled, at = self.filled, partition >> 3
+        return filled is None or (at < len(filled) and bool(filled[at] >> (partition & 7) & 1))
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A sealed dataset, its schema, and the stored bytes of each of its partitions, 0 without rows."""
+
+    source: Readable
+    schema: pa.Schema
+    partition_bytes: tuple[int, ...]
+
+    def read(self) -> Generator[Any, None, None]:
+        """The batches of all partitions, in order. Small ones are read ahead, within the memory budget."""
+        for partitions in self._together():
+            yield from self.source.read_each(partitions)
+
+    def _together(self) -> Iterator[list[int]]:
+        # Half: what is read ahead beyond the budget would be written to disk first. Stored bytes may be compressed.
+        room_bytes = self.source.server.reading.budget_bytes // 2
+        found: list[int] = []
+        total_bytes = 0
+        for partition, size_bytes in enumerate(self.partition_bytes):
+            if not size_bytes:
+                continue
+            if found and (len(found) == READ_AHEAD or total_bytes + size_bytes > room_bytes):
+                yield found
+                found, total_bytes = [], 0
+            found.append(partition)
+            total_bytes += size_bytes
+        if found:
+            yield found

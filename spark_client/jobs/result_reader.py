@@ -1,9 +1,11 @@
-"""A result that the driver reads: the batches of a dataset with one partition, which is dropped with its reader.
+"""A result that the driver reads: the batches of a dataset, which is dropped with its reader.
 
-Guarantee: :func:`collected` gives every row of the sealed dataset once, in the order of its producers and of the rows
-in each, or raises. The driver holds the reader's memory budget (``merge.merged``), whatever the size of the result.
+Guarantee: :func:`collected` gives every row of the sealed dataset once, in the order of its partitions, of the
+producers and of the rows in each, or raises. The driver holds the reader's memory budget (``merge.merged``), whatever
+the size of the result.
 
 What drops the dataset
+    If a DataFrame reads it, too, only what ``results`` says. Otherwise:
     The last batch, an error (also Ctrl-C), the collection of the reader, the end of the scope that it was made in, the
     close of the client. Not ``close`` of the reader: pyarrow does not tell the iterator of it. A driver that dies
     leaves it to its lease.
@@ -21,24 +23,25 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from .readable import Readable
+from .readable import Sealed
 from .results import told
 from .shuffles import Shuffles
 
 
-def collected(shuffles: Shuffles, source: Readable, schema: pa.Schema) -> pa.RecordBatchReader:
-    """A reader of the dataset's partition 0, which owns the dataset from now on."""
-    shuffles.results.add(source.dataset)
-    return pa.RecordBatchReader.from_batches(schema, _Batches(shuffles, source))
+def collected(shuffles: Shuffles, sealed: Sealed, *, owned: bool = True) -> pa.RecordBatchReader:
+    """A reader of the dataset, which drops it at its end if it is ``owned``."""
+    if owned:
+        shuffles.results.add(sealed.source.dataset)
+    return pa.RecordBatchReader.from_batches(sealed.schema, _Batches(shuffles, sealed, owned=owned))
 
 
 class _Batches:
-    def __init__(self, shuffles: Shuffles, source: Readable) -> None:
-        self._rows = told(source.dataset, "what this reader reads", source.read(0))
-        self._end = weakref.finalize(self, _end_later, shuffles, source.dataset, self._rows)
+    def __init__(self, shuffles: Shuffles, sealed: Sealed, *, owned: bool) -> None:
+        dataset = sealed.source.dataset
+        self._rows = told(dataset, "what this reader reads", sealed.read())
+        self._ending = (self._rows, shuffles, dataset if owned else None)
+        self._end = weakref.finalize(self, _end_later, *self._ending)
         self._end.atexit = False
-        self._shuffles = shuffles
-        self._dataset = source.dataset
 
     def __iter__(self) -> Self:
         return self
@@ -48,17 +51,18 @@ class _Batches:
             return next(self._rows)
         except BaseException:
             if self._end.detach() is not None:
-                _end(self._shuffles, self._dataset, self._rows)
+                _end(*self._ending)
             raise
 
 
-def _end(shuffles: Shuffles, dataset: str, rows: Generator[Any, None, None]) -> None:
+def _end(rows: Generator[Any, None, None], shuffles: Shuffles, dataset: str | None) -> None:
     try:
         rows.close()
     finally:
-        shuffles.results.forget(dataset)
-        shuffles.discard(dataset)
+        if dataset is not None:
+            shuffles.results.forget(dataset)
+            shuffles.discard(dataset)
 
 
-def _end_later(shuffles: Shuffles, dataset: str, rows: Generator[Any, None, None]) -> None:
-    threading.Thread(target=_end, args=(shuffles, dataset, rows), name="collected", daemon=True).start()
+def _end_later(*ending: Any) -> None:
+    threading.Thread(target=_end, args=ending, name="collected", daemon=True).start()

@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest, NotFound
 from spark_client.executors import Portable
 
 from .explaining import explained
+from .readable import Sealed
 from .tasks import ReadTask
 
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
@@ -69,6 +72,7 @@ class Results:
         self._drop = drop
         self._discard = discard
         self._datasets: set[str] = set()
+        self._frames: weakref.WeakKeyDictionary[DataFrame, Sealed] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def add(self, dataset: str) -> None:
@@ -77,6 +81,20 @@ class Results:
         scope = _scope.get()
         if scope is not None and scope[0] is self:
             scope[1].append(dataset)
+
+    def add_frame(self, frame: DataFrame, sealed: Sealed) -> None:
+        """Add the dataset, of which ``frame`` has the rows, in order and without a stage after it."""
+        self.add(sealed.source.dataset)
+        with self._lock:
+            self._frames[frame] = sealed
+
+    def sealed(self, frame: DataFrame, schema: pa.Schema) -> Sealed | None:
+        """What this very frame reads, if it has the schema and was not released; None for any other frame."""
+        with self._lock:
+            found = self._frames.get(frame)
+            if found is None or found.source.dataset not in self._datasets or found.schema != schema:
+                return None
+            return found
 
     def forget(self, dataset: str) -> None:
         """Remove a dataset that its owner drops. Twice is fine."""

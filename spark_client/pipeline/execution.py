@@ -14,8 +14,8 @@ from spark_client.jobs import (
     ByKeys,
     InTurn,
     Placement,
-    Readable,
     ReadTask,
+    Sealed,
     Shares,
     Shuffles,
     Source,
@@ -60,7 +60,7 @@ class Input:
 
 def run_exchanges(
     shuffles: Shuffles, start: Input, legs: tuple[Leg, ...], *, alone: bool = False
-) -> tuple[Readable, Input]:
+) -> tuple[Sealed, Input]:
     """The sealed dataset of the last leg, and the input of the tasks that read it.
 
     Args:
@@ -77,22 +77,21 @@ def run_exchanges(
     for number, leg in enumerate(legs):
         assert leg.exchange is not None
         try:
-            written, sizes = _write(shuffles, f"exchange/{token}/{number}", leg, given)
+            written = _write(shuffles, f"exchange/{token}/{number}", leg, given)
         finally:
             if before is not None:
-                shuffles.discard(before.dataset)
+                shuffles.discard(before.source.dataset)
         tasks = leg.exchange.tasks
         if tasks is None and not (alone and leg is legs[-1]):
             available = cores(spark)
-            tasks = None if available is None else tasks_for(sizes, available)
-        shares = Shares.equal(sizes, tasks or leg.exchange.partitions)
-        given, before = Input.of(spark, written, shares), written
+            tasks = None if available is None else tasks_for(written.partition_bytes, available)
+        shares = Shares.equal(written.partition_bytes, tasks or leg.exchange.partitions)
+        given, before = Input.of(spark, written.source, shares), written
     assert before is not None
     return before, given
 
 
-def _write(shuffles: Shuffles, dataset: str, leg: Leg, given: Input) -> tuple[Readable, list[int]]:
-    """The sealed dataset, and the bytes of each of its partitions."""
+def _write(shuffles: Shuffles, dataset: str, leg: Leg, given: Input) -> Sealed:
     exchange, rows, source, limits = leg.exchange, given.rows, given.source, given.limits
     assert exchange is not None
     placement: Placement
@@ -120,11 +119,12 @@ def _write(shuffles: Shuffles, dataset: str, leg: Leg, given: Input) -> tuple[Re
             exchange.budget_bytes,
         )
 
-    written, totals = shuffles.write(
-        dataset, exchange.partitions, leg.declared.schema, rows, task, label=str(exchange)
-    )
+    schema = leg.declared.schema
+    written, totals = shuffles.write(dataset, exchange.partitions, schema, rows, task, label=str(exchange))
     sizes = totals["partition_bytes"]
-    return written, [sizes.get(str(partition), 0) for partition in range(exchange.partitions)]
+    return Sealed(
+        written, schema, tuple(sizes.get(str(partition), 0) for partition in range(exchange.partitions))
+    )
 
 
 def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:

@@ -13,8 +13,8 @@ What runs where
 What runs when
     ``toDF`` runs one Spark job for each exchange, drops each dataset when the next one is sealed, and returns when
     the last one is. Each use of the DataFrame runs the stages after that. ``jobs.results`` says when the last dataset
-    is dropped. ``collect`` runs one more job, which writes the result. When a job fails, all are dropped and Spark's
-    exception is raised, which ends with the task's error.
+    is dropped. ``collect`` runs one more job, which writes the result, unless the last step is an exchange. When a job
+    fails, all are dropped and Spark's exception is raised, which ends with the task's error.
 
 Reading tasks
     A Spark task reads several partitions where that is cheaper (``jobs.shares``), and calls each function once for
@@ -218,8 +218,12 @@ class Pipeline:
         stages, struct, start = self.current.stages, self.current.struct, self.start
         if self.done:
             written, last = run_exchanges(self.shuffles, start, self.done, alone=not stages)
-            df = last.rows.mapInArrow(reader(last.reading(stages), written.dataset), struct)
-            self.shuffles.results.add(written.dataset)
+            dataset = written.source.dataset
+            df = last.rows.mapInArrow(reader(last.reading(stages), dataset), struct)
+            if stages:
+                self.shuffles.results.add(dataset)
+            else:
+                self.shuffles.results.add_frame(df, written)
             return df
         if start.source is not None:
             return start.rows.mapInArrow(Portable(start.reading(stages).run), struct)
@@ -230,9 +234,15 @@ class Pipeline:
 
     def collect(self) -> pa.RecordBatchReader:
         """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
-        last = replace(self.current, exchange=Exchange(1, (), label="collect"))
-        written, _ = run_exchanges(self.shuffles, self.start, (*self.done, last))
-        return collected(self.shuffles, written, self.current.declared.schema)
+        legs = self.done
+        if not legs and not self.current.stages and self.start.source is None:
+            written = self.shuffles.results.sealed(self.start.rows, self.current.declared.schema)
+            if written is not None:
+                return collected(self.shuffles, written, owned=False)
+        if not legs or self.current.stages:
+            legs = (*legs, replace(self.current, exchange=Exchange(1, (), label="collect")))
+        written, _ = run_exchanges(self.shuffles, self.start, legs, alone=True)
+        return collected(self.shuffles, written)
 
     # Inside.
 

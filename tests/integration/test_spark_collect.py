@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +88,83 @@ def test_a_pipeline_is_collected_without_a_data_frame(
     expected = [row.asDict() for row in counted.toDF().collect()]
     assert client.collect(counted).read_all().to_pylist() == expected
     assert sorted(row["k"] for row in expected) == [0, 1, 2, 3, 4]
+
+
+@contextmanager
+def jobs(spark: SparkSession, expected: int) -> Iterator[None]:
+    """Expect so many Spark jobs in the block."""
+    group = uuid.uuid4().hex
+    spark.sparkContext.setJobGroup(group, "counted")
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == expected
+
+
+@pytest.mark.parametrize("partitions", [1, 40])
+def test_what_an_exchange_wrote_is_read_without_another_job(
+    client: ShuffleClient, spark: SparkSession, partitions: int
+) -> None:
+    rows = spark.range(0, 30_000, 1, 2).selectExpr("id", "repeat(sha2(cast(id as string), 256), 2) as text")
+    pipeline = client.pipeline(rows).exchange(partitions, "id", tasks=1)
+    df = pipeline.toDF()
+    in_order = df.select("id").toArrow()["id"].to_pylist()
+    with jobs(spark, 1):
+        assert client.collect(pipeline).read_all()["id"].to_pylist() == in_order
+    assert len(client.datasets()) == 1
+    with jobs(spark, 0):
+        found = client.collect(df).read_all()
+        assert found["id"].to_pylist() == in_order
+        assert sum(batch.num_rows for batch in client.collect(df)) == 30_000
+    assert found.schema == client.collect(df.select("*")).schema
+    client.release(df)
+    with pytest.raises(PySparkException, match="what this DataFrame reads is gone"):
+        client.collect(df)
+
+
+def test_an_exchange_without_rows_gives_its_schema(client: ShuffleClient, spark: SparkSession) -> None:
+    found = client.collect(client.pipeline(spark.range(10).where("id > 10")).exchange(7, "id")).read_all()
+    assert found.schema.names == ["id"]
+    assert found.num_rows == 0
+
+
+def test_a_frame_that_is_released_while_it_is_read_raises(client: ShuffleClient, spark: SparkSession) -> None:
+    big = spark.range(0, 300_000, 1, 2).selectExpr("id", "sha2(cast(id as string), 512) as text")
+    df = client.pipeline(big).exchange(40, "id", tasks=1).toDF()
+    reader = client.collect(df)
+    assert reader.read_next_batch().num_rows > 0
+    client.release(df)
+    with pytest.raises(NotFound, match="what this reader reads is gone: it was released"):
+        reader.read_all()
+
+
+def test_two_readers_of_one_frame_do_not_end_each_other(client: ShuffleClient, spark: SparkSession) -> None:
+    df = client.pipeline(spark.range(0, 100_000, 1, 1)).exchange(20, "id", tasks=1).toDF()
+    first, second = client.collect(df), client.collect(df)
+    assert first.read_next_batch().num_rows > 0
+    del first
+    gc.collect()
+    assert sum(batch.num_rows for batch in second) == 100_000
+    assert df.count() == 100_000
+    client.release(df)
+
+
+def test_stages_after_the_last_exchange_run_before_the_driver_reads(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def doubled(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"id": [2 * id_.as_py() for id_ in batch["id"]]})
+
+    exchanged = client.pipeline(spark.range(0, 100, 1, 1)).exchange(3, "id", tasks=1)
+    pipeline = exchanged.mapInArrow(doubled, "id long")
+    df = pipeline.toDF()
+    expected = df.toArrow()["id"].to_pylist()
+    assert client.collect(pipeline).read_all()["id"].to_pylist() == expected
+    assert client.collect(df).read_all()["id"].to_pylist() == expected
+    assert sorted(expected) == list(range(0, 200, 2))
+    client.release(df)
 
 
 def test_what_a_failed_attempt_wrote_is_not_in_the_result(
