@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
@@ -107,11 +108,31 @@ def _plain(column: Any) -> Any:
             if isinstance(column, pa.ChunkedArray)
             else column.storage
         )
+    if _is_list_view(column.type):
+        if isinstance(column, pa.ChunkedArray):
+            return pa.chunked_array([_as_list(chunk) for chunk in column.chunks], _list_of(column.type))
+        return _as_list(column)
     if not pa.types.is_run_end_encoded(column.type):
         return column
     import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
 
     return pc.run_end_decode(column)
+
+
+def _is_list_view(kind: Any) -> bool:
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
+
+
+def _list_of(kind: Any) -> Any:
+    return pa.large_list(kind.value_field)
+
+
+def _as_list(column: Any) -> Any:
+    """A list view as a list. Arrow 26's cast gives offsets of the wrong length, unchecked."""
+    nulls = column.is_null()
+    lengths = np.where(nulls.to_numpy(zero_copy_only=False), 0, column.sizes.to_numpy())
+    offsets = pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
+    return pa.LargeListArray.from_arrays(offsets, column.flatten(), _list_of(column.type), mask=nulls)
 
 
 # A safe cast between types of one kind keeps the meaning.
@@ -171,13 +192,21 @@ def _refusal(given: Any, declared: Any) -> str | None:
     if kind != wanted:
         return f"a {kind} is not made a {wanted} silently; cast it in the function or change the schema"
     if wanted == "list":
-        return _refusal(given.value_type, declared.value_type)
+        return _inner_refusal(given.value_type, declared.value_type)
     if wanted == "map":
-        return _refusal(given.key_type, declared.key_type) or _refusal(given.item_type, declared.item_type)
+        return _inner_refusal(given.key_type, declared.key_type) or _inner_refusal(
+            given.item_type, declared.item_type
+        )
     if wanted == "struct":
         names, expected = [field.name for field in given], [field.name for field in declared]
         if names != expected:
             return f"its fields are {', '.join(names)}, declared are {', '.join(expected)}"
-        refusals = (_refusal(a.type, b.type) for a, b in zip(given, declared, strict=True))
+        refusals = (_inner_refusal(a.type, b.type) for a, b in zip(given, declared, strict=True))
         return next((refusal for refusal in refusals if refusal), None)
     return None
+
+
+def _inner_refusal(given: Any, declared: Any) -> str | None:
+    if _is_list_view(given) and given != declared:
+        return "pyarrow does not convert list views inside of other types: make them lists in the function"
+    return _refusal(given, declared)

@@ -19,6 +19,26 @@ def declared(*, by_name: bool = False, **fields: Any) -> Declared:
     return Declared("stage 2 (mapInArrow)", pa.schema(list(fields.items())), by_name)
 
 
+VIEWS = pa.array([[1], [7, 8, 9], None, [2, 3], [], None, [4]], pa.list_view(pa.int32()))
+
+
+def test_list_views_become_whole_lists_also_slices_of_them_and_in_another_order() -> None:
+    large = pa.array(VIEWS.to_pylist(), pa.large_list_view(pa.int32()))
+    turned = pa.ListViewArray.from_arrays([3, 0, 1], [2, 1, 0], [1, 2, 3, 4, 5])
+    for views in (VIEWS, VIEWS.slice(2, 4), turned, large):
+        found = declared(x=pa.list_(pa.int64())).cast(pa.RecordBatch.from_arrays([views], names=["x"]))
+        found.validate(full=True)
+        assert found["x"].to_pylist() == views.to_pylist()
+    table = pa.table({"x": pa.chunked_array([VIEWS.slice(1, 2), VIEWS.slice(3)])})
+    assert declared(x=pa.list_(pa.int64())).cast(table)["x"].to_pylist() == VIEWS[1:].to_pylist()
+
+
+def test_list_views_inside_of_other_types_are_refused() -> None:
+    inside = pa.array([{"x": [1]}], pa.struct([("x", pa.list_view(pa.int64()))]))
+    with pytest.raises(InvalidRequest, match="does not convert list views inside of other types"):
+        declared(s=pa.struct([("x", pa.list_(pa.int64()))])).cast(pa.record_batch({"s": inside}))
+
+
 @pytest.mark.parametrize(
     ("column", "type_"),
     [
