@@ -17,26 +17,11 @@ from flight_server.protocol import InvalidRequest
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/")
 _HADOOP_NAMES = ("s3a://", "s3n://")
-# The arguments of file systems, of pyarrow and of fsspec, that are secrets.
-_SECRETS = frozenset(
-    {
-        "access_key",
-        "access_token",
-        "account_key",
-        "api_key",
-        "client_secret",
-        "connection_string",
-        "credential",
-        "credential_token_expiration",
-        "key",
-        "passphrase",
-        "password",
-        "sas_token",
-        "secret",
-        "secret_key",
-        "session_token",
-        "token",
-    }
+# The ends of the names of secrets among the arguments of file systems, of pyarrow and of fsspec, at any depth.
+_SECRET = re.compile(
+    r"(secret|token|password|passphrase|credentials?|credential_token_expiration|authorization|cookies?"
+    r"|connection_string|(^|[_-])(auth|key|key_id))$",
+    re.IGNORECASE,
 )
 # gcsfs also takes a word that says where to look for the token.
 _NO_SECRETS = ("anon", "browser", "cache", "cloud", "google_default")
@@ -101,11 +86,22 @@ def portable(filesystem: Any) -> Any:
 
 def _cleaned(options: dict[str, Any]) -> dict[str, Any]:
     found = {
-        name: None if name in _SECRETS and not _is_word(value) else value for name, value in options.items()
+        name: None if _SECRET.search(str(name)) and not _is_word(value) else _cleaned_value(value)
+        for name, value in options.items()
     }
     if isinstance(proxy := found.get("proxy_options"), dict):
         found["proxy_options"] = {**proxy, "username": "", "password": ""}
+    if options.get("client_secret") and found.get("tenant_id"):
+        # Azure takes these only together.
+        found["tenant_id"] = found["client_id"] = None
     return found
+
+
+def _cleaned_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: each for name, each in _cleaned(value).items() if each is not None}
+    # A file system of fsspec within another one, such as a cache's.
+    return _of_its_kind(value) if hasattr(value, "storage_options") else value
 
 
 def _is_word(value: Any) -> bool:
@@ -113,9 +109,12 @@ def _is_word(value: Any) -> bool:
 
 
 def _without_secrets(handler: Any) -> Any:
-    given = handler.fs
+    return type(handler)(_of_its_kind(handler.fs))
+
+
+def _of_its_kind(given: Any) -> Any:
     options = {name: value for name, value in _cleaned(given.storage_options).items() if value is not None}
-    return type(handler)(type(given)(*given.storage_args, **options))
+    return type(given)(*given.storage_args, **options)
 
 
 def _of_fsspec(text: str) -> tuple[Any, str]:

@@ -56,9 +56,11 @@ SECRET = "only-the-driver-has-it"
         fs.SubTreeFileSystem(
             "bucket", fs.S3FileSystem(access_key=SECRET, secret_key=SECRET, region="eu-west-1")
         ),
+        fs.AzureFileSystem("account", tenant_id="t", client_id="c", client_secret=SECRET),
+        fs.AzureFileSystem("account", sas_token=SECRET),
         fs.GcsFileSystem(access_token=SECRET, credential_token_expiration=datetime(2100, 1, 1, tzinfo=UTC)),
     ],
-    ids=["s3", "proxy", "subtree", "gcs"],
+    ids=["s3", "proxy", "subtree", "azure", "azure sas", "gcs"],
 )
 def test_secrets_are_not_in_what_a_task_gets(filesystem: Any) -> None:
     assert SECRET.encode() in pickle.dumps(filesystem)
@@ -91,3 +93,18 @@ def test_fsspecs_secrets_are_left_out_and_its_words_are_not() -> None:
     handler = fs.FSSpecHandler(Remote("here", key=SECRET, secret=SECRET, endpoint="e", token="anon"))
     found = portable(fs.PyFileSystem(handler)).handler.fs
     assert (found.storage_args, found.storage_options) == (("here",), {"endpoint": "e", "token": "anon"})
+
+
+def test_secrets_of_fsspec_are_left_out_at_any_depth() -> None:
+    inner = Remote(
+        client_kwargs={"aws_access_key_id": SECRET, "aws_secret_access_key": SECRET, "verify": False}
+    )
+    options = {
+        "fs": inner,
+        "headers": {"Authorization": f"Bearer {SECRET}", "Accept": "*"},
+        "auth": (SECRET,),
+    }
+    found = portable(fs.PyFileSystem(fs.FSSpecHandler(Remote(**options)))).handler.fs
+    assert found.storage_options["fs"].storage_options == {"client_kwargs": {"verify": False}}
+    assert found.storage_options["headers"] == {"Accept": "*"}
+    assert "auth" not in found.storage_options
