@@ -4,9 +4,10 @@ Guarantee: the batches have exactly the declared schema, and are all that the pl
 of row groups, record batches or rows is an error, which says that the file has changed. Every error names the file.
 
 Memory
-    A Parquet row group is decoded batch by batch; beside a batch its wanted columns' compressed bytes are held. A
-    batch has ``batch_rows`` rows or about ``BATCH_BYTES``, if fewer. An IPC file is read one record batch at a time.
-    Other formats are read by pyarrow's scanner, which looks ``READAHEAD`` batches ahead.
+    A Parquet row group is decoded batch by batch. Beside a batch its wanted columns' compressed bytes are held, or, of
+    a group above ``WHOLE_BYTES``, ``BUFFER_BYTES`` of each column. A batch has ``batch_rows`` rows or about
+    ``BATCH_BYTES``, if fewer. An IPC file is read one record batch at a time. Other formats are read by pyarrow's
+    scanner, which looks ``READAHEAD`` batches ahead.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from .wanted import Wanted
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 8 << 20
+WHOLE_BYTES = {"local": 16 << 20}
+WHOLE_BYTES_ELSEWHERE = 256 << 20
+"""A store gives a whole group in one or a few requests, and a buffer's bytes in one each."""
+BUFFER_BYTES = 1 << 20
 READAHEAD = 2
 GUESSED = ("csv", "json")
 """Formats whose types pyarrow guesses from the first rows of each file."""
@@ -83,9 +88,11 @@ class FileReading:
         from pyarrow import parquet as pq  # noqa: PLC0415 - only a task that reads Parquet needs it
 
         with home.filesystem.open_input_file(file.path) as source:
+            buffer_bytes = self._buffer_bytes(home, pieces)
             reader = pq.ParquetFile(
                 source,
-                pre_buffer=True,
+                buffer_size=buffer_bytes,
+                pre_buffer=not buffer_bytes,
                 read_dictionary=home.dictionaries,
                 # Spark writes INT96, whose years nanoseconds cannot hold.
                 coerce_int96_timestamp_unit="us",
@@ -101,6 +108,9 @@ class FileReading:
                 group = metadata.row_group(piece.unit)
                 if group.num_rows != piece.rows:
                     raise _changed(file.path, f"rows in row group {piece.unit}", piece.rows, group.num_rows)
+                if group.total_byte_size != piece.group_bytes:
+                    what = f"bytes in row group {piece.unit}"
+                    raise _changed(file.path, what, piece.group_bytes, group.total_byte_size)
                 rows = self._batch_rows(piece)
                 for batch in reader.iter_batches(rows, [piece.unit], names, use_threads=False):
                     given = _as_instants(batch, instants) if instants else batch
@@ -147,6 +157,13 @@ class FileReading:
         return [
             name for name in self.wanted.declared.schema.names if name in schema.names and name not in values
         ]
+
+    def _buffer_bytes(self, home: Home, pieces: Sequence[Piece]) -> int:
+        """How many bytes of each column are held at a time; 0 for whole row groups."""
+        largest_bytes = max(piece.size_bytes for piece in pieces)
+        if largest_bytes <= WHOLE_BYTES.get(home.filesystem.type_name, WHOLE_BYTES_ELSEWHERE):
+            return 0
+        return max(BUFFER_BYTES // 16, min(BUFFER_BYTES, largest_bytes // len(self.wanted.declared.schema)))
 
     def _batch_rows(self, piece: Piece) -> int:
         if not piece.rows or not piece.size_bytes:

@@ -77,14 +77,19 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of ``file``: its row group or record batch ``unit``, or all of it. ``rows`` is None if the metadata does
-    not tell; ``size_bytes`` counts only the wanted columns where the metadata tells.
+    """A part of ``file``: its row group or record batch ``unit``, or all of it.
+
+    Args:
+        rows: None if the metadata does not tell.
+        size_bytes: only of the wanted columns where the metadata tells.
+        group_bytes: of the whole row group, not compressed.
     """
 
     file: File | Fragment
     unit: int
     rows: int | None
     size_bytes: int
+    group_bytes: int = 0
 
 
 def pieces_of(
@@ -124,6 +129,7 @@ class _Planner:
         self._schema = schema
         self._wanted = wanted
         self._filter = filter if filter is not None and statistics_tell(filter, schema) else None
+        self._fitting: tuple[tuple[str, ...], pa.Schema] | None = None
         self.homes: tuple[Home, ...] = ()
 
     def files(self, fragments: Sequence[Any]) -> list[File | Fragment]:
@@ -188,9 +194,14 @@ class _Planner:
         return [Piece(file, 0, None, file.size_bytes or 0)]
 
     def _row_groups(self, file: File, fragment: Any) -> Iterator[Piece]:
+        if not self._wanted.lenient:
+            # Of its own: the dataset's would keep the footers of all files.
+            fragment = fragment.format.make_fragment(
+                fragment.path, fragment.filesystem, fragment.partition_expression
+            )
         fragment.ensure_complete_metadata()
         metadata = fragment.metadata
-        self._wanted.check(file.path, parquet_schema(fragment.physical_schema, metadata), dict(file.values))
+        self._check(file, parquet_schema(fragment.physical_schema, metadata))
         file = replace(file, units=metadata.num_row_groups)
         parts: Iterable[Any] = [fragment]
         if self._filter is not None and not is_legacy(metadata):
@@ -200,12 +211,20 @@ class _Planner:
             for group in part.row_groups:
                 if share is None:
                     share = _share(metadata.row_group(group.id), self._wanted.declared.schema.names)
-                yield Piece(file, group.id, group.num_rows, int(group.total_byte_size * share))
+                whole_bytes = group.total_byte_size
+                yield Piece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes)
+
+    def _check(self, file: File, schema: pa.Schema) -> None:
+        names = tuple(name for name, _ in file.values)
+        if (known := self._fitting) is not None and known[0] == names and known[1].equals(schema):
+            return  # as most files are alike, and a check takes as long as a footer
+        self._wanted.check(file.path, schema, names)
+        self._fitting = names, schema
 
     def _record_batches(self, file: File, fragment: Any) -> Iterator[Piece]:
         with fragment.filesystem.open_input_file(fragment.path) as source:
             reader = pa.ipc.open_file(source)
-            self._wanted.check(file.path, reader.schema, dict(file.values))
+            self._check(file, reader.schema)
             count = reader.num_record_batches
         file = replace(file, units=count)
         for unit in range(count):

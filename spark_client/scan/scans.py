@@ -6,8 +6,8 @@ gives to such files (``holdable``).
 
 What is fixed when
     :meth:`Scan.plan` lists the files and reads the footers of those that the filter does not exclude. A file that is
-    added later is not read; one that was removed or written again is an error of the task. Of CSV, ORC and JSON files
-    only the first is opened before the job.
+    added later is not read; one that was removed, or written again with other numbers of rows or bytes, is an error of
+    the task. Of CSV, ORC and JSON files only the first is opened before the job.
 
 Tables of other formats
     Delta: ``DeltaTable(…).to_pyarrow_dataset()`` of deltalake. Lance: ``lance.dataset(…)``; its fragments are read by

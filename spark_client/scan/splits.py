@@ -4,7 +4,7 @@ Guarantee: :meth:`Splits.read` gives every row of the split's pieces that the fi
 schema, or raises an error that names the file.
 
 Splits are the driver's plan as a value that is pickled into every task: paths, numbers and the file systems without
-their secrets, about a hundred bytes for each file and row group.
+their secrets, some 10 to 100 bytes for each file and row group. A task unpacks only its own split.
 
 Sizes
     A task's pieces have about the same bytes, because a task takes those whose middles lie in its share of all bytes;
@@ -14,8 +14,9 @@ Sizes
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any
 
@@ -23,14 +24,14 @@ from flight_server.protocol import InvalidRequest
 from spark_client.jobs import SplitSizes
 
 from .file_reading import FileReading
-from .pieces import Piece
+from .pieces import File, Fragment, Piece
 
 
 @dataclass(frozen=True)
 class Splits:
-    """What each task reads, and how. There is at least one split, which may be empty."""
+    """What each task reads, and how. There is at least one split, which may be empty; each is ``packed``."""
 
-    splits: tuple[tuple[Piece, ...], ...]
+    packed: tuple[bytes, ...]
     reading: FileReading
 
     @classmethod
@@ -40,26 +41,50 @@ class Splits:
         Raises:
             InvalidRequest: a file system or fragment cannot be sent to tasks.
         """
-        found = cls(_packed(pieces, sizes), reading)
         try:
-            pickle.dumps(found)
+            pickle.dumps(reading)
+            return cls(tuple(map(_packed, _shared_out(pieces, sizes))), reading)
         except Exception as error:
             raise InvalidRequest(
                 f"scan: what this dataset reads cannot be sent to tasks ({error}); write it to files, or make a "
                 "DataFrame of it"
             ) from error
-        return found
 
     def __len__(self) -> int:
-        return len(self.splits)
+        return len(self.packed)
+
+    def pieces(self, number: int) -> list[Piece]:
+        """What one split is of."""
+        found = []
+        plan = pickle.loads(zlib.decompress(self.packed[number]))  # noqa: S301 - the driver's own
+        for kind, said, units in plan:
+            file = _KINDS[kind](*said)
+            found += [Piece(file, *unit) for unit in units]
+        return found
 
     def read(self, number: int) -> Iterator[Any]:
         """The batches of one split; :class:`~spark_client.jobs.ReadTask` calls it in a task."""
-        for file, pieces in groupby(self.splits[number], lambda piece: piece.file):
+        for file, pieces in groupby(self.pieces(number), lambda piece: piece.file):
             yield from self.reading.read(file, list(pieces))
 
 
-def _packed(pieces: Sequence[Piece], sizes: SplitSizes) -> tuple[tuple[Piece, ...], ...]:
+_KINDS = (File, Fragment)
+
+
+def _packed(pieces: Sequence[Piece]) -> bytes:
+    """The pieces as plain tuples: a path once for each file, and no names."""
+    found = []
+    for file, group in groupby(pieces, lambda piece: piece.file):
+        units = [_values(piece)[1:] for piece in group]
+        found.append((_KINDS.index(type(file)), _values(file), units))
+    return zlib.compress(pickle.dumps(found), 1)
+
+
+def _values(of: Any) -> tuple[Any, ...]:
+    return tuple(getattr(of, field.name) for field in fields(of))
+
+
+def _shared_out(pieces: Sequence[Piece], sizes: SplitSizes) -> tuple[tuple[Piece, ...], ...]:
     costs = []
     before: Any = None
     for piece in pieces:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -47,6 +48,19 @@ def test_batches_have_at_most_the_rows_that_were_asked_for(tmp_path: Path, form:
     sizes = [batch.num_rows for batch in splits_of(tmp_path, batch_rows=70).read(0)]
     assert max(sizes) == 70
     assert sum(sizes) == 1000
+
+
+def test_a_large_row_group_is_not_held_as_a_whole(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": np.arange(8_000_000)}), tmp_path / "x.parquet", row_group_size=8_000_000,
+                   use_dictionary=False, compression="none")  # fmt: skip
+    splits = splits_of(tmp_path, batch_rows=10_000)
+    before_bytes = pa.total_allocated_bytes()
+    rows = 0
+    for batch in splits.read(0):
+        assert batch["n"][0].as_py() == rows
+        rows += batch.num_rows
+        assert pa.total_allocated_bytes() - before_bytes < 16 << 20
+    assert rows == 8_000_000
 
 
 def test_batches_of_wide_rows_are_bounded_in_bytes(tmp_path: Path) -> None:
@@ -168,6 +182,14 @@ def test_a_file_that_was_written_again_since_the_plan_is_an_error(
     with pytest.raises(
         PartitionFailed, match=rf"/x\.{form} has changed since the scan was planned: .* call scan"
     ):
+        read(splits)
+
+
+def test_a_file_that_was_written_again_with_as_many_rows_is_an_error(tmp_path: Path) -> None:
+    written(TABLE, tmp_path, "parquet")
+    splits = splits_of(tmp_path)
+    written(TABLE.set_column(1, "s", pa.array(["x" * 100] * 1000)), tmp_path, "parquet")
+    with pytest.raises(PartitionFailed, match=r"x\.parquet has changed .* bytes in row group 0 were planned"):
         read(splits)
 
 

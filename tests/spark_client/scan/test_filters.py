@@ -51,7 +51,7 @@ def test_a_row_with_nan_is_kept_by_every_filter_that_it_fulfils(
 def test_comparisons_of_floats_still_prune(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [float(n) for n in range(100)]}), tmp_path / "x.parquet", row_group_size=10)
     splits = splits_of(tmp_path, filter=((X > 12) & (X <= 15)) | (X == 77))
-    assert [piece.unit for piece in splits.splits[0]] == [1, 7]
+    assert [piece.unit for piece in splits.pieces(0)] == [1, 7]
 
 
 def test_what_is_no_comparison_prunes_only_columns_without_floats() -> None:

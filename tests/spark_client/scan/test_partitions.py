@@ -55,7 +55,7 @@ def test_dates_and_large_numbers_can_be_filtered_by(tmp_path: Path) -> None:
     keep = pc.field("day") > date(2024, 5, 30)
     splits = splits_of(tmp_path, filter=keep)
     assert read(splits).to_pylist() == [{"a": 1, "day": date(2024, 5, 31), "k": 3_000_000_000}]
-    assert len(splits.splits[0]) == 1
+    assert len(splits.pieces(0)) == 1
 
 
 def test_a_folders_value_replaces_the_column_of_its_name_in_the_file(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyarrow import parquet as pq
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.jobs import SplitSizes
+from spark_client.scan.pieces import File, Piece
 from spark_client.scan.splits import Splits
 from tests.support.rooms import ROOT
 from tests.support.scanning import read, splits_of
@@ -25,7 +27,10 @@ SMALL = SplitSizes(target_bytes=30_000, open_bytes=1)
 
 
 def shape(splits: Splits) -> list[list[tuple[str, int]]]:
-    return [[(Path(piece.file.path).name, piece.unit) for piece in pieces] for pieces in splits.splits]
+    return [
+        [(Path(piece.file.path).name, piece.unit) for piece in splits.pieces(number)]
+        for number in range(len(splits))
+    ]
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ def test_small_files_are_read_together_and_each_costs_its_opening(tmp_path: Path
     for number in range(10):
         pq.write_table(TABLE.slice(0, 1), tmp_path / f"{number}.parquet")
     sizes = SplitSizes(target_bytes=4 << 20, open_bytes=1 << 20)
-    assert [len(pieces) for pieces in splits_of(tmp_path, sizes=sizes).splits] == [3, 4, 3]
+    assert [len(pieces) for pieces in shape(splits_of(tmp_path, sizes=sizes))] == [3, 4, 3]
 
 
 def test_a_large_ipc_file_is_read_by_several_tasks(tmp_path: Path) -> None:
@@ -83,7 +88,7 @@ def test_partitions_that_the_filter_excludes_are_not_even_opened(tmp_path: Path)
 
 def test_without_any_row_there_is_one_empty_split(lake: Path) -> None:
     splits = splits_of(lake, filter=pc.field("a") > 5000)
-    assert splits.splits == ((),)
+    assert shape(splits) == [[]]
     assert list(splits.read(0)) == []
 
 
@@ -112,6 +117,24 @@ def test_a_task_that_reads_parquet_or_ipc_loads_no_scanner(lake: Path, tmp_path:
             "assert not {'pyarrow.dataset', 'pyarrow._dataset', 'pyarrow.compute'} & set(sys.modules)"
         )
         subprocess.run([sys.executable, "-c", code, tmp_path / "splits"], check=True, cwd=ROOT, timeout=60)
+
+
+def test_a_task_unpacks_only_its_own_split_of_a_plan_of_many_files(tmp_path: Path) -> None:
+    folder = tmp_path / "a_table_of_the_lake" / "day=2024-05-31"
+    folder.mkdir(parents=True)
+    pq.write_table(TABLE.slice(0, 1), folder / "0.parquet")
+    file = splits_of(tmp_path).pieces(0)[0].file
+    assert isinstance(file, File)
+    pieces = [
+        Piece(replace(file, path=f"{file.path}-{number:036}"), 0, 1, 9000, 9000) for number in range(5000)
+    ]
+    reading = splits_of(tmp_path).reading
+    splits = pickle.loads(pickle.dumps(Splits.of(pieces, SplitSizes(128 << 20, 4 << 20, 2), reading)))
+    assert len(splits) > 100
+    assert splits.pieces(7)[0] in pieces
+    assert [piece for number in range(len(splits)) for piece in splits.pieces(number)] == pieces
+    assert sum(map(len, splits.packed)) < 40 * len(pieces)
+    assert max(map(len, splits.packed)) < 1000
 
 
 def test_a_split_takes_about_a_hundred_bytes_for_a_row_group(tmp_path: Path) -> None:
