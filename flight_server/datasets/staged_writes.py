@@ -5,9 +5,9 @@ Guarantee: readers of the name see nothing of a staged write before its seal. It
 
 Who holds what
     The registry holds a staged dataset until its seal, its drop, or the end of its lease: ``WRITE_LEASE_SECONDS``
-    after its last frame, because a driver that has died drops nothing. It remembers the last ``MAX_ENDED`` writes that
-    were sealed or dropped, and refuses to begin them again: a task may still run when its job has ended. It remembers
-    as many appends, so that a seal whose answer was lost can be repeated.
+    after its last frame or ``renew``, because a driver that has died drops nothing. It remembers the last
+    ``MAX_ENDED`` writes that were sealed or dropped, and refuses to begin them again: a task may still run when its
+    job has ended. It remembers as many appends, so that a seal whose answer was lost can be repeated.
 
 What the seal does
     ==========  ====================================================================================
@@ -27,12 +27,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flight_server.frames import SchemaMessage
-from flight_server.protocol import MAX_PARTITIONS, AlreadyExists, Conflict, InvalidRequest, Kind, WriteMode
+from flight_server.protocol import (
+    MAX_PARTITIONS,
+    WRITE_LEASE_SECONDS,
+    AlreadyExists,
+    Conflict,
+    InvalidRequest,
+    Kind,
+    WriteMode,
+)
 
 from .dataset import Dataset
 from .partition import Partition
 
-WRITE_LEASE_SECONDS = 3600.0
 MAX_ENDED = 10_000
 
 

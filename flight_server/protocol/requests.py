@@ -20,6 +20,8 @@ REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 DEFAULT_PORT = 8815
 DEFAULT_HTTP_PORT = 8816
 MAX_LEASE_SECONDS = 30 * 24 * 3600.0
+WRITE_LEASE_SECONDS = 3600.0
+"""How long a staged write stays after its last frame or ``renew``."""
 
 
 class Kind(StrEnum):

@@ -98,6 +98,15 @@ def _certificates(text: str) -> bytes:
         raise ValueError(f"PEM text, or a file that the driver can read ({error})") from error
 
 
+def _token(text: str) -> str:
+    # Not a ValueError, whose message would show it.
+    if not text or text != text.strip() or not text.isascii() or not text.isprintable():
+        raise InvalidRequest(
+            "option 'token' is printable ASCII without spaces or line breaks around it, and the one given is not"
+        )
+    return text
+
+
 def _directory(text: str) -> str:
     if not text:
         raise ValueError("a directory")
@@ -111,7 +120,7 @@ _STREAM_READ, _STREAM_WRITE = frozenset({STREAM_READ}), frozenset({STREAM_WRITE}
 _OPTIONS: dict[str, _Option] = {
     "location": _Option(check_location),
     "path": _Option(check_dataset_name),
-    "token": _Option(str),
+    "token": _Option(_token),
     "tls_root_certs": _Option(_certificates),
     "lane": _Option(_one_of("auto", "grpc", "bulk")),
     "check": _Option(_flag),
@@ -127,7 +136,8 @@ _OPTIONS: dict[str, _Option] = {
     "lease_seconds": _Option(_number(0.1, float), _WRITES),
     "durable": _Option(_flag, _WRITES),
     "fail_on_data_loss": _Option(_flag, _STREAM_WRITE),
-    "checkpointlocation": _Option(str, _STREAM_WRITE),  # Spark's own
+    "checkpointlocation": _Option(str, _STREAM_WRITE),  # Spark's own, as the next one
+    "queryname": _Option(str, _STREAM_WRITE),
 }
 
 
@@ -181,7 +191,7 @@ def _fits(option: _Option, use: str) -> bool:
     return bool(option.uses & _READS) if use == ANY_READ else use in option.uses
 
 
-_SPARKS = frozenset({"path", "checkpointlocation"})
+_SPARKS = frozenset({"path", "checkpointlocation", "queryname"})
 
 
 def _unknown(name: str, use: str) -> InvalidRequest:

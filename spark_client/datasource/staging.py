@@ -6,7 +6,8 @@ visible.
 
 Who holds what
     The first call for a write makes its staged dataset, the others find it, so tasks need no word from the driver. It
-    ends with the seal, with the abort, or an hour after the last frame (``datasets.staged_writes``).
+    ends with the seal, with the abort, or an hour after the last frame (``datasets.staged_writes``). A task renews it
+    while it works, also for the tasks that have ended.
 
 Schema
     An append has the schema of the dataset that it is for, and rows are cast to it, columns by name; else it is
@@ -17,6 +18,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
+import random
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol import (
     MAX_PARTITIONS,
+    WRITE_LEASE_SECONDS,
     CreateRequest,
     DatasetRequest,
     FlightShuffleError,
@@ -38,10 +43,11 @@ from flight_server.protocol import (
     PutCommand,
     SealRequest,
     Transaction,
+    Unavailable,
     WriteMode,
 )
 from spark_client.arrow import Coalescer, Declared
-from spark_client.connection import Server
+from spark_client.connection import LeaseKeeper, Server
 from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import PutStream
 
@@ -121,46 +127,75 @@ class Staging:
             )
         answer, query = self.stage(), context.getLocalProperty(_QUERY_ID)
         generation = str(answer["generation"])
+        with contextlib.closing(LeaseKeeper(self._renew, WRITE_LEASE_SECONDS)) as keeper:
+            keeper.add(self.request.dataset, generation)
+            wrote = self._send(batches, producer, attempt, answer)
+        return Written(generation, producer, attempt if wrote else None, query)
+
+    def _send(self, batches: Iterator[Any], producer: int, attempt: str, staged: dict[str, Any]) -> bool:
+        """Whether there were rows."""
         rows = (batch for batch in batches if batch.num_rows)
         first = next(rows, None)
         if first is None:
-            return Written(generation, producer, None, query)
+            return False
+        generation = str(staged["generation"])
         command = PutCommand(self.request.dataset, producer=producer, attempt=attempt, generation=generation)
         partition, schema = 0 if self.together else producer, self.declared.schema
         coalescer = Coalescer(schema, 1, budget_bytes=WRITE_BUDGET_BYTES)
-        with PutStream(self.server, command, schema, tuple(answer.get("put_locations", ()))) as stream:
+        with PutStream(self.server, command, schema, tuple(staged.get("put_locations", ()))) as stream:
             for batch in _with(first, rows):
                 for _, frame in coalescer.add(self.declared.cast(batch)):
                     stream.write(frame, partition)
             for _, frame in coalescer.finish():
                 stream.write(frame, partition)
             stream.commit()
-        return Written(generation, producer, attempt, query)
+        return True
+
+    def _renew(self, dataset: str, generation: str) -> None:
+        self.server.action("renew", DatasetRequest(dataset, generation).encode())
 
     def seal(self, messages: Iterable[Any], transaction: Transaction | None = None) -> None:
-        """Make exactly what these messages report readable, in one step.
+        """Make exactly what these messages report readable, in one step. Called again if its answer is lost.
 
         Raises:
             FlightShuffleError: the server refused, or had lost a part of it; nothing is readable.
+            Unavailable: it did not answer; whether it is readable is not known.
         """
         accepted = [message for message in messages if isinstance(message, Written)]
         generations = {message.generation for message in accepted}
         if len(generations) > 1:
-            raise FlightShuffleError(
-                f"dataset {self.request.dataset!r}: a part of what was written is lost: the server restarted, or "
-                "no task wrote for an hour; nothing was published, write it again"
-            )
+            raise self._lost()
         generation = generations.pop() if generations else str(self.stage()["generation"])
         attempts = {each.producer: each.attempt for each in accepted if each.attempt is not None}
         partitions = 1 if self.together else max(1, len(accepted))
         request = SealRequest(self.request.dataset, generation, attempts, partitions, transaction)
-        self.server.action("seal", request.encode())
+        timeouts = self.server.timeouts
+        for failures in itertools.count():
+            try:
+                self.server.action("seal", request.encode())
+            except NotFound as error:
+                raise self._lost() from error
+            except Unavailable:
+                if failures >= timeouts.tries:
+                    raise
+                most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2**failures)
+                time.sleep(random.uniform(0, most))  # noqa: S311 - a pause, not a secret
+            else:
+                return
+
+    def _lost(self) -> FlightShuffleError:
+        return FlightShuffleError(
+            f"dataset {self.request.dataset!r}: what was written is lost, or a part of it: the server restarted, or "
+            "no task wrote for an hour; nothing was published, write it again",
+            dataset=self.request.dataset,
+        )
 
     def drop(self, generations: Iterable[str]) -> None:
-        """Drop what was staged. What the server cannot be told of ends with its lease."""
+        """Drop what was staged and is not sealed. What the server cannot be told of ends with its lease."""
         for generation in generations:
             with contextlib.suppress(FlightShuffleError):
-                self.server.action("drop", DatasetRequest(self.request.dataset, generation).encode())
+                request = DatasetRequest(self.request.dataset, generation, staged=True)
+                self.server.action("drop", request.encode())
 
 
 def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

@@ -82,6 +82,7 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starting = starting
         self._limit = limit
         self._last: int | None = None  # of a query that ends with what there is
+        self._seen = 0  # how many were sealed: Spark 4.1 does not say where the last batch ended
 
     @classmethod
     def plan(cls, options: SourceOptions, struct: StructType) -> FlightStreamReader:
@@ -120,9 +121,10 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StaleTicket: the dataset was replaced since ``start``.
             NotFound: it is gone.
         """
-        first = 0 if start is None else self._count(start)
+        first = self._seen if start is None else self._count(start)
         self._renew()
-        return self._offset(self._sealed(first, _Limit.of(limit)))
+        self._seen = self._sealed(first, _Limit.of(limit))
+        return self._offset(self._seen)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._last = self._sealed(0, _Limit())

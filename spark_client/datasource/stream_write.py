@@ -4,8 +4,8 @@ Guarantee: a micro-batch that Spark runs again, after a failure or a restart fro
 twice: the dataset remembers the last batch of each query. A batch is refused if those before it are not there (the
 dataset was dropped, overwritten, or lost with its server); ``fail_on_data_loss`` ``false`` goes on with the rest.
 
-Each micro-batch with rows becomes one partition, so a dataset takes 100,000 of them. Output mode ``complete``
-overwrites the dataset with each batch; ``update`` cannot be told from ``append``, and appends.
+Each micro-batch with rows becomes one partition, so a dataset takes 100,000 of them; then the query fails. Output mode
+``complete`` overwrites the dataset with each batch. Spark refuses ``update`` for Python sources.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import Transaction, WriteMode
+from flight_server.protocol import InvalidRequest, Transaction, WriteMode
 from spark_client.executors import portable
 
 from .source_options import SourceOptions
@@ -32,7 +32,16 @@ class FlightStreamWriter(DataSourceStreamArrowWriter):
 
     @classmethod
     def plan(cls, options: SourceOptions, struct: StructType, *, overwrite: bool) -> FlightStreamWriter:
-        """Raises as :meth:`Staging.of`."""
+        """Raises as :meth:`Staging.of`.
+
+        Raises:
+            InvalidRequest: batches are to be appended to a dataset that is durable.
+        """
+        if options.get("durable") and not overwrite:
+            raise InvalidRequest(
+                "option 'durable' of df.writeStream goes with output mode 'complete': nothing can be appended to a "
+                "durable dataset"
+            )
         mode = WriteMode.OVERWRITE if overwrite else WriteMode.APPEND
         staging = Staging.of(options, struct, mode, together=True)
         return cls(staging, overwrite or not options.get("fail_on_data_loss", True))

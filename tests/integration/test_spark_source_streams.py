@@ -106,7 +106,7 @@ def test_a_query_may_start_with_what_comes(tables: Tables, client: ShuffleClient
 def test_a_running_query_gets_what_is_appended(tables: Tables, client: ShuffleClient, tmp_path: Path) -> None:
     append(tables, "in", 0)
     writer = tables.stream("in").writeStream.format("flight").option("location", tables.location)
-    query = writer.option("checkpointLocation", str(tmp_path)).start("out")
+    query = writer.option("checkpointLocation", str(tmp_path)).queryName("copy").start("out")
     try:
         query.processAllAvailable()
         for start in (1, 2):

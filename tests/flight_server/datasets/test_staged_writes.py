@@ -9,8 +9,7 @@ import pytest
 
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
-from flight_server.datasets.staged_writes import WRITE_LEASE_SECONDS
-from flight_server.protocol import MAX_PARTITIONS, CreateRequest, Kind, WriteMode
+from flight_server.protocol import MAX_PARTITIONS, WRITE_LEASE_SECONDS, CreateRequest, Kind, WriteMode
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutOfBudget
 from tests.flight_server.datasets.test_dataset import Clock
 from tests.support.catalogues import new_catalogue

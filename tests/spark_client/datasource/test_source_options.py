@@ -96,7 +96,14 @@ def test_a_schema_is_asked_for_with_the_options_of_either_read() -> None:
             SourceOptions(given, use)
 
 
-def test_sparks_own_option_is_passed_over() -> None:
-    SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c"}, STREAM_WRITE)
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown() -> None:
+    for token in ("", "secret\n", " secret", "secr\u00e9t", "sec\rret"):
+        with pytest.raises(InvalidRequest, match="option 'token' is printable ASCII") as refused:
+            read(token=token)
+        assert "sec" not in str(refused.value)
+
+
+def test_sparks_own_options_are_passed_over() -> None:
+    SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c", "queryName": "q"}, STREAM_WRITE)
     with pytest.raises(InvalidRequest, match="no option 'checkpointLocation'"):
         SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c"}, BATCH_WRITE)

@@ -1,0 +1,169 @@
+"""What the tasks of a write stage and its driver seals, on a real server: calls that are repeated, and long tasks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import LongType, StructField, StructType
+
+from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, WriteMode
+from spark_client import ShuffleClient
+from spark_client.datasource import staging as staging_module
+from spark_client.datasource.batch_write import FlightWriter
+from spark_client.datasource.source_options import BATCH_WRITE, STREAM_WRITE, SourceOptions
+from spark_client.datasource.staging import Staging
+from spark_client.datasource.stream_write import FlightStreamWriter
+from tests.support.polling import eventually
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess
+
+STRUCT = StructType([StructField("id", LongType())])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0) as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+        for info in found.datasets():
+            found.drop(info.name)
+        eventually(lambda: found.statistics()["memory"]["used_bytes"], 0)
+
+
+@pytest.fixture(autouse=True)
+def task() -> Iterator[TaskContext]:
+    """As in a Spark task: partition 0, attempt 7 of no query."""
+    context = TaskContext._getOrCreate()
+    context._partitionId, context._taskAttemptId, context._localProperties = 0, 7, {}
+    yield context
+    TaskContext._taskContext = None
+
+
+def options(location: str, use: str = BATCH_WRITE, **given: str) -> SourceOptions:
+    return SourceOptions({"location": location, "path": "d", **given}, use)
+
+
+def staging(location: str, mode: WriteMode = WriteMode.APPEND, **given: str) -> Staging:
+    return Staging.of(options(location, **given), STRUCT, mode, together=False)
+
+
+def batches(*numbers: int) -> Iterator[Any]:
+    return (pa.record_batch({"id": [number]}) for number in numbers)
+
+
+def ids(client: ShuffleClient) -> list[int]:
+    found: list[int] = client.get("d", ordered=True).read_all()["id"].to_pylist()
+    return found
+
+
+def test_a_seal_without_an_answer_is_made_again_and_appends_once(
+    server: ServerProcess, client: ShuffleClient
+) -> None:
+    client.put("d", pa.table({"id": [0]}))
+    with Proxy.to(server.location) as proxy:
+        write = staging(proxy.location, lane="grpc")
+        written = write.write(batches(1, 2))
+        proxy.cut_after(1)
+        write.seal([written])
+        assert proxy.cuts == 1
+        write.server.close()
+    assert ids(client) == [0, 1, 2]
+
+
+def test_a_server_that_does_not_come_back_is_an_error_of_the_seal(
+    server: ServerProcess, client: ShuffleClient
+) -> None:
+    with Proxy.to(server.location) as proxy:
+        write = staging(proxy.location, lane="grpc", tries="1", backoff_limit_seconds="0.01")
+        written = write.write(batches(1))
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(FlightShuffleError, match="connection"):
+            write.seal([written])
+        write.server.close()
+    replace(write, server=staging(server.location).server).drop([written.generation])
+
+
+def test_a_seal_of_what_the_server_has_no_more_says_so_also_where_the_name_leads_to_a_dataset(
+    server: ServerProcess, client: ShuffleClient
+) -> None:
+    client.put("d", pa.table({"id": [0]}))
+    write = staging(server.location)
+    written = write.write(batches(1))
+    write.drop([written.generation])
+    with pytest.raises(FlightShuffleError, match="nothing was published, write it again"):
+        write.seal([written])
+    assert ids(client) == [0]
+
+
+def test_a_batch_that_is_aborted_after_it_was_published_stays(
+    server: ServerProcess, client: ShuffleClient
+) -> None:
+    for overwrite in (False, True):
+        writer = FlightStreamWriter.plan(options(server.location, STREAM_WRITE), STRUCT, overwrite=overwrite)
+        written = writer.write(batches(1))
+        writer.commit([written], 0)
+        writer.abort([written], 0)  # Spark does so if it has not learnt of the commit
+        assert ids(client) == [1]
+
+
+def test_a_job_that_is_aborted_after_it_was_published_stays(
+    server: ServerProcess, client: ShuffleClient
+) -> None:
+    writer = FlightWriter.plan(options(server.location), STRUCT, overwrite=True)
+    written = writer.write(batches(1))
+    writer.commit([written])
+    writer.abort([written])
+    assert ids(client) == [1]
+    with pytest.raises(Conflict, match="has ended"):
+        writer.write(batches(2))
+
+
+def test_batches_cannot_be_appended_durably_and_the_query_is_refused(server: ServerProcess) -> None:
+    given = options(server.location, STREAM_WRITE, durable="true")
+    with pytest.raises(
+        InvalidRequest, match=r"option 'durable' of df\.writeStream goes with output mode 'complete'"
+    ):
+        FlightStreamWriter.plan(given, STRUCT, overwrite=False)
+
+
+def test_a_task_that_works_for_long_keeps_what_others_have_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease_seconds = 1.5
+    code = (
+        "from flight_server.datasets import staged_writes\n"
+        f"staged_writes.WRITE_LEASE_SECONDS = {lease_seconds}\n"
+        "from flight_server.__main__ import main\n"
+        "main()"
+    )
+    monkeypatch.setattr(staging_module, "WRITE_LEASE_SECONDS", lease_seconds)
+    with (
+        ServerProcess.start(http_port=0, command=(sys.executable, "-c", code)) as process,
+        ShuffleClient(process.location) as client,
+    ):
+        write, left = staging(process.location), staging(process.location)
+        first = write.write(batches(1))
+        left.stage()
+
+        def slowly() -> Iterator[Any]:
+            left.stage()
+            eventually(
+                lambda: client.statistics()["staged_writes"], 1
+            )  # the one that no task works for has ended
+            yield from batches(2)
+
+        context = TaskContext.get()
+        assert context is not None
+        context._partitionId = 1
+        write.seal([first, write.write(slowly())])
+        assert ids(client) == [1, 2]
