@@ -16,6 +16,7 @@ frame. The seal hands the frames of the accepted attempts over to their partitio
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 
@@ -88,6 +89,13 @@ class Attempt:
     @property
     def partitions(self) -> set[int]:
         return set(self._partitions)
+
+    def partition_bytes(self) -> Counter[int]:
+        """The bytes of its frames for each partition."""
+        sizes: Counter[int] = Counter()
+        for partition, record in zip(self._partitions, self._table.records(), strict=True):
+            sizes[partition] += record.size_bytes
+        return sizes
 
     def publish(self, partition: int, frame: Frame) -> None:
         """Keep a frame for ``partition``. Raises OutOfBudget if ``metadata`` has no room for its record."""
@@ -252,3 +260,24 @@ class Attempts:
         for attempt in self._by_key.values():
             attempt.discard()
         self._by_key.clear()
+
+
+def joined(attempts: list[Attempt], partition_bytes: int | None) -> dict[int, int]:
+    """The partition that takes the frames for each partition of these attempts.
+
+    With ``partition_bytes`` neighbours go together while they have at most so many, and the result is numbered from 0;
+    no reader may have asked for the partitions before.
+    """
+    if partition_bytes is None:
+        return {index: index for attempt in attempts for index in attempt.partitions}
+    sizes: Counter[int] = Counter()
+    for attempt in attempts:
+        sizes.update(attempt.partition_bytes())
+    numbers: dict[int, int] = {}
+    number, room = -1, 0
+    for index in sorted(sizes):
+        if number < 0 or sizes[index] > room:
+            number, room = number + 1, partition_bytes
+        room -= sizes[index]
+        numbers[index] = number
+    return numbers

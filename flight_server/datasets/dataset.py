@@ -34,7 +34,7 @@ from flight_server.protocol import (
 )
 from flight_server.storage import DurableFiles, SegmentWriter
 
-from .attempts import Attempt, Attempts
+from .attempts import Attempt, Attempts, joined
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
@@ -251,11 +251,11 @@ class Dataset(Lifetime):
         self.changes.tell()
         return self.producers is not None and self.attempts.committed_producers >= self.producers
 
-    def accept(self, wanted: dict[int, str] | None) -> bool:
+    def accept(self, wanted: dict[int, str] | None, partition_bytes: int | None = None) -> bool:
         """Move the accepted attempts' frames into their partitions, where readers get them at once.
 
         The partitions stay open until :meth:`close`, which the caller calls when a durable dataset is on disk.
-        False if these attempts were accepted before.
+        False if these attempts were accepted before. ``partition_bytes``: see :func:`joined`.
 
         Raises:
             Conflict: see :meth:`Attempts.chosen`, or it is no shuffle, or was dropped.
@@ -270,35 +270,36 @@ class Dataset(Lifetime):
         self.check_step("accept")
         chosen = self.attempts.chosen(wanted)
         if chosen is not None:
-            wanted_partitions = set().union(*(attempt.partitions for attempt in chosen))
-            if new := sorted(wanted_partitions - self._partitions.keys()):
+            numbers = joined(chosen, partition_bytes)
+            if new := sorted(set(numbers.values()) - self._partitions.keys()):
                 self._make(new, sealed=False)
+            if partition_bytes is not None:
+                self.partition_count = len(set(numbers.values())) or 1
             self.attempts.accept(chosen)
+            for attempt in chosen:
+                attempt.hand_over(lambda index: self._partitions[numbers[index]])
         self.step("accept")
-        for attempt in chosen or ():
-            attempt.hand_over(self.partition)
         return chosen is not None
 
     def narrow(self, partitions: int) -> None:
         """Have only the first ``partitions``; no reader may know of it. InvalidRequest if others have frames."""
         used = max((index for attempt in self.attempts for index in attempt.partitions), default=0)
         if not used < partitions <= self.partition_count:
-            raise InvalidRequest(
-                f"dataset {self.name!r} cannot be sealed with {partitions} partitions: it was created with "
-                f"{self.partition_count}, and there are frames for partition {used}",
-                dataset=self.name,
-            )
+            why = f"it was created with {self.partition_count}, and there are frames for partition {used}"
+            text = f"dataset {self.name!r} cannot be sealed with {partitions} partitions: {why}"
+            raise InvalidRequest(text, dataset=self.name)
         self.partition_count = partitions
 
-    def extend(self, staged: Dataset, wanted: dict[int, str] | None) -> list[Partition]:
-        """Take the frames of the accepted attempts of ``staged``: each partition with frames becomes the next one.
+    def extend(self, staged: Dataset, wanted: dict[int, str] | None, size: int | None) -> list[Partition]:
+        """Take the frames of the accepted attempts of ``staged``, into a new partition for each of :func:`joined`.
 
         Raises as :meth:`accept`, Conflict if this one is not sealed, InvalidRequest if it would have too many
         partitions. Then nothing was changed.
         """
         self.step("extend")
         chosen = staged.attempts.chosen(wanted) or []
-        used = sorted(set().union(*(attempt.partitions for attempt in chosen)))
+        numbers = joined(chosen, size)
+        used = sorted(set(numbers.values()))
         base = self.partition_count
         if base + len(used) > MAX_PARTITIONS:
             above = f"has {base} partitions, and {len(used)} more are above {MAX_PARTITIONS}"
@@ -311,7 +312,7 @@ class Dataset(Lifetime):
         new = {index: self._partitions[place] for place, index in enumerate(used, base)}
         staged.attempts.accept(chosen)
         for attempt in chosen:
-            attempt.hand_over(new.__getitem__)
+            attempt.hand_over(lambda index: new[numbers[index]])
         for partition in new.values():
             partition.seal()
         self.changes.tell()

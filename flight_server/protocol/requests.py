@@ -185,8 +185,9 @@ class Transaction:
 @dataclass(frozen=True)
 class SealRequest:
     """Body of the action ``seal``: each producer's winning attempt. None accepts each producer's first commit; an
-    empty mapping seals the dataset without a row. ``partitions`` and ``transaction`` are for staged writes: how many
-    of the partitions there are to be, and for mode ``append``.
+    empty mapping seals the dataset without a row. The rest is for staged writes: ``partitions`` says how many of them
+    there are to be; with ``partition_bytes`` neighbours with rows become one while they have at most so many;
+    ``transaction`` is for mode ``append``.
     """
 
     dataset: str
@@ -194,6 +195,7 @@ class SealRequest:
     attempts: dict[int, str] | None = None
     partitions: int | None = None
     transaction: Transaction | None = None
+    partition_bytes: int | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> SealRequest:
@@ -202,9 +204,12 @@ class SealRequest:
         generation, given = fields.text("generation"), fields.any("attempts")
         partitions = fields.integer("partitions", 1, MAX_PARTITIONS)
         transaction = Transaction.parse(fields.any("transaction"))
+        partition_bytes = fields.integer("partition_bytes", 1, 2**53)
         fields.end()
+        if partitions is not None and partition_bytes is not None:
+            raise InvalidRequest("seal: give 'partitions' or 'partition_bytes', not both")
         if given is None:
-            return cls(dataset, generation, None, partitions, transaction)
+            return cls(dataset, generation, None, partitions, transaction, partition_bytes)
         if not isinstance(given, dict):
             raise InvalidRequest("seal: 'attempts' must be an object {producer: attempt}")
         attempts = {}
@@ -212,7 +217,7 @@ class SealRequest:
             if not producer.isdecimal() or not producer.isascii() or len(producer) > 10:
                 raise InvalidRequest(f"seal: producer {producer!r} is not an index in ASCII decimal")
             attempts[int(producer)] = check_attempt(attempt)
-        return cls(dataset, generation, attempts, partitions, transaction)
+        return cls(dataset, generation, attempts, partitions, transaction, partition_bytes)
 
     def encode(self) -> bytes:
         body: dict[str, Any] = {"dataset": self.dataset}
@@ -224,6 +229,8 @@ class SealRequest:
             body["partitions"] = self.partitions
         if self.transaction is not None:
             body["transaction"] = self.transaction.to_json()
+        if self.partition_bytes is not None:
+            body["partition_bytes"] = self.partition_bytes
         return dump_json(body)
 
 

@@ -40,7 +40,7 @@ async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -
             partial(_take_name, catalogue, dataset, request.transaction),
         )
     check()
-    dataset.accept(request.attempts)
+    dataset.accept(request.attempts, None if mode is None else request.partition_bytes)
     if dataset.durable and not dataset.sealed:
         await durability.persist(dataset, range(dataset.partition_count), finish, check)
     else:
@@ -53,7 +53,7 @@ def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, request: Sea
     check_mode(WriteMode.APPEND, target, staged.schema, durable=staged.durable)
     new: list[Partition] = []
     if not _repeats(target, request.transaction, WriteMode.APPEND):
-        new = target.extend(staged, request.attempts)
+        new = target.extend(staged, request.attempts, request.partition_bytes)
         _note(target, request.transaction)
     target.touch()
     sealed = Sealed.of(target, new)

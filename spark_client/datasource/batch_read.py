@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import InvalidRequest, NotFound, StaleTicket, dump_json, parse_json
+from flight_server.protocol import InvalidRequest, NotFound, Released, StaleTicket, dump_json, parse_json
 from spark_client.connection import Server, about
 from spark_client.executors import portable
 from spark_client.jobs import Readable
@@ -114,6 +114,7 @@ class FlightReader(DataSourceReader):
 
         Raises:
             NotFound: the dataset was dropped or replaced, or the server restarted.
+            Released: as many readers have read it as its retention declares; a job that runs again is another one.
             InvalidRequest: a value does not fit Spark's type.
         """
         assert isinstance(partition, Share)
@@ -129,6 +130,8 @@ class FlightReader(DataSourceReader):
     def _batches(self, number: int) -> Generator[Any, None, None]:
         try:
             yield from self._readable.read(number)
+        except Released:
+            raise
         except NotFound as error:
             readable = self._readable
             if isinstance(error, StaleTicket):

@@ -53,6 +53,8 @@ from spark_client.lanes import PutStream
 
 from .source_options import SourceOptions
 
+JOINED_BYTES = 128 << 20
+"""What a task of a micro-batch has written goes into one partition with what others have, up to so much."""
 _QUERY_ID = "sql.streaming.queryId"
 """Where Spark tells the tasks of a micro-batch which query they belong to."""
 
@@ -69,7 +71,7 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Staging:
-    """One write. ``together``: all rows go into one partition, else those of each task into one of its own."""
+    """One write. The rows of each task are a partition of their own, or with ``together`` a part of one."""
 
     server: Server
     declared: Declared
@@ -100,7 +102,7 @@ class Staging:
             name,
             Kind.SHUFFLE,
             schema=base64.b64encode(declared.schema.serialize().to_pybytes()).decode(),
-            partitions=1 if together else MAX_PARTITIONS,
+            partitions=MAX_PARTITIONS,
             lease_seconds=options.get("lease_seconds"),
             durable=options.get("durable", False),
             mode=mode,
@@ -140,14 +142,14 @@ class Staging:
             return False
         generation = str(staged["generation"])
         command = PutCommand(self.request.dataset, producer=producer, attempt=attempt, generation=generation)
-        partition, schema = 0 if self.together else producer, self.declared.schema
+        schema = self.declared.schema
         coalescer = Coalescer(schema, 1, budget_bytes=WRITE_BUDGET_BYTES)
         with PutStream(self.server, command, schema, tuple(staged.get("put_locations", ()))) as stream:
             for batch in _with(first, rows):
                 for _, frame in coalescer.add(self.declared.cast(batch)):
-                    stream.write(frame, partition)
+                    stream.write(frame, producer)
             for _, frame in coalescer.finish():
-                stream.write(frame, partition)
+                stream.write(frame, producer)
             stream.commit()
         return True
 
@@ -167,8 +169,11 @@ class Staging:
             raise self._lost()
         generation = generations.pop() if generations else str(self.stage()["generation"])
         attempts = {each.producer: each.attempt for each in accepted if each.attempt is not None}
-        partitions = 1 if self.together else max(1, len(accepted))
-        request = SealRequest(self.request.dataset, generation, attempts, partitions, transaction)
+        partitions = None if self.together else max(1, len(accepted))
+        joined_bytes = JOINED_BYTES if self.together else None
+        request = SealRequest(
+            self.request.dataset, generation, attempts, partitions, transaction, joined_bytes
+        )
         timeouts = self.server.timeouts
         for failures in itertools.count():
             try:

@@ -4,8 +4,8 @@ Guarantee: a micro-batch that Spark runs again, after a failure or a restart fro
 twice: the dataset remembers the last batch of each query. A batch is refused if those before it are not there (the
 dataset was dropped, overwritten, or lost with its server); ``fail_on_data_loss`` ``false`` goes on with the rest.
 
-Each micro-batch with rows becomes one partition, so a dataset takes 100,000 of them; then the query fails. Output mode
-``complete`` overwrites the dataset with each batch. Spark refuses ``update`` for Python sources.
+Each micro-batch with rows becomes one partition, or one for each 128 MiB, so a dataset takes at most 100,000 batches;
+then the query fails. Output mode ``complete`` overwrites the dataset with each batch. Spark refuses ``update``.
 """
 
 from __future__ import annotations

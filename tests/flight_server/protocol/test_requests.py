@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flight_server.protocol import (
@@ -110,6 +110,7 @@ def test_a_create_request_parses_to_itself(request: CreateRequest) -> None:
         st.none() | st.builds(Transaction, ATTEMPTS, VERSIONS, st.none() | VERSIONS),
     )
 )
+@example(SealRequest("d", partition_bytes=5))
 def test_a_seal_request_parses_to_itself(request: SealRequest) -> None:
     assert SealRequest.parse(request.encode()) == request
 

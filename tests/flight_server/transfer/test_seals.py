@@ -98,6 +98,31 @@ async def test_appends_without_rows_take_nothing_and_give_nothing_back(catalogue
     assert catalogue.budget.metadata.pool.used_bytes == before
 
 
+@pytest.mark.parametrize(("most_bytes", "frames"), [(1, [1, 1, 2, 1]), (200, [2, 2, 1]), (1000, [5])])
+async def test_neighbours_become_one_partition_up_to_a_size_also_where_they_are_the_first_ones(
+    catalogue: Catalogue, most_bytes: int, frames: list[int]
+) -> None:
+    durability: Any = SimpleNamespace(catalogue=catalogue)
+    for time in range(2):
+        request = CreateRequest("d", Kind.SHUFFLE, partitions=9, mode=WriteMode.APPEND, write=f"w{time}")
+        dataset = catalogue.stage(request, None)[0]
+        for producer, partition, count in ((2, 7, 1), (0, 1, 1), (1, 2, 1), (3, 5, 2)):
+            attempt = dataset.begin_attempt(producer, "a")
+            for _ in range(count):
+                attempt.publish(partition, frame(100, pool=catalogue.budget.frames))
+            dataset.commit(attempt, Commit(attempt.rows, count))
+        accepted = dict.fromkeys(range(4), "a")
+        wanted = SealRequest("d", dataset.generation, accepted, partition_bytes=most_bytes)
+        sealed = await seals.seal(durability, dataset, wanted)
+        found = catalogue.find("d")
+        assert found.partition_count == (time + 1) * len(frames)
+        first = time * len(frames)
+        assert sealed.partition_bytes == {first + at: 100 * count for at, count in enumerate(frames)}
+        if not time:
+            assert (await seals.seal(durability, dataset, wanted)).partition_bytes == sealed.partition_bytes
+        del dataset, attempt
+
+
 async def test_a_dataset_without_a_schema_gets_that_of_what_is_appended(catalogue: Catalogue) -> None:
     first = await seal(catalogue, staged(catalogue, "w1"))
     late = staged(catalogue, "w2")

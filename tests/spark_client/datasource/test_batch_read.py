@@ -1,10 +1,17 @@
-"""How partitions and a limit are shared out among tasks."""
+"""How partitions and a limit are shared out among tasks, and what a task says of what is gone."""
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_client.datasource.batch_read import Share, share_out
+from flight_server.protocol import CreateRequest, NotFound, Released, Retention
+from spark_client import ShuffleClient
+from spark_client.connection import Server
+from spark_client.datasource.batch_read import FlightReader, Share, share_out
+from spark_client.datasource.source_options import BATCH_READ, SourceOptions
+from tests.support.server_process import ServerProcess
 
 
 @pytest.mark.parametrize(
@@ -23,3 +30,19 @@ def test_empty_partitions_are_left_out_and_a_limit_takes_what_it_needs(
     rows: dict[int, int] | None, limit: int | None, expected: list[Share]
 ) -> None:
     assert list(share_out(range(3), rows, limit)) == expected
+
+
+def test_what_other_readers_have_used_up_is_not_said_to_be_dropped() -> None:
+    with ServerProcess.start(http_port=0) as process, ShuffleClient(process.location) as client:
+        server = Server(process.location)
+        server.action("create", CreateRequest("d", retention=Retention(readers=1)).encode())
+        client.put("d", pa.table({"id": [1]}))
+        options = SourceOptions({"location": process.location, "path": "d"}, BATCH_READ)
+        reader = FlightReader.plan(options, StructType([StructField("id", LongType())]), None)
+        assert [batch.num_rows for batch in reader.read(Share((0,)))] == [1]
+        with pytest.raises(Released, match="after as many readers as its retention declares"):
+            list(reader.read(Share((0,))))
+        client.drop("d")
+        with pytest.raises(NotFound, match="was dropped, or lost with its server, while Spark read it"):
+            list(reader.read(Share((0,))))
+        server.close()

@@ -118,6 +118,25 @@ def test_a_batch_that_is_aborted_after_it_was_published_stays(
         assert ids(client) == [1]
 
 
+def test_a_micro_batch_is_one_partition_or_several_where_it_is_large(
+    server: ServerProcess, client: ShuffleClient, task: TaskContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch, partitions in enumerate((1, 3, 4)):
+        if batch == 1:
+            monkeypatch.setattr(staging_module, "JOINED_BYTES", 1)
+        elif batch == 2:
+            monkeypatch.undo()
+        writer = FlightStreamWriter.plan(options(server.location, STREAM_WRITE), STRUCT, overwrite=False)
+        messages: list[Any] = []
+        for number in range(2):
+            task._partitionId = number
+            messages.append(writer.write(batches(10 * batch + number)))
+        writer.commit(messages, batch)
+        (info,) = client.datasets("d")
+        assert info.partitions == partitions
+    assert ids(client) == [0, 1, 10, 11, 20, 21]
+
+
 def test_a_job_that_is_aborted_after_it_was_published_stays(
     server: ServerProcess, client: ShuffleClient
 ) -> None:
