@@ -2,9 +2,12 @@
 
 Spark has no way to run a function once on each executor, and places small tasks where it likes. So the tasks of
 :func:`reach`, as many as there are cores, wait for each other at the server: each removes its host's file and then
-keeps its core, so that the next task goes to another one, until no listed host is left. Nothing but the deadline
-ends that if a host has no executor any more, or no free core; then Spark is told to cancel the job. A barrier
-stage would need all cores at the same time, and does not run with dynamic allocation.
+keeps its core, so that the next task goes to another one, until no listed host is left. A barrier stage would need
+all cores at the same time, and does not run with dynamic allocation.
+
+Only the deadline ends that if a host has no executor any more, or no free core. Tasks that wait for a core then stay
+queued, without the caller: they end as soon as they have removed what is withdrawn. They are not cancelled, because
+Spark Classic cancels by a tag only in the thread that set it, which waits for the job.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -25,11 +27,11 @@ from spark_client.jobs import cores
 
 from .content import Content
 from .mapped_tables import mapped
-from .withdrawing import left, remove_here
+from .withdrawing import left, remove_withdrawn
 
 MAX_TASKS = 10_000
-_END_SECONDS = 3.0
-"""For the tasks to notice that no host is left."""
+_END_SECONDS = 2.0
+"""For the job to end when no host is left."""
 
 _POLL_SECONDS = 0.1
 _MAX_POLL_SECONDS = 1.0
@@ -40,48 +42,45 @@ def reach(content: Content, spark: SparkSession, seconds: float) -> None:
     """Run tasks until no host is left, or for so long.
 
     Raises:
-        Exception: Spark's, if its job failed by itself.
+        Exception: Spark's, if the job failed.
     """
     count = min(MAX_TASKS, max(cores(spark) or _UNKNOWN_CORES, len(left(content))))
-    job = spark.range(0, count, 1, count).mapInArrow(
-        Portable(partial(_remove_in_task, content, seconds)), "host string"
-    )
-    tag, ended, cancelled = f"unpersist-{uuid.uuid4().hex}", threading.Event(), threading.Event()
+    task = Portable(partial(_remove_in_task, content, time.time() + seconds, seconds))
+    job = spark.range(0, count, 1, count).mapInArrow(task, "host string")
+    ended, errors = threading.Event(), list[Exception]()
 
-    def watch() -> None:
-        until = time.monotonic() + seconds
-        while not ended.wait(_POLL_SECONDS * 3) and time.monotonic() < until:
-            with contextlib.suppress(FlightShuffleError):
-                if not left(content):
-                    break
+    def run() -> None:
+        try:
+            job.collect()
+        except Exception as error:  # noqa: BLE001 - raised by the caller's thread
+            errors.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, name=f"unpersists broadcast {content.name}", daemon=True).start()
+    if _wait(content, time.time() + seconds, ended) and not ended.is_set():
         ended.wait(_END_SECONDS)
-        while not ended.is_set():
-            cancelled.set()
-            # Again and again: Spark forgets it if the job has not begun.
-            with contextlib.suppress(Exception):
-                spark.interruptTag(tag)
-            ended.wait(1.0)
-
-    watcher = threading.Thread(target=watch, name="broadcast: unpersist", daemon=True)
-    spark.addTag(tag)
-    try:
-        watcher.start()
-        job.collect()
-    except Exception:
-        if not cancelled.is_set():
-            raise
-    finally:
-        ended.set()
-        spark.removeTag(tag)
+    if errors and left(content):
+        raise errors[0]
 
 
-def _remove_in_task(content: Content, seconds: float, numbers: Iterator[Any]) -> Iterator[Any]:
+def _remove_in_task(content: Content, until: float, seconds: float, numbers: Iterator[Any]) -> Iterator[Any]:
     for _ in numbers:
         pass
-    until, pause = time.monotonic() + seconds, _POLL_SECONDS
     mapped.forget(content)
-    remove_here(content)
-    while left(content) and time.monotonic() < until:
-        time.sleep(pause)
-        pause = min(_MAX_POLL_SECONDS, pause * 1.5)
+    remove_withdrawn(content)
+    # Hosts' clocks may differ.
+    _wait(content, min(until, time.time() + seconds), threading.Event())
     yield from ()
+
+
+def _wait(content: Content, until: float, ended: threading.Event) -> bool:
+    """Wait until no host is left; False at the time ``until``, which is that of the driver's clock, or if ``ended``."""
+    pause = _POLL_SECONDS
+    while True:
+        with contextlib.suppress(FlightShuffleError):
+            if not left(content):
+                return True
+        if time.time() >= until or ended.wait(min(pause, max(0.0, until - time.time()))):
+            return False
+        pause = min(_MAX_POLL_SECONDS, pause * 1.5)

@@ -177,7 +177,9 @@ def test_all_cores_busy_end_the_wait_and_every_host_is_reported(
     shared = client.broadcast(TABLE)
     held = [held_executor(spark, directory, shared) for _ in range(2)]
     assert len({busy for _, busy, _ in held}) == 2
+    before = time.monotonic()
     done = shared.unpersist(everywhere=True, spark=spark, seconds=2)
+    assert time.monotonic() - before < PATIENCE_SECONDS / 2
     assert (len(done.removed), len(done.left)) == (0, 2)
     for thread, _, go in held:
         go.touch()

@@ -1,0 +1,131 @@
+"""What the server knows of a broadcast's copies, and what a host does when its copy is withdrawn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol import NotFound, Unavailable
+from spark_client import Broadcast, Copies, ShuffleClient
+from spark_client.broadcast import withdrawing
+from spark_client.broadcast.content import Content
+from spark_client.hosts import HostFiles, Part
+from tests.support.server_process import ServerProcess
+
+TABLE = pa.table({"id": pa.array(range(1000), pa.int64())})
+
+
+@pytest.fixture
+def server(flight_server_process: Callable[..., ServerProcess]) -> ServerProcess:
+    return flight_server_process(http_port=0)
+
+
+@pytest.fixture
+def client(server: ServerProcess, tmp_path: Path) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location, copies=Copies((str(tmp_path / "driver"),))) as found:
+        yield found
+
+
+def on_host(shared: Broadcast, base: Path) -> Content:
+    """The content as another host has it, whose directory is ``base``."""
+    return replace(shared._content, copies=Copies((str(base),)))
+
+
+def files(base: Path) -> list[str]:
+    return sorted(path.stem for path in base.glob("*/*.arrows"))
+
+
+def test_a_host_is_listed_from_before_its_file_is_there_until_it_has_removed_it(
+    client: ShuffleClient, tmp_path: Path
+) -> None:
+    shared = client.broadcast(TABLE)
+    there = on_host(shared, tmp_path / "a")
+    listed: list[str] = []
+
+    class Looking(Content):
+        def fetch(self, part: Part) -> None:
+            listed.extend(withdrawing.withdraw(self))
+            super().fetch(part)
+
+    withdrawing.open_file(Looking(**vars(there))).close()
+    place = HostFiles(there.copies).place
+    assert listed == [place]
+    assert withdrawing.left(there) == set(), "withdrawn while it was fetched, it was fetched again"
+    assert withdrawing.withdraw(there) == {place} == withdrawing.left(there)
+    assert withdrawing.remove_here(there) == 0
+    assert withdrawing.remove_here(there) == 0
+    assert files(tmp_path / "a") == []
+
+
+def test_unpersist_withdraws_all_copies_and_says_which_are_left(
+    client: ShuffleClient, tmp_path: Path
+) -> None:
+    shared = client.broadcast(TABLE)
+    hosts = [on_host(shared, tmp_path / name) for name in "ab"]
+    for each in hosts:
+        withdrawing.open_file(each).close()
+    places = {HostFiles(each.copies).place for each in hosts}
+    shared.table()
+    done = shared.unpersist()
+    assert len(done.removed) == 1
+    assert set(done.left) == places
+    withdrawing.remove_withdrawn(hosts[0])
+    assert files(tmp_path / "a") == []
+    assert list(shared.unpersist().left) == [HostFiles(hosts[1].copies).place]
+
+
+def test_only_a_withdrawn_copy_is_removed(client: ShuffleClient, tmp_path: Path) -> None:
+    shared = client.broadcast(TABLE)
+    there = on_host(shared, tmp_path / "a")
+    withdrawing.open_file(there).close()
+    withdrawing.remove_withdrawn(there)
+    assert files(tmp_path / "a") == [shared._content.key]
+    shared.destroy()
+    withdrawing.remove_withdrawn(there)
+    assert files(tmp_path / "a") == [], "its dataset was dropped"
+
+
+def test_a_host_removes_what_was_withdrawn_when_it_fetches_another(
+    client: ShuffleClient, tmp_path: Path
+) -> None:
+    first, second, third = (client.broadcast(TABLE) for _ in range(3))
+    for shared in (first, second):
+        withdrawing.open_file(on_host(shared, tmp_path / "a")).close()
+    first.unpersist()
+    second.destroy()
+    withdrawing.open_file(on_host(third, tmp_path / "a")).close()
+    assert files(tmp_path / "a") == [third._content.key]
+    assert not any(first.unpersist())
+
+
+def test_directories_of_one_host_that_share_nothing_are_two_places(tmp_path: Path) -> None:
+    places: list[str | None] = []
+    for name in "ab":
+        files_there = HostFiles(Copies((str(tmp_path / name),)))
+        assert files_there.place is None
+        files_there.own("application")()
+        assert files_there.place == HostFiles(Copies((str(tmp_path / name),))).place
+        places.append(files_there.place)
+    assert places[0] != places[1]
+
+
+def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
+    client: ShuffleClient, server: ServerProcess, tmp_path: Path
+) -> None:
+    shared = client.broadcast(TABLE)
+
+    class Losing(Content):
+        def fetch(self, part: Part) -> None:
+            super().fetch(part)
+            server.kill()
+
+    with pytest.raises((Unavailable, NotFound)):
+        withdrawing.open_file(Losing(**vars(on_host(shared, tmp_path / "a"))))
+    assert files(tmp_path / "a") == []
+    with contextlib.suppress(Unavailable):
+        client.close()
