@@ -7,8 +7,8 @@ without the GIL and ahead of the pool.
 Ahead
     When the pool has grown to within half of ``lead_bytes`` of what was populated, the thread populates the memory of
     the next ``lead_bytes`` of allocations (``allocator.populate``). So it does nothing for a pool that does not grow,
-    or that grows into memory that was used before. Neither the pool nor the process, beyond its size at the start, is
-    populated above the memory limit.
+    or that grows into memory that was used before. It leaves the last quarter of the memory limit alone, because holes
+    in the heap count towards the resident size, too, and a server with less than 128 MiB populates nothing.
 
 Huge pages
     Where the kernel has them, a gigabyte costs 0.05 CPU seconds. On a virtual machine that gives free memory back to
@@ -34,7 +34,7 @@ LOOK_SECONDS = 0.5
 KEEP_FREED_SECONDS = 10.0
 MAX_HOLES_BYTES = 32 << 20
 LEAD_BYTES = 128 << 20
-_MIN_LEAD_BYTES = 4 << 20
+_MIN_LEAD_BYTES = 16 << 20
 _SLOW_SECONDS_PER_BYTE = 0.3 / 1e9
 
 
@@ -50,6 +50,9 @@ class Heap:
         assert memory.limit_bytes is not None
         self._memory = memory
         self._limit_bytes = memory.limit_bytes
+        self._most_bytes = (
+            memory.limit_bytes * 3 // 4
+        )  # of the pool and of the process beyond its start, populated
         lead_bytes = min(LEAD_BYTES, memory.limit_bytes // 8)
         self.lead_bytes = lead_bytes if tuned and lead_bytes >= _MIN_LEAD_BYTES else 0
         self.populated_bytes = 0
@@ -77,10 +80,10 @@ class Heap:
         self._memory.tell_above(None, self._grown.set)
 
     def extend(self) -> None:
-        """Populate for the pool's next ``lead_bytes``, unless that would pass the limit."""
+        """Populate for the pool's next ``lead_bytes``, unless that would pass 3/4 of the limit."""
         self.populated_bytes = max(self.populated_bytes, self._memory.used_bytes)
         wanted_bytes = self._memory.used_bytes + self.lead_bytes
-        if max(wanted_bytes, self._resident_bytes() + self.lead_bytes) <= self._limit_bytes:
+        if max(wanted_bytes, self._resident_bytes() + self.lead_bytes) <= self._most_bytes:
             before = time.thread_time()
             if allocator.populate(self.lead_bytes, huge=self._huge):
                 self._huge &= time.thread_time() - before < _SLOW_SECONDS_PER_BYTE * self.lead_bytes

@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import TaskContext
 
+from flight_server.memory import allocator
 from flight_server.protocol import PutCommand
 from spark_client.arrow import Coalescer, Declared, array_over, values
 from spark_client.connection import Server
@@ -36,6 +37,8 @@ from .stages import Pass, Stage
 from .worker_memory import writing_budget
 
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
+_KEPT_BYTES = 128 * 1024 * 1024
+"""What a Python worker keeps of the memory that its writing tasks have freed, for the next round and task."""
 
 REPORT_DDL = "producer int, attempt string, rows long, frames long, bytes long"
 _REPORT = pa.schema(
@@ -173,6 +176,7 @@ class WriteTask:
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
         """Send all batches as one attempt and commit it; the server's answer and ``frames``."""
+        allocator.keep_freed(_KEPT_BYTES)
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
         schema, compression = self.declared.schema, self.server.writing.compression
         coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))

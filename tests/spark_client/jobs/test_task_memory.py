@@ -1,0 +1,51 @@
+"""A Python worker uses the memory of one round of rows again for the next one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.server_process import ServerProcess
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE_BYTES = 4096
+
+WRITE_TWICE = """
+import resource, sys
+from itertools import repeat
+import numpy as np, pyarrow as pa
+from spark_client.arrow import Declared
+from spark_client.connection import Server
+from spark_client.jobs import InTurn, Shuffles, WriteTask
+
+rows = pa.record_batch({"n": np.arange(1 << 18), "m": np.arange(1 << 18)})
+server = Server(sys.argv[1])
+shuffles = Shuffles(server, 60.0)
+generation, places = shuffles.create("d", rows.schema, 16)
+task = WriteTask(server, "d", generation, 16, Declared("test", rows.schema), InTurn(16), places=places)
+faults = [0, 0]
+for attempt in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    task.write(repeat(rows, 64), 0, str(attempt))
+    faults[attempt] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+shuffles.close()
+print(64 * rows.nbytes, faults[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts pages of Linux, and settings of glibc")
+def test_a_later_task_of_a_worker_writes_its_rows_without_new_memory_for_each_round() -> None:
+    with ServerProcess.start(memory_limit="1GiB") as server:
+        answer = subprocess.run(
+            [sys.executable, "-c", WRITE_TWICE, server.location],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+    written_bytes, faults = (int(number) for number in answer.stdout.split())
+    assert faults * PAGE_BYTES < written_bytes / 3, f"{faults} page faults for {written_bytes} bytes"
