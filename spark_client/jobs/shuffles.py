@@ -33,6 +33,7 @@ from spark_client.connection import LeaseKeeper, Server
 from spark_client.executors import Portable, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 
+from .cancelling import cancelled_by_ctrl_c
 from .progress import watch
 from .readable import Readable
 from .results import Results
@@ -115,7 +116,8 @@ class Shuffles:
         try:
             # So that no task asks the server.
             job = replace(task(generation), places=places)
-            with watch(self.server, dataset, label, rows.sparkSession):
+            spark = rows.sparkSession
+            with watch(self.server, dataset, label, spark), cancelled_by_ctrl_c(spark):
                 reports = rows.mapInArrow(Portable(job.run), REPORT_DDL).collect()
             return self.seal(dataset, generation, accepted(reports))
         except BaseException:

@@ -73,22 +73,28 @@ def run_exchanges(
     """
     token = uuid.uuid4().hex
     spark = start.rows.sparkSession
-    given, before = start, None
-    for number, leg in enumerate(legs):
-        assert leg.exchange is not None
-        try:
-            written = _write(shuffles, f"exchange/{token}/{number}", leg, given)
-        finally:
-            if before is not None:
-                shuffles.discard(before.source.dataset)
-        tasks = leg.exchange.tasks
-        if tasks is None and not (alone and leg is legs[-1]):
-            available = cores(spark)
-            tasks = None if available is None else tasks_for(written.partition_bytes, available)
-        shares = Shares.equal(written.partition_bytes, tasks or leg.exchange.partitions)
-        given, before = Input.of(spark, written.source, shares), written
-    assert before is not None
-    return before, given
+    given, written = start, None
+    try:
+        for number, leg in enumerate(legs):
+            assert leg.exchange is not None
+            before = written
+            try:
+                written = _write(shuffles, f"exchange/{token}/{number}", leg, given)
+            finally:
+                if before is not None:
+                    shuffles.discard(before.source.dataset)
+            tasks = leg.exchange.tasks
+            if tasks is None and not (alone and leg is legs[-1]):
+                available = cores(spark)
+                tasks = None if available is None else tasks_for(written.partition_bytes, available)
+            shares = Shares.equal(written.partition_bytes, tasks or leg.exchange.partitions)
+            given = Input.of(spark, written.source, shares)
+    except BaseException:
+        if written is not None:
+            shuffles.discard(written.source.dataset)
+        raise
+    assert written is not None
+    return written, given
 
 
 def _write(shuffles: Shuffles, dataset: str, leg: Leg, given: Input) -> Sealed:

@@ -14,7 +14,8 @@ What runs when
     ``toDF`` runs one Spark job for each exchange, drops each dataset when the next one is sealed, and returns when
     the last one is. Each use of the DataFrame runs the stages after that. ``jobs.results`` says when the last dataset
     is dropped. ``collect`` runs one more job, which writes the result, unless the last step is an exchange. When a job
-    fails, all are dropped and Spark's exception is raised, which ends with the task's error.
+    fails, all are dropped and Spark's exception is raised, which ends with the task's error; Ctrl-C cancels the job,
+    too.
 
 Reading tasks
     A Spark task reads several partitions where that is cheaper (``jobs.shares``), and calls each function once for

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import DatasetDropped, FlightShuffleError, NotFound
 from spark_client import ShuffleClient
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 
@@ -102,6 +106,48 @@ def test_a_task_that_fails_while_its_result_is_read_is_run_again(
     out = client.pipeline(spark.range(0, 1000, 1, 3)).exchange(4, "id").mapInArrow(fn, "id long").toDF()
     assert sorted(row.id for row in out.collect()) == list(range(1000))
     assert (tmp_path / "failed").exists()
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize("then", ["collect", "exchange"])
+def test_a_reading_task_that_fails_between_two_of_its_partitions_gives_the_rows_of_each_once(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, how: str, then: str
+) -> None:
+    def fails_at_its_third(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        (tmp_path / f"{context.taskAttemptId()} read {context.partitionId()}").touch()
+        for batch in batches:
+            yield batch
+            if context.partitionId() == 2 and _is_first(tmp_path / "failed"):
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise RuntimeError("first try")
+
+    pipeline = client.pipeline(spark.range(0, 3000, 1, 3)).exchange(5, "id", tasks=1)
+    pipeline = pipeline.mapInArrow(fails_at_its_third, "id long")
+    rows = (pipeline if then == "collect" else pipeline.exchange(2, "id")).toDF().collect()
+    assert sorted(row.id for row in rows) == list(range(3000))
+    reads = sorted(path.name.split(" read ")[1] for path in tmp_path.glob("* read *"))
+    assert reads == sorted("01201234"), "the second try reads all of the task's partitions again"
+
+
+def test_a_function_that_reads_none_or_part_of_its_rows_holds_back_no_other_partition(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def some(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() % 3:
+            yield next(batches).slice(0, 1)
+
+    df = spark.range(0, 400_000, 1, 2).selectExpr("id", "repeat('x', 100) as s")
+    out = client.pipeline(df).exchange(9, "id", tasks=1).mapInArrow(some, df.schema).toDF()
+    assert out.count() == 6
 
 
 def _is_first(marker: Path) -> bool:
@@ -193,6 +239,58 @@ def test_a_server_that_is_not_there_is_an_error_before_any_job(spark: SparkSessi
         pipeline = nowhere.pipeline(spark.range(10)).exchange(2, "id")
         with pytest.raises(FlightShuffleError, match=r"127\.0\.0\.1:1"):
             pipeline.toDF()
+
+
+@pytest.mark.parametrize("side", ["map", "reduce", "result"])
+def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_next_job(
+    spark: SparkSession, tmp_path: Path, side: str
+) -> None:
+    def waits(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        (tmp_path / f"attempt-{context.taskAttemptId()}").touch()
+        for batch in batches:
+            yield from [batch] * 50
+            (tmp_path / "begun").touch()
+            while not (tmp_path / "restarted").exists():
+                time.sleep(0.01)
+
+    server = ServerProcess.start(http_port=0)
+    with ShuffleClient(server.location) as client:
+        pipeline = client.pipeline(spark.range(0, 4000, 1, 4))
+        if side == "map":
+            pipeline = pipeline.mapInArrow(waits, "id long").exchange(3, "id")
+        else:
+            pipeline = pipeline.exchange(4, "id", tasks=2).mapInArrow(waits, "id long")
+        if side == "reduce":
+            pipeline = pipeline.exchange(2, "id")
+        with ThreadPoolExecutor() as threads:
+            running = threads.submit(lambda: pipeline.toDF().collect())
+            eventually((tmp_path / "begun").exists, True)
+            server.kill()
+            ports = {"port": _port(server.location), "http_port": _port(server.http)}
+            again = ServerProcess.start(**ports)
+            (tmp_path / "restarted").touch()
+            error = running.exception()
+        server.close()
+        try:
+            assert re.search("dataset .?exchange/.*restarted|its server was restarted", str(error)), error
+            assert 1 <= len(list(tmp_path.glob("attempt-*"))) <= 4 * 4, "four tries of each task"
+            out = client.pipeline(spark.range(1000)).exchange(3, "id").toDF()
+            assert sorted(row.id for row in out.collect()) == list(range(1000))
+            client.release(out)
+            assert client.datasets() == []
+        finally:
+            again.terminate()
+            again.close()
+
+
+def _port(location: str | None) -> int:
+    port = urlsplit(location or "").port
+    assert port is not None
+    return port
 
 
 def test_back_pressure_fails_the_task_with_the_servers_sentence(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,214 @@
+"""Drivers as processes of their own, locally and on a cluster of two workers: interrupted, killed, without executors.
+
+After each test the server holds what it held before, and no process that the driver started runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_client import ShuffleClient
+from tests.support.driver_process import DriverProcess, say, session
+from tests.support.polling import eventually
+from tests.support.server_process import ServerProcess
+from tests.support.spark_cluster import standalone_cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LEASE_SECONDS = 5.0
+ROWS = 2000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a driver's tasks run."""
+
+    master: str
+    settings: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def cluster(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield Place(found.master, found.settings)
+
+
+@pytest.fixture(params=["local", "cluster"])
+def place(request: pytest.FixtureRequest, java_home: str) -> Place:
+    return request.getfixturevalue("cluster") if request.param == "cluster" else Place("local[2]", {})
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0) as found:
+        yield found
+        assert found.terminate() == 0, found.tail()
+
+
+def held(client: ShuffleClient) -> dict[str, Any]:
+    """What a server holds for its clients."""
+    found = client.statistics()
+    memory, disk = found["memory"], found["disk"]
+    return {
+        "datasets": sorted(found["datasets"]),
+        "memory": {name: account["used_bytes"] for name, account in memory["accounts"].items()},
+        "disk": disk["used_bytes"],
+        "waits": found["waits"],
+    }
+
+
+@pytest.fixture
+def server(process: ServerProcess) -> Iterator[ServerProcess]:
+    with ShuffleClient(process.location) as client:
+        before = held(client)
+        assert before["datasets"] == []
+        yield process
+        eventually(lambda: held(client), before)
+
+
+# What the drivers do.
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def wait_for_ever(directory: Path, batches: Iterator[Any]) -> Iterator[Any]:
+    """Give so many rows that frames have reached the server, and no end."""
+    for batch in batches:
+        yield from [batch] * 200
+        (directory / "writing").touch()
+        while True:
+            time.sleep(0.02)
+
+
+def right(rows: list[Any]) -> bool:
+    return sorted(row.id for row in rows) == list(range(ROWS))
+
+
+def interrupted_driver(master: str, settings: dict[str, str], location: str | None, directory: str) -> None:
+    def waits(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from wait_for_ever(Path(directory), batches)
+
+    made = ShuffleClient.embedded() if location is None else ShuffleClient(location)
+    with session(master, settings) as spark, made as client:
+        pipeline = client.pipeline(spark.range(0, ROWS, 1, 4))
+        try:
+            pipeline.mapInArrow(waits, "id long").exchange(3, "id").toDF()
+        except KeyboardInterrupt:
+            say("datasets", [dataset.name for dataset in client.datasets()])
+            jobs = spark.sparkContext.statusTracker()
+            eventually(lambda: list(jobs.getActiveJobsIds()), [])
+        say("rows", right(pipeline.mapInArrow(same, "id long").exchange(3, "id").toDF().collect()))
+
+
+def killed_driver(master: str, settings: dict[str, str], location: str, directory: str) -> None:
+    def waits(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from wait_for_ever(Path(directory), batches)
+
+    with session(master, settings) as spark:
+        client = ShuffleClient(location, lease_seconds=LEASE_SECONDS)
+        # A result, a dataset that is read, and one that is written.
+        result = client.pipeline(spark.range(ROWS)).exchange(3, "id").toDF()
+        say("result", result.count())
+        pipeline = client.pipeline(spark.range(0, ROWS, 1, 4)).exchange(3, "id").mapInArrow(waits, "id long")
+        pipeline.exchange(2, "id").toDF()
+
+
+def driver_without_executors(
+    master: str, settings: dict[str, str], location: str, options: dict[str, str]
+) -> None:
+    with session(master, settings | options) as spark, ShuffleClient(location) as client:
+
+        def executors() -> int:
+            return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+        def total(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
+            return pa.table({"k": [keys[0].as_py()], "ids": [sorted(table.column("id").to_pylist())]})
+
+        eventually(executors, 0)
+        df = spark.range(0, ROWS, 1, 4).selectExpr("id", "id % 10 as k").repartition(3)
+        pipeline = client.pipeline(df).mapInArrow(same, "id long, k long").exchange(5, "k")
+        grouped = pipeline.applyInArrow(total, "k long, ids array<long>")
+        placed = grouped.exchange(2, "k").toDF()
+        eventually(executors, 0)
+        expected = [(k, list(range(k, ROWS, 10))) for k in range(10)]
+        for _ in range(2):
+            say("rows", sorted((row.k, list(row.ids)) for row in placed.collect()) == expected)
+            eventually(executors, 0)
+        say(
+            "again",
+            sorted((row.k, len(row.ids)) for row in grouped.toDF().collect())
+            == [(k, ROWS // 10) for k in range(10)],
+        )
+
+
+# The tests.
+
+
+def wait_until(path: Path) -> None:
+    eventually(path.exists, True, 120)
+
+
+def check_interrupt(driver: DriverProcess, directory: Path) -> None:
+    wait_until(directory / "writing")
+    driver.interrupt()
+    assert driver.wait_for("datasets") == []
+    assert driver.wait_for("rows") is True
+    assert driver.wait() == 0
+    eventually(driver.running, [])
+
+
+def test_ctrl_c_cancels_the_job_drops_its_dataset_and_leaves_the_driver_usable(
+    server: ServerProcess, place: Place, tmp_path: Path
+) -> None:
+    arguments = (place.master, place.settings, server.location, str(tmp_path))
+    with DriverProcess(interrupted_driver, *arguments) as driver:
+        check_interrupt(driver, tmp_path)
+
+
+def test_ctrl_c_does_not_end_an_embedded_server(java_home: str, tmp_path: Path) -> None:
+    with DriverProcess(interrupted_driver, "local[2]", {}, None, str(tmp_path)) as driver:
+        check_interrupt(driver, tmp_path)
+
+
+def test_what_a_killed_driver_leaves_ends_with_its_leases(
+    server: ServerProcess, place: Place, tmp_path: Path
+) -> None:
+    with (
+        DriverProcess(killed_driver, place.master, place.settings, server.location, str(tmp_path)) as driver,
+        ShuffleClient(server.location) as client,
+    ):
+        assert driver.wait_for("result") == ROWS
+        wait_until(tmp_path / "writing")
+        assert len(client.datasets("exchange/")) == 3
+        driver.kill()
+        eventually(client.datasets, [])
+        eventually(driver.running, [])
+
+
+def test_rows_are_right_while_executors_come_and_go_by_dynamic_allocation(
+    server: ServerProcess, cluster: Place
+) -> None:
+    options = {
+        "dynamicAllocation__enabled": "true",
+        "dynamicAllocation__shuffleTracking__enabled": "true",
+        "dynamicAllocation__shuffleTracking__timeout": "1s",
+        "dynamicAllocation__executorIdleTimeout": "1s",
+        "dynamicAllocation__schedulerBacklogTimeout": "1s",
+        "python__worker__reuse": "false",
+        "sql__adaptive__enabled": "false",
+    }
+    arguments = (cluster.master, cluster.settings, server.location, options)
+    with DriverProcess(driver_without_executors, *arguments) as driver:
+        assert driver.wait_for("rows") is True
+        assert driver.wait_for("again") is True
+        assert driver.wait() == 0
+        eventually(driver.running, [])

@@ -1,0 +1,157 @@
+"""Every type of Spark through exchanges: its values as from Spark's own mapInArrow, or Spark's refusal in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol.errors import InvalidRequest
+from spark_client import ShuffleClient
+from tests.support.server_process import ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = {
+    "boolean": "id % 2 = 0",
+    "tinyint": "cast(id - 128 as tinyint)",
+    "smallint": "cast(id - 32768 as smallint)",
+    "int": "cast(2147483647 - id as int)",
+    "bigint": "id - 9223372036854775807",
+    "float": "cast(element_at(array('NaN', '-Infinity', '-0.0', '1e-45', null), cast(id + 1 as int)) as float)",
+    "double": "cast(element_at(array('NaN', 'Infinity', '-0.0', '5e-324', null), cast(id + 1 as int)) as double)",
+    "decimal(5,2)": "cast(id - 2 as decimal(5, 2)) / 3",
+    "decimal(38,0)": "cast(concat(if(id % 2 = 0, '-', ''), repeat('9', 37), id) as decimal(38, 0))",
+    "decimal(38,18)": "cast(id as decimal(38, 18)) / 7",
+    "decimal(38,38)": "cast(concat('0.', repeat('9', 37), id) as decimal(38, 38))",
+    "string": "if(id = 3, null, repeat('aü漢😀', cast(id as int)))",
+    "char": "cast('ab' as char(5))",
+    "varchar": "cast(id as varchar(5))",
+    "collated string": "concat('aB', id) collate UTF8_LCASE",
+    "string of ICU's collation": "concat('aB', id) collate UNICODE_CI",
+    "binary": "if(id = 0, X'', unhex(concat('00ff', lpad(id, 2, '0'))))",
+    "date": "date_add(date'0001-01-01', cast(id * 900000 as int))",
+    "timestamp": "timestamp'1582-10-04 00:00:00.000001' + make_dt_interval(cast(id * 99999 as int))",
+    "timestamp_ntz": "timestamp_ntz'0001-01-01 00:00:00.000001' + make_dt_interval(cast(id * 900000 as int))",
+    "time": "time'23:59:59.999999' - make_dt_interval(0, cast(id as int))",
+    "day-time interval": "make_dt_interval(cast(1 - id as int), 1, 2, 3.000004)",
+    "hour-minute interval": "interval '10:05' hour to minute * id",
+    "void": "null",
+    "variant": """parse_json(concat('{"a": [', id, ', null, "x"]}'))""",
+    "geometry": "st_geomfromwkb(X'0101000000000000000000f03f0000000000000040')",
+    "geography": "st_geogfromwkb(X'0101000000000000000000f03f0000000000000040')",
+    "array": "if(id = 2, null, array(id, null))",
+    "array of arrays": "array(array('a', null), null, array())",
+    "array of void": "array(null)",
+    "array of decimal": "array(cast(id as decimal(38, 18)))",
+    "array of timestamp": "array(timestamp'2020-03-29 02:30:00', null)",
+    "array of timestamp_ntz": "array(timestamp_ntz'2020-03-29 02:30:00', null)",
+    "array of time": "array(time'01:02:03')",
+    "array of interval": "array(interval '3' day, null)",
+    "array of variant": "array(parse_json('1'), null)",
+    "array of collated": "array('a' collate UTF8_LCASE)",
+    "map": "map('a', id, 'b', null)",
+    "map of structs to arrays": "map(named_struct('x', id), array(id))",
+    "map to variant": "map('k', parse_json('[]'))",
+    "struct": "if(id = 1, null, named_struct('a', id, 'b', named_struct('c', array(map('k', id)), 'd', null)))",
+    "struct of variant": "named_struct('v', parse_json('[1]'))",
+    "struct of all widths": "named_struct('b', X'00ff', 'i', cast(id as tinyint), 'f', cast(id as float))",
+    "struct of nothing": "from_json('{}', 'struct<>')",
+}
+
+REFUSED = {
+    "year-month": "interval '1-2' year to month",
+    "year": "interval '3' year",
+    "calendar": "make_interval(1, 2, 3)",
+    "array of years": "array(interval '3' year)",
+    "struct of years": "named_struct('y', interval '3' year)",
+    "repeated field": "named_struct('a', 1, 'a', 2)",
+    "array of nothing": "array()",
+}
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    settings = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
+    with local_session(**settings) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0) as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+
+
+def whole(table: pa.Table) -> pa.Table:
+    return table
+
+
+def texts(df: DataFrame) -> list[str]:
+    """Each row's text, which also tells -0.0 and NaN; in the order of the ids."""
+    return [str(row) for row in sorted(df.collect(), key=lambda row: int(row.id))]
+
+
+@pytest.fixture(scope="module")
+def every_type(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 5, 1, 2).selectExpr("id", *(f"{sql} as `{name}`" for name, sql in COLUMNS.items()))
+
+
+@pytest.mark.parametrize("stages", ["none", "map and group"])
+def test_every_type_comes_back_as_from_sparks_own_map_in_arrow(
+    client: ShuffleClient, every_type: DataFrame, stages: str
+) -> None:
+    schema = every_type.schema
+    pipeline = client.pipeline(every_type)
+    if stages == "none":
+        pipeline = pipeline.exchange(3, "id")
+    else:
+        pipeline = pipeline.mapInArrow(same, schema).exchange(3, "id").applyInArrow(whole, schema)
+        pipeline = pipeline.exchange(2).mapInArrow(same, schema)
+    ours = pipeline.toDF()
+    assert ours.schema == schema
+    expected = texts(every_type.mapInArrow(same, schema))
+    assert len(expected) == 5
+    assert texts(ours) == expected == texts(every_type)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_type_that_spark_cannot_give_to_arrow_is_refused_before_any_job(
+    client: ShuffleClient, spark: SparkSession, name: str
+) -> None:
+    df = spark.range(2).selectExpr("id", f"{REFUSED[name]} as v")
+    with pytest.raises(Exception, match=r"NOT_IMPLEMENTED|UNSUPPORTED|DUPLICATED|null"):
+        df.mapInArrow(same, df.schema).collect()
+    with pytest.raises(InvalidRequest, match="the DataFrame: Spark has no Arrow type for column 'v' of type"):
+        client.pipeline(df)
+    with pytest.raises(InvalidRequest, match=r"stage 1 \(mapInArrow same\): .* for column 'v' of type"):
+        client.pipeline(spark.range(2)).mapInArrow(same, df.schema)
+
+
+def test_user_defined_types_come_back_as_objects(client: ShuffleClient, spark: SparkSession) -> None:
+    from pyspark.ml.linalg import Vectors, VectorUDT
+    from pyspark.sql.types import ArrayType, LongType, StructType
+
+    schema = StructType().add("id", LongType()).add("v", VectorUDT()).add("vs", ArrayType(VectorUDT()))
+    vectors = [Vectors.dense([1.0, -0.0]), Vectors.sparse(3, {1: 2.0}), None]
+    df = spark.createDataFrame([(i, vector, [vector, None]) for i, vector in enumerate(vectors)], schema)
+    ours = client.pipeline(df).mapInArrow(same, schema).exchange(2, "id").applyInArrow(whole, schema).toDF()
+    assert ours.schema == schema
+    assert texts(ours) == texts(df)
+    assert sorted(ours.collect(), key=lambda row: row.id)[1].v == vectors[1]
