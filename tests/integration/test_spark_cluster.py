@@ -15,6 +15,8 @@ import pytest
 from pyarrow import parquet as pq
 
 from spark_client import FlightDataSource, ShuffleClient
+from tests.support.polling import eventually
+from tests.support.server_holdings import held
 from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import standalone_cluster
 from tests.support.spark_session import local_session
@@ -46,7 +48,13 @@ def spark(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def client() -> Iterator[ShuffleClient]:
     server = ServerProcess.start(http_port=0)
     with ShuffleClient(server.location) as found:
+        before = held(found)
         yield found
+    with ShuffleClient(server.location) as after:
+        for name in {dataset.name for dataset in after.datasets()}:
+            assert not name.startswith("exchange/"), "a closed client leaves no exchange"
+            after.drop(name)
+        eventually(lambda: held(after), before)
     server.terminate()
     server.close()
 
@@ -109,33 +117,38 @@ def test_exchange_groups_and_broadcast_between_two_executors(
     assert any(len(row["from"]) == 2 for row in out), "rows of both executors met in one group"
 
 
+@pytest.mark.parametrize("side", ["map", "reduce", "result"])
 def test_of_speculated_attempts_one_counts(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, side: str
 ) -> None:
     def slow_at_first(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        if context.partitionId() == 0:
-            for batch in batches:
-                yield from [batch] * 50
+        # A reading task comes here once for each of its partitions: with some of its rows given, and more to read.
+        waits = context.partitionId() == (0 if side == "map" else 1)
+        for batch in batches:
+            yield from [batch] * 50
+            if waits:
                 # Neither try may end before the other has made rows: the first one may start last.
                 (tmp_path / f"try-{context.attemptNumber()}").touch()
                 wait_until(tmp_path / "try-0")
                 wait_until(tmp_path / "try-1")
-        else:
-            for batch in batches:
-                yield from [batch] * 50
 
-    df = spark.range(0, 400, 1, 4)
-    out = client.pipeline(df).mapInArrow(slow_at_first, "id long").exchange(3, "id").toDF()
-    counts = {row.id: row["count"] for row in out.groupBy("id").count().collect()}
+    pipeline = client.pipeline(spark.range(0, 400, 1, 4))
+    if side == "map":
+        pipeline = pipeline.mapInArrow(slow_at_first, "id long").exchange(3, "id")
+    else:
+        pipeline = pipeline.exchange(6, "id", tasks=2).mapInArrow(slow_at_first, "id long")
+    if side == "reduce":
+        pipeline = pipeline.exchange(3, "id")
+    rows = [row.id for row in pipeline.toDF().collect()]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["try-0", "try-1"]
-    assert counts == dict.fromkeys(range(400), 50)
+    assert sorted(rows) == sorted([*range(400)] * 50)
 
 
-@pytest.mark.parametrize("side", ["map", "reduce"])
+@pytest.mark.parametrize("side", ["map", "after Spark's own shuffle", "reduce", "result"])
 def test_rows_are_whole_when_an_executor_is_killed_in_mid_stream(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path, side: str
 ) -> None:
@@ -149,11 +162,17 @@ def test_rows_are_whole_when_an_executor_is_killed_in_mid_stream(
                 os.kill(executor(), signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    pipeline = client.pipeline(spark.range(0, 2000, 1, 4))
-    if side == "map":
-        pipeline = pipeline.mapInArrow(kills_its_executor, "id long").exchange(4, "id")
+    df = spark.range(0, 2000, 1, 4)
+    if side == "after Spark's own shuffle":
+        # What the executor has shuffled is lost with it: Spark runs the stage before again, too.
+        df = df.repartition(4, "id")
+    pipeline = client.pipeline(df)
+    if side in {"reduce", "result"}:
+        pipeline = pipeline.exchange(4, "id", tasks=2).mapInArrow(kills_its_executor, "id long")
     else:
-        pipeline = pipeline.exchange(4, "id").mapInArrow(kills_its_executor, "id long").exchange(2, "id")
+        pipeline = pipeline.mapInArrow(kills_its_executor, "id long").exchange(4, "id")
+    if side == "reduce":
+        pipeline = pipeline.exchange(2, "id")
     assert sorted(row.id for row in pipeline.toDF().collect()) == list(range(2000))
     assert marker.exists()
 

@@ -17,6 +17,7 @@ import pytest
 from spark_client import ShuffleClient
 from tests.support.driver_process import DriverProcess, say, session
 from tests.support.polling import eventually
+from tests.support.server_holdings import held
 from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import standalone_cluster
 
@@ -50,18 +51,6 @@ def process() -> Iterator[ServerProcess]:
     with ServerProcess.start(http_port=0) as found:
         yield found
         assert found.terminate() == 0, found.tail()
-
-
-def held(client: ShuffleClient) -> dict[str, Any]:
-    """What a server holds for its clients."""
-    found = client.statistics()
-    memory, disk = found["memory"], found["disk"]
-    return {
-        "datasets": sorted(found["datasets"]),
-        "memory": {name: account["used_bytes"] for name, account in memory["accounts"].items()},
-        "disk": disk["used_bytes"],
-        "waits": found["waits"],
-    }
 
 
 @pytest.fixture
