@@ -15,7 +15,12 @@ SUITES = {
     "cold": "the first job of a fresh server against its second, without Spark",
     "sources": "files of 5,000 to 20,000 columns, created and pulled",
     "paused": "a good reader beside 60 to 1,000 that take nothing, against the same alone",
-    "exchange": "Python -> exchange -> Python on Spark, against Spark's own shuffle",
+    "on_spark.pipelines": "input -> Python -> exchange -> Python, against Spark's own shuffle, and where the time goes",
+    "on_spark.small_jobs": "the same for 1,000 rows",
+    "on_spark.collects": "10 M rows in the driver, against toArrow and toPandas",
+    "on_spark.results": "toDF into a scalar Arrow UDF",
+    "on_spark.broadcasts": "320 MB in 1 to 8 workers, and the memory of the host",
+    "on_spark.other_engines": "the same jobs on Dask and on Daft, which it installs under build/",
 }
 
 
@@ -30,7 +35,7 @@ def main() -> int:
     if unknown:
         print(f"unknown suite {', '.join(unknown)}; there are:", file=sys.stderr)
         for name, text in SUITES.items():
-            print(f"  {name:10} {text}", file=sys.stderr)
+            print(f"  {name:20} {text}", file=sys.stderr)
         return 2
     for name in arguments or SUITES:
         importlib.import_module(f"tests.benchmarks.{name}").main(options)

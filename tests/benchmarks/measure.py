@@ -57,7 +57,7 @@ def own_cpu_seconds() -> float:
 @dataclass
 class Subject:
     """Something to measure. ``run`` does the work once and returns the bytes it delivered; ``after`` clears
-    away what that left, and is not measured.
+    away what that left, and is not measured. ``cold`` is the first round, which is not among the samples.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Subject:
     client_cpu_seconds: Callable[[], float] = own_cpu_seconds
     after: Callable[[], None] = lambda: None
     samples: list[Sample] = field(default_factory=list)
+    cold: Sample | None = None
 
     def median(self, of: Callable[[Sample], float]) -> float:
         return statistics.median(of(sample) for sample in self.samples)
@@ -77,35 +78,44 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def peak_resident_bytes(pid: int) -> int:
-    """The largest resident size of a process so far, as the kernel saw it."""
+def peak_resident_bytes(pid: int | str) -> int:
+    """The largest resident size of a process (or ``self``) so far, as the kernel saw it."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0
 
 
-def measure(subjects: Sequence[Subject], rounds: int = ROUNDS) -> None:
-    """Fill the subjects' samples, after one round of each that does not count."""
+def measure(
+    subjects: Sequence[Subject], rounds: int = ROUNDS, fresh: Callable[[], None] | None = None
+) -> None:
+    """Fill the subjects' samples, after one round of each that is kept apart. ``fresh`` is called before each
+    subject's first run.
+    """
     for subject in subjects:
-        subject.run()
-        subject.after()
+        if fresh is not None:
+            fresh()
+        subject.cold = _sample(subject)
     for number in range(rounds):
         turn = number % len(subjects)
         for subject in [*subjects[turn:], *subjects[:turn]]:
-            server_before = cpu_seconds(subject.server_pid) if subject.server_pid else 0.0
-            client_before, started = subject.client_cpu_seconds(), time.perf_counter()
-            delivered_bytes = subject.run()
-            seconds = time.perf_counter() - started
-            subject.samples.append(
-                Sample(
-                    seconds,
-                    delivered_bytes,
-                    (cpu_seconds(subject.server_pid) if subject.server_pid else 0.0) - server_before,
-                    subject.client_cpu_seconds() - client_before,
-                )
-            )
-            subject.after()
+            subject.samples.append(_sample(subject))
+
+
+def _sample(subject: Subject) -> Sample:
+    server_before = cpu_seconds(subject.server_pid) if subject.server_pid else 0.0
+    client_before, started = subject.client_cpu_seconds(), time.perf_counter()
+    delivered_bytes = subject.run()
+    seconds = time.perf_counter() - started
+    server_after = cpu_seconds(subject.server_pid) if subject.server_pid else 0.0
+    sample = Sample(
+        seconds,
+        delivered_bytes,
+        server_after - server_before,
+        subject.client_cpu_seconds() - client_before,
+    )
+    subject.after()
+    return sample
 
 
 def ratio(subject: Subject, peer: Subject) -> float:

@@ -1,4 +1,4 @@
-"""The benchmark of the exchange runs as its user starts it, and checks its own sums."""
+"""The benchmarks of the Spark client run as their user starts them, and compare their results themselves."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ import sys
 
 import pytest
 
-from tests.benchmarks.exchange import JOBS
+SUITES = {
+    "small_jobs": (
+        ["--only", "Parquet"],
+        ["Spark", "Spark, pipelined", "exchange", "exchange, scan", "floor"],
+    ),
+    "collects": (["--only", "Python stage"], ["toArrow", "toPandas", "collect, streamed", "driver MiB"]),
+    "results": ([], ["by number", "toDF", "source"]),
+    "broadcasts": (["--only", "2 workers"], ["Spark", "flight", "workers MiB"]),
+    "other_engines": (["--engines", "plain"], ["plain", "Spark", "exchange, scan"]),
+}
 
-pytestmark = pytest.mark.spark
 
-
-def test_the_exchange_is_measured_against_sparks_own_in_a_plain_environment() -> None:
+@pytest.mark.spark
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_runs_in_a_plain_environment_and_shows_all_subjects(suite: str) -> None:
+    options, shown = SUITES[suite]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.benchmarks",
-        "exchange",
-        "--",
-        "--rounds",
-        "1",
-        "--scale",
-        "0.001",
-    ]
-    ran = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=250, check=False)
+    command = [sys.executable, "-m", "tests.benchmarks", f"on_spark.{suite}", "--", "--rounds", "1"]
+    ran = subprocess.run(
+        [*command, "--scale", "0.0001", *options],
+        env=plain,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    for job in JOBS:
-        assert ran.stdout.count(job) == 5, (
-            "Spark, the exchange, that without checksums, no shuffle, and the feed"
-        )
+    for text in shown:
+        assert text in ran.stdout, ran.stdout

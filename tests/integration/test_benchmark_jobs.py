@@ -1,0 +1,110 @@
+"""What the benchmarks of the Spark client compare: their checksum finds wrong rows, their data is what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import parquet
+
+from tests.benchmarks.on_spark import data
+from tests.benchmarks.on_spark import functions as of
+
+STAGES = {
+    "numbers": (of.numbers, {"id": np.arange(100), "value": np.arange(100) * 0.5}),
+    "named": (
+        of.named,
+        {
+            "id": np.arange(100),
+            "quantity": np.arange(100) % 7,
+            "amount": np.arange(100) * 0.5,
+            "name": data.names(pa.array(range(100))),
+        },
+    ),
+    "vectors": (of.vectors, {"id": np.arange(100)}),
+    "texts": (of.texts, {"id": np.arange(100), "text": [f"{i:08d}" for i in range(100)]}),
+}
+
+
+def digest(table: pa.Table) -> Any:
+    return next(of.digest(iter(table.to_batches(max_chunksize=7)))).to_pylist()
+
+
+def staged(name: str) -> pa.Table:
+    stage, columns = STAGES[name]
+    return pa.Table.from_batches(stage(iter(pa.table(columns).to_batches())))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(data, "HOME", tmp_path)
+    monkeypatch.setattr(data, "CORPUS_BYTES", 200 * of.TEXT_BYTES)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_checksum_is_of_the_rows_and_not_of_their_order_or_batches(name: str) -> None:
+    table = staged(name)
+    mixed = table.take(np.random.default_rng(2).permutation(100))
+    assert digest(mixed) == digest(table)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_checksum_finds_a_value_in_another_row_and_a_row_that_is_there_twice(name: str) -> None:
+    table = staged(name)
+    others = np.arange(100)
+    others[[3, 4]] = 4, 3
+    twice = table.take(np.where(np.arange(100) == 5, 6, np.arange(100)))
+    for column in table.column_names:
+        values = table[column].combine_chunks().take(pa.array(others))
+        moved = table.set_column(table.column_names.index(column), column, values)
+        if not moved.equals(table):
+            assert digest(moved) != digest(table), column
+    assert digest(twice) != digest(table)
+
+
+def test_the_parquet_files_have_each_id_once_also_when_files_have_not_equally_many(home: Path) -> None:
+    for path in (data.named_parquet(101), data.text_parquet(101)):
+        table = parquet.read_table(path)
+        assert sorted(table["id"].to_pylist()) == list(range(101))
+        assert len(list(path.glob("*.parquet"))) == data.FILES
+    assert set(pc.binary_length(table["text"]).to_pylist()) == {of.TEXT_BYTES}
+
+
+def test_files_are_made_once_and_never_found_half_made(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(parquet, "write_table", fail)
+        with pytest.raises(OSError, match="full"):
+            data.named_parquet(10)
+    path = data.named_parquet(10)
+    assert parquet.read_table(path).num_rows == 10
+    monkeypatch.setattr(parquet, "write_table", fail)
+    assert data.named_parquet(10) == path
+
+
+def test_the_log_shrinks_to_a_thirtieth_and_the_prose_does_not(home: Path) -> None:
+    codec = pa.Codec("lz4")
+    shrinks = {
+        path.name: path.stat().st_size / codec.compress(path.read_bytes()).size
+        for path in (data.log(), data.prose())
+    }
+    assert 25 < shrinks[data.log().name] < 40
+    assert shrinks[data.prose().name] < 3
+
+
+def test_excerpts_come_from_the_file_without_a_copy_and_begin_anew_at_its_end(home: Path) -> None:
+    stage = of.Excerpts(str(data.prose()))
+    first, later = (
+        next(stage(iter([pa.record_batch([pa.array(range(start, start + 50))], names=["id"])])))
+        for start in (0, 150)
+    )
+    assert first["key"].to_pylist() == list(range(50))
+    assert first["text"].to_pylist() == later["text"].to_pylist()
+    assert "".join(first["text"].to_pylist()) == data.prose().read_text()[: 50 * of.TEXT_BYTES]
