@@ -5,9 +5,9 @@
 
 Each round starts a session with as many cores as workers, and all workers use the table at once. ``driver s`` is what
 the driver takes to broadcast it, ``first use s`` what the slowest worker takes to have the table, ``and a pass s`` to
-have read all of it, too. ``workers MiB`` is the proportional set size (``smaps_rollup``) of all workers together after
-that, less that before: pages that they share count once. ``host MiB`` is the size of the driver, the JVM and the server
-with them.
+have read all of it, too. ``workers MiB`` is by how much the proportional set size of all workers together has grown
+then (``smaps_rollup``: pages that they share count once), less its growth with a table of one row. ``host MiB`` is that
+size of the driver, the JVM and the server with them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class Use:
 
 @dataclass
 class Costs:
-    """Of one way and number of workers, by round."""
+    """Of one way and number of workers, by round. ``least_bytes`` is by how much any use makes the workers grow."""
 
+    least_bytes: float = 0.0
     driver: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
@@ -87,7 +88,7 @@ def pss_bytes(pids: list[int]) -> int:
 def main(arguments: list[str]) -> None:
     """Print the table."""
     options = Options.parse("broadcasts", arguments)
-    options.announce("Broadcasts", "local[workers]")
+    options.announce("Broadcasts", "as many cores for Spark as workers")
     rows = max(1000, int(ROWS * options.scale))
     numbers = np.arange(rows)
     content = pa.table({"a": numbers, "b": numbers * 2, "c": numbers * 0.5, "d": numbers % 97})
@@ -97,6 +98,9 @@ def main(arguments: list[str]) -> None:
             if not options.wants(f"{workers} workers"):
                 continue
             costs = {"Spark": Costs(), "flight": Costs()}
+            for name, each in costs.items():
+                _round(engines, name, content.take([0]), workers, nothing := Costs())
+                each.least_bytes = nothing.workers_bytes[0]
             for number in range(options.rounds):
                 for name in sorted(costs, reverse=number % 2 == 0):
                     _round(engines, name, content, workers, costs[name])
@@ -154,7 +158,7 @@ def _rows(workers: int, costs: dict[str, Costs]) -> list[list[str]]:
             f"{statistics.median(each.first):.3f}",
             f"{statistics.median(map(lambda a, b: a / b, costs['Spark'].first, each.first)):.1f}",
             f"{statistics.median(each.whole):.3f}",
-            f"{statistics.median(each.workers_bytes) / MIB:.0f}",
+            f"{(statistics.median(each.workers_bytes) - each.least_bytes) / MIB:.0f}",
             f"{statistics.median(each.host_bytes) / MIB:.0f}",
         ]
         for name, each in costs.items()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -111,10 +112,12 @@ def dask() -> tuple[str, Job]:
 
 def daft() -> tuple[str, Job]:
     """Ray on this machine, without a dashboard."""
+    # A busy machine takes more than Ray's minute.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
     import daft as library
     import ray
 
-    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     library.set_runner_ray()
     library.set_execution_config(shuffle_algorithm="flight_shuffle")
     types = library.DataType

@@ -10,6 +10,7 @@ Only the reading job is measured: 20 M rows x 4 columns, one a string, lie on th
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -49,8 +50,8 @@ class Written:
         (self._dataset,) = (found.name for found in engines.shuffle.datasets("exchange/"))
 
     def by_number(self) -> Any:
-        server = Server(self._engines.shuffle.location)
-        endpoint = server.flight_info(self._dataset).endpoints[0]
+        with closing(Server(self._engines.shuffle.location)) as server:
+            endpoint = server.flight_info(self._dataset).endpoints[0]
         ticket = Ticket.parse(endpoint.ticket.ticket)
         assert ticket.generation is not None
         readable = Readable.of(server, self._dataset, ticket.generation, endpoint)
@@ -68,7 +69,6 @@ def main(arguments: list[str]) -> None:
     options = Options.parse("results", arguments)
     options.announce("Results into Spark", f"local[2], {PARTITIONS} partitions")
     rows = max(1000, int(ROWS * options.scale))
-    udf = arrow_udf(scored, "double", ArrowUDFType.SCALAR)
     sums: dict[str, float] = {}
     with Engines() as engines:
         written = Written(engines, rows)
@@ -79,7 +79,8 @@ def main(arguments: list[str]) -> None:
             written = Written(engines, rows)
 
         def run(name: str, frame: Callable[[Written], Any]) -> int:
-            score = udf("twice", "gross", "name")
+            # A UDF belongs to the session that it was made in.
+            score = arrow_udf(scored, "double", ArrowUDFType.SCALAR)("twice", "gross", "name")
             found = frame(written).agg(sql.count("*"), sql.sum("key"), sql.sum(score)).collect()[0]
             assert (found[0], found[1]) == (rows, rows * (rows - 1) // 2), found
             assert sums.setdefault("all", found[2]) == found[2], (name, found, sums)
