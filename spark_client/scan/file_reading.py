@@ -102,7 +102,11 @@ class FileReading:
                 raise _changed(file.path, "row groups", file.units, metadata.num_row_groups)
             schema = parquet_schema(reader.schema_arrow, metadata)
             names = self._names_in(file, schema)
-            instants = {name: schema.field(name).type for name in names if _is_zoned(reader, schema, name)}
+            retyped = {
+                name: schema.field(name).type
+                for name in names
+                if reader.schema_arrow.field(name).type != schema.field(name).type
+            }
             legacy = is_legacy(metadata)
             for piece in pieces:
                 group = metadata.row_group(piece.unit)
@@ -113,7 +117,7 @@ class FileReading:
                     raise _changed(file.path, what, piece.group_bytes, group.total_byte_size)
                 rows = self._batch_rows(piece)
                 for batch in reader.iter_batches(rows, [piece.unit], names, use_threads=False):
-                    given = _as_instants(batch, instants) if instants else batch
+                    given = _retyped(batch, retyped) if retyped else batch
                     if legacy:
                         check_dates(given, file.path)
                     yield given
@@ -189,12 +193,8 @@ class FileReading:
             yield given if list(self.wanted.names) == given.schema.names else given.select(self.wanted.names)
 
 
-def _is_zoned(reader: Any, schema: pa.Schema, name: str) -> bool:
-    return bool(reader.schema_arrow.field(name).type != schema.field(name).type)
-
-
-def _as_instants(batch: Any, instants: dict[str, pa.DataType]) -> Any:
-    for name, kind in instants.items():
+def _retyped(batch: Any, kinds: dict[str, pa.DataType]) -> Any:
+    for name, kind in kinds.items():
         index = batch.schema.get_field_index(name)
         batch = batch.set_column(index, name, batch.column(index).cast(kind))
     return batch

@@ -54,17 +54,21 @@ def struct_of(schema: pa.Schema, where: str) -> StructType:
 
 
 def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
-    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps."""
-    columns = (metadata.schema.column(index) for index in range(len(metadata.schema)))
+    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps, and
+    those of logical type ENUM, as of Avro's, as text, which Arrow takes for binary.
+    """
+    columns = [metadata.schema.column(index) for index in range(len(metadata.schema))]
     instants = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
-    if not instants:
+    texts = {each.path for each in columns if each.logical_type.type == "ENUM"}
+    if not instants and not texts:
         return schema
-    return pa.schema(
-        [
-            field.with_type(_mapped(field.type, _zoned)) if field.name in instants else field
-            for field in schema
-        ]
-    )
+
+    def field(given: pa.Field) -> pa.Field:
+        if given.name in texts:
+            return given.with_type(pa.string())
+        return given.with_type(_mapped(given.type, _zoned)) if given.name in instants else given
+
+    return pa.schema([field(each) for each in schema])
 
 
 def _zoned(kind: pa.DataType) -> pa.DataType:

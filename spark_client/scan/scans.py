@@ -116,7 +116,7 @@ class Scan:
 
 
 def _schema(ds: Any, dataset: Any, *, given: bool) -> tuple[str, pa.Schema]:
-    """Where the schema is from, and it, with Parquet's INT96 columns as instants and CSV's empty ones as text."""
+    """Where the schema is from, and it, with Parquet's columns as ``parquet_schema`` and CSV's empty ones as text."""
     schema = dataset.schema
     try:
         first = next(iter(dataset.get_fragments()), None)
