@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 
 from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, WriteMode
 from spark_client import ShuffleClient
 from spark_client.datasource import staging as staging_module
+from spark_client.datasource.batch_read import FlightReader
 from spark_client.datasource.batch_write import FlightWriter
-from spark_client.datasource.source_options import BATCH_WRITE, STREAM_WRITE, SourceOptions
+from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
 from spark_client.datasource.staging import Staging
 from spark_client.datasource.stream_write import FlightStreamWriter
+from tests.support.certificates import self_signed
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
@@ -147,6 +151,32 @@ def test_a_job_that_is_aborted_after_it_was_published_stays(
     assert ids(client) == [1]
     with pytest.raises(Conflict, match="has ended"):
         writer.write(batches(2))
+
+
+@pytest.mark.parametrize("lane", ["bulk", "grpc"])
+def test_what_is_pickled_into_tasks_has_token_and_certificate_and_shows_neither(
+    tmp_path: Path, lane: str
+) -> None:
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
+    cert, key = self_signed(tmp_path)
+    with ServerProcess.start(http_port=0, tls_cert=cert, tls_key=key, token="s3cret") as process:
+        given = {"location": process.location, "path": "d", "token": "s3cret", "lane": lane}
+        given["tls_root_certs"] = cert.read_text()
+        writer = FlightWriter.plan(SourceOptions(given, BATCH_WRITE), STRUCT, overwrite=True)
+        sent: FlightWriter = pickle.loads(dumps(writer))
+        sent.commit([sent.write(batches(1))])
+        reader = FlightReader.plan(SourceOptions(given, BATCH_READ), STRUCT, None)
+        received: FlightReader = pickle.loads(dumps(reader))
+        (share,) = reader.partitions()
+        assert [batch["id"].to_pylist() for batch in received.read(share)] == [[1]]
+        for thing in (sent._staging, received._readable, share):
+            assert "s3cret" not in repr(thing)
+            assert "CERTIFICATE" not in repr(thing)
+        wrong = SourceOptions(given | {"token": "wr0ng"}, BATCH_READ)
+        with pytest.raises(FlightShuffleError) as refused:
+            FlightReader.plan(wrong, STRUCT, None)
+        assert "wr0ng" not in str(refused.value)
+        writer._staging.server.close()
 
 
 def test_batches_cannot_be_appended_durably_and_the_query_is_refused(server: ServerProcess) -> None:
