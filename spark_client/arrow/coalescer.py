@@ -4,15 +4,18 @@ Guarantee: each row is returned once, in a `(partition, frame)` pair: a record b
 partition, in input order. After `finish` every row has been returned.
 
 How
-    Batches are buffered without a copy until they fill a round; their memory must not change meanwhile (see
-    `own_memory`). Then the rows are sorted by partition (a stable radix sort) and copied out. Those of partitions
-    with less than a whole frame begin the next round. With one partition nothing is sorted.
+    Batches are buffered without a copy until they fill a block (`block_bytes`, and for each partition `block_rows` or
+    64 times as many bytes: joining less costs more than the processor's cache saves); their memory must not change
+    meanwhile (see `own_memory`). A block's rows are sorted by partition (a stable radix sort), and copied while they
+    are in the cache. When the blocks fill a round, a frame joins the rows of its partition. Those of partitions with
+    less than a whole frame begin the next round, if they are few. With one partition nothing is sorted.
 
 Sizes of frames
     A frame's size is its rows' *own* bytes (see `sizes`). A partition with at least `target_frame_bytes` is cut
     evenly into frames of one to two targets. No frame is above `max_frame_bytes`, unless it is a single row. Smaller
-    frames appear at the end, and when the budget is full: then the largest partitions are returned first, until half
-    of it is free. So many partitions of equal size get frames of about `budget_bytes / partitions`.
+    frames appear at the end, and when the budget is full: then the largest partitions are returned, until seven
+    eighths of it are free. So many partitions of equal size get frames of about `budget_bytes / partitions`, and only
+    an eighth of all rows is copied again.
 
 Memory
     `buffered_bytes` never exceeds `budget_bytes`. It counts each allocation that buffered rows keep alive, whole and
@@ -21,14 +24,15 @@ Memory
 
         2 * budget_bytes + one frame + the batch being added
 
-    because a round copies its rows, and releases the originals before it copies again. A single row, or a batch's
-    dictionaries, above half of the budget add twice their size. A frame shares only dictionaries with the coalescer,
-    so the caller may keep it. (With one partition frames are slices of one copy.)
+    because a block is a copy of its rows, and with dictionaries or many partitions a whole round is one block. With
+    small blocks it is 9/8 of the budget, one frame and the batch being added. A single row, or a batch's dictionaries,
+    above half of the budget add twice their size. A frame shares only dictionaries with the coalescer, so the caller
+    may keep it.
 
 Dictionaries
     Batches with different dictionaries get a common one. If the index type is too small for it, frames are smaller,
-    each with a dictionary that fits. When the dictionaries take more than half of the budget, no rows are kept for
-    the next round: a common dictionary would grow without bound.
+    each with a dictionary that fits. When the dictionaries take more than an eighth of the budget, no rows are kept
+    for the next round: a common dictionary would grow without bound.
 
 Without columns only counts are kept: each partition gets one frame, at the end. A partition without rows gets none.
 
@@ -47,9 +51,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .sizes import check_type, has_dictionary, held_buffers, held_dictionaries, own_bytes
-from .sorted_rows import WORKING_BYTES_PER_ROW, SortedRows
+from .sorted_rows import WORKING_BYTES_PER_ROW, Block, SortedRows
 
 MIB = 1024 * 1024
+BLOCK_BYTES = 1 * MIB
+BLOCK_ROWS = 1024
+_WIDE_ROW_BYTES = 64
+_KEPT = 8
+"""Which part of the budget the rows may take that begin the next round."""
 
 Frames = Iterator[tuple[int, pa.RecordBatch]]
 
@@ -67,6 +76,8 @@ class Coalescer:
         budget_bytes: int = 128 * MIB,
         target_frame_bytes: int = 2 * MIB,
         max_frame_bytes: int = 3 * MIB,
+        block_bytes: int = BLOCK_BYTES,
+        block_rows: int = BLOCK_ROWS,
     ) -> None:
         if partitions < 1 or target_frame_bytes < 1 or budget_bytes < 1:
             raise ValueError("the number of partitions, the target and the budget must be positive")
@@ -79,25 +90,29 @@ class Coalescer:
         self.budget_bytes = budget_bytes
         self._target_bytes = target_frame_bytes
         self._max_bytes = max_frame_bytes
+        self._block_least_bytes = block_bytes
+        self._block_rows = block_rows * partitions
         self._has_dictionaries = any(has_dictionary(field.type) for field in schema)
         # Two frames for each partition are enough; more would only take memory.
-        self._round_bytes = min(budget_bytes // 2, 2 * target_frame_bytes * partitions)
+        self._round_bytes = min(budget_bytes, 2 * target_frame_bytes * partitions)
+        # The largest piece of a batch, and what is left of the round for it.
+        self._piece_bytes = max(1, self._round_bytes // 2)
         self._id_type = np.dtype(_smallest_unsigned(partitions))
         self._row_bytes = WORKING_BYTES_PER_ROW + self._id_type.itemsize
         self._rows = np.zeros(partitions, np.int64)
-        self._kept: pa.RecordBatch | None = None
-        self._kept_rows = np.zeros(partitions, np.int64)
-        self._kept_bytes = 0
+        self._blocks: list[Block] = []
+        self._block_bytes = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_ids: list[NDArray[Any]] = []
         self._pending_bytes = 0
+        self._pending_rows = 0
         self._held: dict[int, int] = {}
         self._state = "ready"
 
     @property
     def buffered_bytes(self) -> int:
         """The memory held between calls, see *Memory*."""
-        return self._kept_bytes + self._pending_bytes
+        return self._block_bytes + self._pending_bytes
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -131,16 +146,18 @@ class Coalescer:
         for piece in pieces:
             piece_ids = ids[start : start + piece.num_rows]
             start += piece.num_rows
-            if self._pending and self._pending_bytes + self._cost_bytes(piece) > self._round_bytes:
+            if self.buffered_bytes and self.buffered_bytes + self._cost_bytes(piece) > self._round_bytes:
                 yield from self._gather()
             # Each piece of a large batch is sorted at once: buffered, it would keep all of it alive.
             self._hold(piece, piece_ids, passing=len(pieces) > 1)
-            if len(pieces) > 1 or self._pending_bytes >= self._round_bytes:
+            if len(pieces) > 1 or self._is_block():
+                self._sort()
+            if self.buffered_bytes >= self._round_bytes:
                 yield from self._gather()
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batch, halved until each piece fits a round or is a single row."""
-        if batch.num_rows == 1 or self._size_bytes(batch) <= self._round_bytes:
+        """The batch, halved until each piece fits half of a round or is a single row."""
+        if batch.num_rows == 1 or self._size_bytes(batch) <= self._piece_bytes:
             yield batch
         else:
             half = batch.num_rows // 2
@@ -149,9 +166,9 @@ class Coalescer:
 
     def _hold(self, batch: pa.RecordBatch, ids: NDArray[Any], *, passing: bool) -> None:
         held = self._new(held_buffers(batch))
-        if passing:
+        if passing and self.partitions > 1:
             held = {0: self._own_bytes(batch)}
-        elif sum(held.values()) > _most_held_bytes(self._size_bytes(batch)):
+        elif passing or sum(held.values()) > _most_held_bytes(self._size_bytes(batch)):
             batch = pa.concat_batches([batch])
             held = held_buffers(batch)
         held |= self._new_dictionaries(batch)
@@ -159,6 +176,51 @@ class Coalescer:
         self._pending.append(batch)
         self._pending_ids.append(ids)
         self._pending_bytes += sum(held.values()) + self._row_bytes * batch.num_rows
+        self._pending_rows += batch.num_rows
+
+    def _is_block(self) -> bool:
+        """Whether the pending batches are enough to be sorted. Those with dictionaries wait for the whole round: the
+        frames of one block share one dictionary.
+        """
+        data_bytes = self._pending_bytes - self._row_bytes * self._pending_rows
+        return (
+            not self._has_dictionaries
+            and data_bytes >= self._block_least_bytes
+            and max(self._pending_rows, data_bytes // _WIDE_ROW_BYTES) >= self._block_rows
+        )
+
+    def _sort(self) -> None:
+        """Make a block of the pending batches."""
+        batches, ids, pending_bytes = self._pending, self._pending_ids, self._pending_bytes
+        self._pending, self._pending_ids, self._pending_bytes, self._pending_rows = [], [], 0, 0
+        if not batches:
+            return
+        if self._has_dictionaries and self._blocks:
+            # Also of what began the round: so that all of it gets one dictionary.
+            batches[:0] = [block.rows for block in self._blocks]
+            ids[:0] = [block.ids(self._id_type) for block in self._blocks]
+            self._blocks, self._block_bytes = [], 0
+        elif self.partitions == 1:
+            for batch in batches:
+                rows = pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+                self._blocks.append(Block(rows, np.array([0, batch.num_rows])))
+            self._block_bytes += pending_bytes
+            return
+        blocks = self._sorted(batches, ids)
+        self._blocks += blocks
+        self._held = {}
+        for block in blocks:
+            self._held |= block.held
+        self._block_bytes += sum(self._held.values()) + sum(block.size_bytes for block in blocks)
+
+    def _sorted(self, batches: list[pa.RecordBatch], ids: list[NDArray[Any]]) -> list[Block]:
+        try:
+            return [Block.sort(batches, ids, self.partitions, self.schema)]
+        except pa.ArrowInvalid:
+            if len(batches) == 1:
+                raise
+            half = len(batches) // 2
+            return self._sorted(batches[:half], ids[:half]) + self._sorted(batches[half:], ids[half:])
 
     def _own_bytes(self, batch: pa.RecordBatch) -> int:
         return own_bytes(batch) if self._has_dictionaries else int(batch.nbytes)
@@ -177,52 +239,39 @@ class Coalescer:
         return {address: size for address, size in allocations.items() if address not in self._held}
 
     def _gather(self, *, everything: bool = False) -> Frames:
-        """One round: sort the buffered rows and return whole frames; keep the rest, or return it if `everything`."""
-        batches, ids = self._pending, self._pending_ids
-        if self._kept is not None:
-            batches.insert(0, self._kept)
-            ids.insert(0, np.repeat(np.arange(self.partitions, dtype=self._id_type), self._kept_rows))
-        self._kept, self._kept_bytes = None, 0
-        self._pending, self._pending_ids, self._pending_bytes = [], [], 0
-        self._held = {}
-        if batches:
-            yield from self._sort(batches, ids, everything=everything)
-
-    def _sort(self, batches: list[pa.RecordBatch], ids: list[NDArray[Any]], *, everything: bool) -> Frames:
-        try:
-            rows = SortedRows(batches, ids, self.partitions, self.schema)
-        except pa.ArrowInvalid:
-            if len(batches) == 1:
-                raise
-            half = len(batches) // 2
-            yield from self._sort(batches[:half], ids[:half], everything=True)
-            yield from self._sort(batches[half:], ids[half:], everything=everything)
+        """One round: return whole frames of the buffered rows; keep the rest, or return it if `everything`."""
+        self._sort()
+        blocks, self._blocks, self._block_bytes, self._held = self._blocks, [], 0, {}
+        if not blocks:
             return
-        kept = np.zeros(self.partitions, np.bool_)
-        if not everything:
-            kept = self._choose(rows)
-            self._keep(rows, kept)
+        rows = SortedRows(blocks)
+        kept = np.zeros(self.partitions, np.bool_) if everything else self._choose(rows)
+        if kept.any() and not self._keep(rows, kept):
+            kept[:] = False
         for partition in np.flatnonzero(~kept & (rows.counts > 0)).tolist():
             for frame in rows.frames(partition, self._target_bytes, self._max_bytes):
                 yield partition, frame
 
     def _choose(self, rows: SortedRows) -> NDArray[np.bool_]:
-        """The partitions to keep: those below one frame, smallest first, as many as fit half of the budget."""
+        """The partitions to keep: those below one frame, smallest first, as many as fit their part of the budget."""
         data_bytes = rows.partition_bytes()
-        costs = data_bytes + rows.counts * self._row_bytes
-        smallest_first = np.argsort(costs, kind="stable")
-        fit = np.cumsum(costs[smallest_first]) <= self.budget_bytes // 2 - rows.fixed_bytes
+        smallest_first = np.argsort(data_bytes, kind="stable")
+        most_bytes = self._round_bytes // _KEPT - rows.fixed_bytes
         kept = np.zeros(self.partitions, np.bool_)
-        kept[smallest_first[fit]] = True
-        return kept & (data_bytes < self._target_bytes) & (rows.counts > 0)
+        kept[smallest_first[np.cumsum(data_bytes[smallest_first]) <= most_bytes]] = True
+        kept &= (data_bytes < self._target_bytes) & (rows.counts > 0)
+        return kept
 
-    def _keep(self, rows: SortedRows, partitions: NDArray[np.bool_]) -> None:
-        if not partitions.any():
-            return
-        self._kept = rows.rows_of(partitions)
-        self._kept_rows = np.where(partitions, rows.counts, 0)
-        self._held = held_buffers(self._kept) | held_dictionaries(self._kept)
-        self._kept_bytes = sum(self._held.values()) + self._row_bytes * self._kept.num_rows
+    def _keep(self, rows: SortedRows, partitions: NDArray[np.bool_]) -> bool:
+        """Let these partitions begin the next round; False if they have no common dictionary."""
+        try:
+            block = rows.rows_of(partitions)
+        except pa.ArrowInvalid:
+            return False
+        self._blocks = [block]
+        self._held = dict(block.held)
+        self._block_bytes = sum(block.held.values()) + block.size_bytes
+        return True
 
     def _bare_rows(self) -> Frames:
         """The frames of a schema without columns."""

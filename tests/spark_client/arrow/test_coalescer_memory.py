@@ -52,8 +52,9 @@ def test_memory_stays_within_what_is_promised(
         for _, frame in coalescer.add(pa.concat_batches([batch]), ids):
             rows += frame.num_rows
             del frame
+        del batch
         assert arrow_pool.bytes_allocated() <= coalescer.buffered_bytes <= budget_bytes
-    del batch, ids
+    del ids
     for _, frame in coalescer.finish():
         rows += frame.num_rows
         del frame
@@ -63,6 +64,19 @@ def test_memory_stays_within_what_is_promised(
     assert arrow_pool.bytes_allocated() == 0
     # A frame is below 400 KiB here, and so is the batch being added; the rest is Python's own objects.
     assert arrow_pool.max_memory() + numpy_peak_bytes <= 2 * budget_bytes + 1_000 * KIB
+
+
+def test_small_blocks_take_no_second_copy_of_what_is_buffered(arrow_pool: pa.MemoryPool) -> None:
+    budget_bytes = 8_000 * KIB
+    schema = numbered(1, 1)[0].schema
+    coalescer = Coalescer(schema, 16, budget_bytes=budget_bytes, target_frame_bytes=200 * KIB)
+    for index in range(60):
+        batch, ids = numbered(10_000, 16, first=10_000 * index)
+        for _, frame in coalescer.add(pa.concat_batches([batch]), ids):
+            del frame
+    list(coalescer.finish())
+    # A block of 1 MiB and the batches that it is made of, a frame, and what begins the next round.
+    assert arrow_pool.max_memory() <= budget_bytes * 9 // 8 + 3_000 * KIB
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -75,7 +89,7 @@ def test_a_batch_larger_than_the_budget_goes_when_its_frames_are_taken(
     for _, frame in coalescer.add(large, ids):
         del frame
     del large
-    assert arrow_pool.bytes_allocated() <= coalescer.buffered_bytes <= 500 * KIB
+    assert arrow_pool.bytes_allocated() <= coalescer.buffered_bytes <= 1_000 * KIB
     list(coalescer.finish())
 
 

@@ -9,7 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_client.arrow.sizes import held_buffers, held_dictionaries, own_bytes, row_bits
+from spark_client.arrow.sizes import (
+    batch_bits_before,
+    held_buffers,
+    held_dictionaries,
+    own_bytes,
+    row_bits,
+)
 
 COLUMNS: list[pa.Array] = [
     pa.array([True, None, False] * 30),
@@ -38,6 +44,17 @@ def test_the_rows_add_up_to_what_the_array_takes(column: pa.Array, part: slice) 
     assert isinstance(bits, int) or bits.shape == (len(rows),)
     # Each buffer may exceed its rows: bits fill whole bytes, and offsets have an end.
     assert abs(8 * rows.nbytes - total) <= 16 * 8 * len(rows.buffers())
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
+@pytest.mark.parametrize("part", [slice(None), slice(7, 40), slice(3, 4), slice(5, 5)], ids=str)
+def test_the_bits_before_a_place_are_those_of_the_rows_before_it(column: pa.Array, part: slice) -> None:
+    rows = column[part]
+    places = np.array([0, len(rows) // 3, len(rows) // 3, len(rows)])
+    each = np.broadcast_to(np.asarray(row_bits(rows)), len(rows))
+    sums = np.concatenate([[0], np.cumsum(each)])
+    batch = pa.record_batch([rows, rows], names=["a", "b"])
+    assert batch_bits_before(batch, places).tolist() == (2 * sums[places]).tolist()
 
 
 def test_a_dictionary_is_not_part_of_its_rows() -> None:
