@@ -18,12 +18,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 # In a process of its own: PySpark decides once per process whether it is Classic or Connect.
 JOB = """
-import json
+import json, os
+from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
-from spark_client import ShuffleClient
+from spark_client import Copies, ShuffleClient
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 assert "connect" in type(spark).__module__
@@ -32,7 +33,11 @@ def clean(batches):
     for batch in batches:
         yield batch.filter(pa.compute.is_valid(batch.column("k")))
 
-with ShuffleClient.embedded() as client:
+# Copies in a relative directory: the tasks' own one, as on another host.
+os.makedirs("driver")
+os.chdir("driver")
+
+with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     try:
         client.pipeline(spark.range(10)).exchange(2, "id").toDF()
     except Exception as error:
@@ -63,8 +68,12 @@ with ShuffleClient.embedded() as client:
     scanned = client.scan("x.parquet", filter=[("id", "<", 50)]).exchange(3, "id")
     collected = sorted(client.collect(scanned).read_all()["id"].to_pylist())
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
-    print(json.dumps({"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/")),
-        "collected": collected}))
+    answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
+    answer["collected"] = collected
+    answer["copies"] = [len(list(Path("../copies").glob("*/*.arrows")))]
+    done = names.unpersist(everywhere=True, seconds=120)
+    answer["copies"].append(len(list(Path("../copies").glob("*/*.arrows"))))
+    print(json.dumps({**answer, "unpersisted": [len(done.removed), len(done.left)]}))
 spark.stop()
 """
 
@@ -91,3 +100,5 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert answer["same"], "rows are where Spark's own repartition puts them"
     assert answer["datasets"] == 1
     assert answer["collected"] == list(range(50))
+    assert answer["copies"] == [1, 0]
+    assert answer["unpersisted"] == [1, 0]
