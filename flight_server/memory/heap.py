@@ -7,13 +7,13 @@ without the GIL and ahead of the pool.
 Ahead
     When the pool has grown to within half of ``lead_bytes`` of what was populated, the thread populates the memory of
     the next ``lead_bytes`` of allocations (``allocator.populate``). So it does nothing for a pool that does not grow,
-    or that grows into memory that was used before. It leaves the last quarter of the memory limit alone, because holes
-    in the heap count towards the resident size, too, and a server with less than 128 MiB populates nothing.
+    or that grows into memory that was used before. Neither the pool nor the process, beyond its size at the start, is
+    populated above 3/4 of the memory limit: holes in the heap are resident, too. With a limit below 128 MiB nothing is.
 
 Huge pages
     Where the kernel has them, a gigabyte costs 0.05 CPU seconds. On a virtual machine that gives free memory back to
-    its host these are the pages that the host must provide again: once that is seen to be slow, the thread takes small
-    ones until memory was given back.
+    its host, these are the pages that the host must provide again, at 2 s/GB, while small ones are at hand. So after a
+    slow populate the thread takes small pages, until memory was given back.
 
 Given back
     The process keeps freed memory for ``KEEP_FREED_SECONDS``: 5/4 of the most that the pool held, or was populated for,
@@ -50,9 +50,7 @@ class Heap:
         assert memory.limit_bytes is not None
         self._memory = memory
         self._limit_bytes = memory.limit_bytes
-        self._most_bytes = (
-            memory.limit_bytes * 3 // 4
-        )  # of the pool and of the process beyond its start, populated
+        self._most_bytes = memory.limit_bytes * 3 // 4
         lead_bytes = min(LEAD_BYTES, memory.limit_bytes // 8)
         self.lead_bytes = lead_bytes if tuned and lead_bytes >= _MIN_LEAD_BYTES else 0
         self.populated_bytes = 0
