@@ -293,7 +293,7 @@ class _Put:
                     dataset=known.name,
                 )
             if known is None and command.producer not in (None, 0):
-                self._catalogue.find(command.dataset)
+                self._catalogue.find(command.dataset, command.generation)
         return StreamSink(self._durability, command, schema)
 
     def _check_first(self, message: bytes) -> None:

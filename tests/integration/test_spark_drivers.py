@@ -5,6 +5,7 @@ After each test the server holds what it held before, and no process that the dr
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -114,6 +115,12 @@ def killed_driver(master: str, settings: dict[str, str], location: str, director
 def driver_without_executors(
     master: str, settings: dict[str, str], location: str, options: dict[str, str]
 ) -> None:
+    from pyspark.errors import PythonException
+
+    def too_much(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        bytearray(4 << 30)
+
     with session(master, settings | options) as spark, ShuffleClient(location) as client:
 
         def executors() -> int:
@@ -137,6 +144,10 @@ def driver_without_executors(
             sorted((row.k, len(row.ids)) for row in grouped.toDF().collect())
             == [(k, ROWS // 10) for k in range(10)],
         )
+        with pytest.raises(PythonException) as caught:
+            client.pipeline(spark.range(9)).mapInArrow(too_much, "id long").exchange(1).toDF()
+        say("error", str(caught.value))
+        say("datasets", [dataset.name for dataset in client.datasets()])
 
 
 # The tests.
@@ -183,7 +194,7 @@ def test_what_a_killed_driver_leaves_ends_with_its_leases(
         eventually(driver.running, [])
 
 
-def test_rows_are_right_while_executors_come_and_go_by_dynamic_allocation(
+def test_rows_are_right_while_executors_come_and_go_with_fresh_workers_of_limited_memory(
     server: ServerProcess, cluster: Place
 ) -> None:
     options = {
@@ -193,11 +204,17 @@ def test_rows_are_right_while_executors_come_and_go_by_dynamic_allocation(
         "dynamicAllocation__executorIdleTimeout": "1s",
         "dynamicAllocation__schedulerBacklogTimeout": "1s",
         "python__worker__reuse": "false",
+        "executor__pyspark__memory": "1g",
+        "task__maxFailures": "1",
         "sql__adaptive__enabled": "false",
     }
     arguments = (cluster.master, cluster.settings, server.location, options)
     with DriverProcess(driver_without_executors, *arguments) as driver:
         assert driver.wait_for("rows") is True
         assert driver.wait_for("again") is True
+        assert re.search(
+            r"(?s)MemoryError.*raised in stage 1 \(mapInArrow too_much\)", driver.wait_for("error")
+        )
+        assert len(driver.wait_for("datasets")) == 2, "of the two results and not of the job that failed"
         assert driver.wait() == 0
         eventually(driver.running, [])

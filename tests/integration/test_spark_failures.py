@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -276,7 +275,8 @@ def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_n
             error = running.exception()
         server.close()
         try:
-            assert re.search("dataset .?exchange/.*restarted|its server was restarted", str(error)), error
+            assert "server was restarted" in str(error), str(error)
+            assert "exchange/" in str(error)
             assert 1 <= len(list(tmp_path.glob("attempt-*"))) <= 4 * 4, "four tries of each task"
             out = client.pipeline(spark.range(1000)).exchange(3, "id").toDF()
             assert sorted(row.id for row in out.collect()) == list(range(1000))
