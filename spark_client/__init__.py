@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"
+"""The driver's and the executors' must be the same (``executors.shipping``)."""
+
 if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast
-    from spark_client.client import DatasetInfo, ShuffleClient
+    from spark_client.client import ShuffleClient
     from spark_client.connection import Reading, Timeouts, Writing
+    from spark_client.dataset_calls import DatasetInfo
     from spark_client.datasource import FlightDataSource
     from spark_client.hosts import Copies
     from spark_client.pipeline import Pipeline
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Broadcast": "spark_client.broadcast.broadcasts",
     "Copies": "spark_client.hosts.host_files",
-    "DatasetInfo": "spark_client.client",
+    "DatasetInfo": "spark_client.dataset_calls",
     "FlightDataSource": "spark_client.datasource.flight_source",
     "Pipeline": "spark_client.pipeline.plan",
     "ShuffleClient": "spark_client.client",

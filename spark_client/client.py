@@ -1,46 +1,43 @@
 """ShuffleClient: a client of one server, for a driver or any Python program.
 
-Guarantee: ``get`` gives the whole dataset or an error; when ``put`` returns, its dataset is complete on the server.
-Errors are those of ``flight_server.protocol.errors``, with the server's own sentence.
+Guarantees and errors of its calls: ``dataset_calls``, ``pipeline.plan``, ``broadcast.broadcasts``.
 
 What a client owns
     The results of its pipelines and its broadcasts. A thread renews their leases until :meth:`ShuffleClient.close`;
     after that every call raises. A dataset of ``put`` stays until it is dropped or the server's default lease ends.
 
+``get`` is two things: ``ShuffleClient.get(spark)`` gives the client of a session's ``spark.flight.shuffle.*``, and
+``client.get(name)`` a dataset's rows.
+
 The constructor removes files that killed clients left on this host (``host.directories``). The first call that needs
-a connection or a thread starts it. Only ``pipeline``, ``scan``, ``collect``, ``broadcast``, ``ship``, ``release`` and
-``scope`` need PySpark. Functions in Spark's tasks can use broadcasts, but not the client: it cannot be pickled.
+a connection or a thread starts it. Only what takes or makes a session or DataFrame needs PySpark. Functions in Spark's
+tasks can use broadcasts, but not the client: it cannot be pickled.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import uuid
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
 
-from flight_server.memory import MemoryPool
-from flight_server.protocol import DatasetRequest, InvalidRequest, PutCommand, check_dataset_name
+from flight_server.protocol import InvalidRequest
 from spark_client.connection import (
-    Compression,
     Reading,
     Server,
     Timeouts,
     Writing,
-    about,
     check_location,
-    check_mode,
     embedded,
 )
+from spark_client.dataset_calls import DatasetCalls
+from spark_client.either import OnClassOrObject
 from spark_client.hosts import Copies, HostFiles
-from spark_client.lanes import PutStream, as_reader, partition_streams, put_async
-from spark_client.merge import AsyncMergedStream, merge, merge_async
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,26 +47,68 @@ if TYPE_CHECKING:
     from spark_client.pipeline import Pipeline
 
 LEASE_SECONDS = 300.0
-_Merged = TypeVar("_Merged")
+
+_registered: weakref.WeakKeyDictionary[SparkSession, ShuffleClient] = weakref.WeakKeyDictionary()
+"""Whose settings each session's source ``flight`` has."""
 
 
-@dataclass(frozen=True)
-class DatasetInfo:
-    """A dataset as the server lists it; ``rows`` and ``size_bytes`` are -1 while it is written."""
+def _of_session(
+    kind: type[ShuffleClient],
+    spark: SparkSession,
+    *,
+    location: str | None = None,
+    token: str | Path | None = None,
+    tls_root_certs: bytes | None = None,
+    timeouts: Timeouts | None = None,
+    reading: Reading | None = None,
+    writing: Writing | None = None,
+    copies: Copies | None = None,
+    lease_seconds: float | None = None,
+) -> ShuffleClient:
+    """``ShuffleClient.get(spark)``: the client of the session's ``spark.flight.shuffle.*``, Classic or Connect.
 
-    name: str
-    partitions: int
-    rows: int
-    size_bytes: int
-    schema: pa.Schema
+    Arguments win over the session; the README has the settings. Equal settings and arguments give the same client
+    in all sessions of an application, until its ``close`` or the end of the process (``settings.open_clients``).
+    The source ``flight`` is registered in the session with the client's settings, see :meth:`register`.
+
+    Raises:
+        InvalidRequest: no location, or an unknown or wrong setting; the message says what to set.
+    """
+    from spark_client.settings import EMBEDDED, client_arguments, open_client  # noqa: PLC0415 - only here
+
+    arguments = client_arguments(
+        spark,
+        {
+            "location": location,
+            "token": token,
+            "tls_root_certs": tls_root_certs,
+            "timeouts": timeouts,
+            "reading": reading,
+            "writing": writing,
+            "copies": copies,
+            "lease_seconds": lease_seconds,
+        },
+    )
+
+    def make() -> ShuffleClient:
+        if arguments["location"] != EMBEDDED:
+            return kind(**arguments)
+        of_server = ("location", "token", "tls_root_certs")
+        return kind.embedded(**{k: value for k, value in arguments.items() if k not in of_server})
+
+    client = open_client(spark, arguments, make)
+    if _registered.get(spark) is not client:
+        client.register(spark)
+    return client
 
 
-class ShuffleClient:
+class ShuffleClient(DatasetCalls):
     """A client of the server at ``location``; also a context manager that closes it.
 
     Args:
         location: ``grpc://host:port`` or ``grpc+tls://host:port``, reachable from every executor.
-        token: the bearer token that the server requires.
+        token: the bearer token that the server requires; or the path of a file that has it, on the driver's host and on
+            every executor's: then neither plans nor functions of Spark have the token.
         tls_root_certs: PEM certificates to trust; None for the system's.
         timeouts: the deadlines of all waits.
         reading: lane, memory budget, scratch directory and check of reads, also in Spark's tasks.
@@ -82,7 +121,7 @@ class ShuffleClient:
         self,
         location: str,
         *,
-        token: str | None = None,
+        token: str | Path | None = None,
         tls_root_certs: bytes | None = None,
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
@@ -157,94 +196,7 @@ class ShuffleClient:
             "give the function a broadcast"
         )
 
-    # Datasets.
-
-    def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:
-        """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written.
-
-        Args:
-            name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
-            data: a Table, RecordBatch, RecordBatchReader, iterable of RecordBatches, or object with
-                ``__arrow_c_stream__``. Batches above about 4 MiB are sent in several frames.
-            mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while readers of the old
-                dataset finish.
-            compression: of the batches' buffers, as Arrow's IPC format has it: ``"lz4"``, ``"zstd"``, or ``"auto"``,
-                LZ4 for what shrinks (``Writing``). None by default: some Arrow readers have no codec.
-
-        Raises:
-            AlreadyExists: the name exists; its dataset is unchanged.
-            FlightShuffleError: the put failed or was not confirmed. Its dataset is failed; with ``overwrite`` the old
-                one stays.
-        """
-        server, command, reader = self._open(), _put_command(name, mode), as_reader(data)
-        with (
-            about(name, server.location),
-            PutStream(server, command, reader.schema, compression=compression) as stream,
-        ):
-            for batch in reader:
-                stream.write(batch)
-            stream.commit()
-            return stream.rows
-
-    def get(self, name: str, *, ordered: bool = False) -> pa.RecordBatchReader:
-        """The rows of all partitions of a dataset, which may still be written. The reader raises if it cannot give
-        them all.
-
-        Args:
-            name: the dataset.
-            ordered: partition by partition; batches of later partitions that do not fit the memory budget wait in a
-                local file. Otherwise in order of arrival, each partition's in its order.
-
-        Raises:
-            NotFound: there is no dataset of that name.
-        """
-        return self._merge(merge, name, ordered=ordered).to_reader()
-
-    async def aput(
-        self, name: str, data: Any, *, mode: str = "create", compression: Compression = None
-    ) -> int:
-        """As :meth:`put`, without blocking the event loop; ``data`` may also be an async iterable of batches.
-
-        Cancelling it ends the stream without a commit, so readers get an error and not a short dataset.
-        """
-        server = self._open()
-        with about(name, server.location):
-            return await put_async(server, _put_command(name, mode), data, compression)
-
-    async def aget(self, name: str, *, ordered: bool = False) -> AsyncMergedStream:
-        """As :meth:`get`: an async iterator of RecordBatches, and an async context manager that ends it."""
-        return await asyncio.to_thread(self._merge, merge_async, name, ordered=ordered)
-
-    def drop(self, name: str) -> None:
-        """Drop a dataset; its readers get an error.
-
-        Raises:
-            NotFound: there is none of that name.
-        """
-        server = self._open()
-        with about(name, server.location):
-            server.action("drop", DatasetRequest(check_dataset_name(name)).encode())
-
-    def datasets(self, prefix: str = "") -> list[DatasetInfo]:
-        """The datasets whose names begin with ``prefix``."""
-        return [
-            DatasetInfo(
-                info.descriptor.path[0].decode(),
-                len(info.endpoints),
-                info.total_records,
-                info.total_bytes,
-                info.schema,
-            )
-            for info in self._open().list_flights(prefix)
-        ]
-
-    def statistics(self, name: str | None = None) -> dict[str, Any]:
-        """The server's counters and its first 1,000 datasets, or one dataset's first 1,000 partitions."""
-        return self._open().action("statistics", DatasetRequest(name).encode())
-
-    def why(self, name: str | None = None) -> list[dict[str, Any]]:
-        """What each waiting stream of the server, or of one dataset, waits for, how long, and its peer."""
-        return list(self._open().action("why", DatasetRequest(name).encode()).get("waits", []))
+    get = OnClassOrObject(_of_session, DatasetCalls.get)
 
     # Spark.
 
@@ -324,6 +276,20 @@ class ShuffleClient:
 
         self._open()
         ship(spark)
+        if _registered.get(spark) is self:
+            self.register(spark)
+
+    def register(self, spark: SparkSession) -> None:
+        """Register the source ``flight`` in the session, with this client's server, credentials and settings for the
+        options that are not given. Twice is fine; of several clients the last one counts.
+
+        A source that was registered before the package was shipped by hand does not find it: register it again.
+        """
+        from spark_client.datasource import registered  # noqa: PLC0415 - as above
+
+        # Spark keeps with a source what had been shipped when it was registered.
+        spark.dataSource.register(registered(self._open()))
+        _registered[spark] = self
 
     def release(self, result: DataFrame) -> None:
         """Drop the results that a DataFrame reads: one that ``toDF`` returned, or all that it was made from.
@@ -346,6 +312,11 @@ class ShuffleClient:
 
     # Life.
 
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
     def close(self) -> None:
         """Drop the client's results and broadcasts, end threads, connections and embedded server. Twice is fine."""
         with self._lock:
@@ -366,20 +337,6 @@ class ShuffleClient:
     ) -> None:
         self.close()
 
-    def _merge(self, how: Callable[..., _Merged], name: str, *, ordered: bool) -> _Merged:
-        server = self._open()
-        with about(name, server.location):
-            info = server.flight_info(check_dataset_name(name))
-        reading = server.reading
-        streams = partition_streams(server, info.endpoints, lane=reading.lane)
-        return how(
-            streams,
-            pool=MemoryPool(reading.budget_bytes, "merge"),
-            scratch_dir=reading.scratch_dir,
-            order="stream" if ordered else "arrival",
-            timeouts=server.timeouts,
-        )
-
     def _open(self) -> Server:
         if self._closed:
             raise InvalidRequest("this ShuffleClient is closed; make a new one")
@@ -393,8 +350,3 @@ class ShuffleClient:
             if self._shuffles is None:
                 self._shuffles = Shuffles(server, self._lease_seconds, self._copies, self._embedded)
             return self._shuffles
-
-
-def _put_command(name: str, mode: str) -> PutCommand:
-    # With an attempt the server requires a commit, so a stream that ends early fails its dataset.
-    return PutCommand(check_dataset_name(name), producer=0, attempt=uuid.uuid4().hex, mode=check_mode(mode))

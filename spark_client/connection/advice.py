@@ -7,11 +7,13 @@ its ``__cause__``, with the same class and ``detail``.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from flight_server.protocol import DEFAULT_PORT, AlreadyExists, InvalidRequest, NotFound
+from flight_server.protocol import DEFAULT_PORT, AlreadyExists, InvalidRequest, NotFound, Unauthenticated
 
 _LOCATION = re.compile(r"grpc(\+tcp|\+tls)?://(\[[0-9a-fA-F:.]+\]|[^\s/:@]+):([0-9]{1,5})/?")
 MODES = ("create", "overwrite")
@@ -49,6 +51,24 @@ def check_mode(mode: Any) -> str:
             f"mode is 'create', which refuses a name that exists, or 'overwrite', which replaces it, not {mode!r}"
         )
     return str(mode)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file, without white space around it.
+
+    Raises:
+        Unauthenticated: the file cannot be read, or is empty.
+    """
+    try:
+        token = path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise Unauthenticated(
+            f"the token of the server is to be read from {path} on {socket.gethostname()}, in the driver and in "
+            f"every task: {error}"
+        ) from error
+    if not token:
+        raise Unauthenticated(f"{path} on {socket.gethostname()}, which has the server's token, is empty")
+    return token
 
 
 @contextmanager

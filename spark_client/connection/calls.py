@@ -64,10 +64,11 @@ class ForkedProcess(FlightShuffleError):
 
 @dataclass
 class Call:
-    """The headers and trailers of a call, the last value of each."""
+    """The headers and trailers of a call, the last value of each; and the token that it sends."""
 
     location: str
     headers: dict[str, str] = field(default_factory=dict)
+    token: str | None = field(default=None, repr=False)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -86,13 +87,14 @@ calling = _Calling()
 
 
 class _Collect(flight.ClientMiddleware):
-    def __init__(self, call: Call | None, token: str | None) -> None:
+    def __init__(self, call: Call | None) -> None:
         super().__init__()
         self._call = call
-        self._token = token
 
     def sending_headers(self) -> dict[str, str]:
-        return {} if self._token is None else {"authorization": f"Bearer {self._token}"}
+        if self._call is None or self._call.token is None:
+            return {}
+        return {"authorization": f"Bearer {self._call.token}"}
 
     def received_headers(self, headers: dict[str, list[str | bytes]]) -> None:
         if self._call is not None:
@@ -102,14 +104,10 @@ class _Collect(flight.ClientMiddleware):
 
 
 class CollectFactory(flight.ClientMiddlewareFactory):
-    """Ties each call to its thread's :class:`Call`, and sends the token."""
-
-    def __init__(self, token: str | None) -> None:
-        super().__init__()
-        self._token = token
+    """Ties each call to its thread's :class:`Call`, and sends the call's token."""
 
     def start_call(self, info: Any) -> _Collect:  # noqa: ARG002  # pyarrow calls it with the method's info
-        return _Collect(calling.call, self._token)
+        return _Collect(calling.call)
 
 
 _PREFIX = re.compile(r"^Flight (returned|cancelled) [a-z ]+, with message: ")

@@ -39,6 +39,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
@@ -46,6 +47,7 @@ from pyarrow import flight
 
 from flight_server.protocol import FlightShuffleError, dump_json, parse_json
 
+from .advice import read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children
 from .stream_options import Reading, Timeouts, Writing
 
@@ -71,7 +73,8 @@ class Server:
     """One server address and the options of its calls. Thread-safe; pickles to its arguments.
 
     Args:
-        token: sent as ``authorization: Bearer …`` with every call.
+        token: sent as ``authorization: Bearer …`` with every call. A path is the file that has it, in every process
+            that uses the server: pickles then have the path only.
         tls_root_certs: PEM; None for the system's.
         max_connections: TCP connections to this address, opened as they are needed.
         window_bytes: ``lookahead_bytes``, see the module.
@@ -81,7 +84,7 @@ class Server:
         self,
         location: str,
         *,
-        token: str | None = None,
+        token: str | Path | None = None,
         tls_root_certs: bytes | None = None,
         timeouts: Timeouts | None = None,
         reading: Reading | None = None,
@@ -90,7 +93,7 @@ class Server:
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self.location = location
-        self.token = token
+        self.given_token = token
         self.tls_root_certs = tls_root_certs
         self.timeouts = timeouts or Timeouts()
         self.reading = reading or Reading()
@@ -103,9 +106,18 @@ class Server:
         # Without the token: logs and error messages have this.
         return f"<Server {self.location}>"
 
+    @property
+    def token(self) -> str | None:
+        """The token; that of a file as the file is now.
+
+        Raises:
+            Unauthenticated: the file cannot be read, or is empty.
+        """
+        return read_token(self.given_token) if isinstance(self.given_token, Path) else self.given_token
+
     def _options(self) -> tuple[Any, ...]:
         return (
-            self.token,
+            self.given_token,
             self.tls_root_certs,
             self.timeouts,
             self.reading,
@@ -153,7 +165,7 @@ class Server:
         if self.tls_root_certs is not None:
             options["tls_root_certs"] = self.tls_root_certs
         with Call(self.location).errors():
-            return flight.FlightClient(self.location, middleware=[CollectFactory(self.token)], **options)
+            return flight.FlightClient(self.location, middleware=[CollectFactory()], **options)
 
     def grpc_options(self) -> list[tuple[str, int]]:
         connect_ms = int(self.timeouts.connect_seconds * 1000)
@@ -196,7 +208,7 @@ class Server:
         pyarrow's exceptions inside are raised as our errors. A stream that was opened inside is read under
         ``call.errors()``.
         """
-        call = Call(self.location)
+        call = Call(self.location, token=self.token)
         client = self._client()
         calling.call = call
         try:
@@ -273,7 +285,7 @@ _servers: weakref.WeakValueDictionary[tuple[Any, ...], Server] = weakref.WeakVal
 
 def shared_server(  # noqa: PLR0917 (pickle calls it by position)
     location: str,
-    token: str | None = None,
+    token: str | Path | None = None,
     tls_root_certs: bytes | None = None,
     timeouts: Timeouts | None = None,
     reading: Reading | None = None,

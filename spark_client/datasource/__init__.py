@@ -1,10 +1,11 @@
 """The data source ``flight``: datasets of a server as Spark's own tables, read and written in columns.
 
-For ``spark_client`` itself: ``spark_client.FlightDataSource``.
+For ``client``; ``spark_client.FlightDataSource`` is for users.
 """
 
-from .flight_source import FlightDataSource
+from .flight_source import FlightDataSource, registered
 
 __all__ = [
     "FlightDataSource",
+    "registered",
 ]

@@ -4,12 +4,14 @@ Guarantee: options are checked when Spark makes the reader or writer, on the dri
 
 Where it runs
     Spark makes it in a Python process beside the driver, for each step of the planning anew: nothing is kept between
-    two steps but what is pickled. So it also needs the package there: installed, or sent by ``ship`` before.
+    two steps but what is pickled. So it also needs the package there: installed, or sent by ``ship`` before. It has no
+    session there: :func:`registered` gives it the defaults of its options.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from typing import Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -19,6 +21,9 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
+
+from spark_client.connection import Server
+from spark_client.executors import portable
 
 from .batch_read import FlightReader, find
 from .batch_write import FlightWriter
@@ -33,6 +38,9 @@ NAME = "flight"
 class FlightDataSource(DataSource):
     """The data source ``flight``; see the README for its options."""
 
+    defaults: ClassVar[Server | None] = None
+    """What it takes where an option is not given."""
+
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._generation: str | None = None  # of the schema that Spark was told
@@ -43,20 +51,46 @@ class FlightDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Spark's schema of the dataset, as the server has it now. Errors are those of :meth:`FlightReader.plan`."""
-        options = SourceOptions(self.options, ANY_READ)
+        options = self._checked(ANY_READ)
         found = find(options.server(), options.dataset)
         self._generation = found.readable.generation
         return spark_struct(found.schema, options.dataset, options.get("columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = SourceOptions(self.options, BATCH_READ)
+        options = self._checked(BATCH_READ)
         return FlightReader.plan(options, schema, self._generation)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's call, as below
-        return FlightWriter.plan(SourceOptions(self.options, BATCH_WRITE), schema, overwrite=overwrite)
+        return FlightWriter.plan(self._checked(BATCH_WRITE), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
-        return FlightStreamReader.plan(SourceOptions(self.options, STREAM_READ), schema)
+        return FlightStreamReader.plan(self._checked(STREAM_READ), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
-        return FlightStreamWriter.plan(SourceOptions(self.options, STREAM_WRITE), schema, overwrite=overwrite)
+        return FlightStreamWriter.plan(self._checked(STREAM_WRITE), schema, overwrite=overwrite)
+
+    def _checked(self, use: str) -> SourceOptions:
+        return SourceOptions(self.options, use, self.defaults)
+
+
+def registered(defaults: Server) -> Any:
+    """What ``spark.dataSource.register`` takes for the source with these defaults."""
+    return _Registered(defaults)
+
+
+class _Registered:
+    """Where Spark unpickles it, the class; where the package is missing, an error that says what to do."""
+
+    def __init__(self, defaults: Server) -> None:
+        self._defaults = defaults
+
+    @staticmethod
+    def name() -> str:
+        return NAME
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return portable(_with_defaults, self._defaults)
+
+
+def _with_defaults(defaults: Server) -> type[FlightDataSource]:
+    return type(FlightDataSource.__name__, (FlightDataSource,), {"defaults": defaults})

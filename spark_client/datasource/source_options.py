@@ -1,6 +1,10 @@
 """The options of the data source, checked: a wrong one is named, with the options that there are.
 
 Spark gives all of them as text, and their names in lower case.
+
+Defaults
+    Those of the session's ShuffleClient, if it has registered the source: its server, token, certificates and
+    settings. With the location of another server none of them are used: the token is not for that one.
 """
 
 from __future__ import annotations
@@ -9,12 +13,13 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, check_dataset_name
-from spark_client.connection import Reading, Server, Timeouts, Writing, check_location
+from spark_client.connection import Server, Timeouts, check_location
+from spark_client.settings import certificates, flag, integer, one_of, seconds, size_bytes, some_text
 
 BATCH_READ, BATCH_WRITE = "spark.read", "df.write"
 STREAM_READ, STREAM_WRITE = "spark.readStream", "df.writeStream"
@@ -30,32 +35,6 @@ _TIMEOUTS = tuple(each.name for each in fields(Timeouts))
 class _Option:
     parse: Callable[[str], Any]
     uses: frozenset[str] = USES
-
-
-def _number(low: float, kind: type[int | float] = int) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not low <= value < float("inf"):
-            raise ValueError(f"{'an integer' if kind is int else 'a number'} from {low:g} on")
-        return value
-
-    return parse
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}")
-        return text.lower()
-
-    return parse
-
-
-def _flag(text: str) -> bool:
-    return _one_of("true", "false")(text) == "true"
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -88,28 +67,12 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _certificates(text: str) -> bytes:
-    """PEM text, or the PEM of the file of that name."""
-    if text.lstrip().startswith("-----BEGIN"):
-        return text.encode()
-    try:
-        return Path(text).read_bytes()
-    except OSError as error:
-        raise ValueError(f"PEM text, or a file that the driver can read ({error})") from error
-
-
 def _token(text: str) -> str:
     # Not a ValueError, whose message would show it.
     if not text or text != text.strip() or not text.isascii() or not text.isprintable():
         raise InvalidRequest(
             "option 'token' is printable ASCII without spaces or line breaks around it, and the one given is not"
         )
-    return text
-
-
-def _directory(text: str) -> str:
-    if not text:
-        raise ValueError("a directory")
     return text
 
 
@@ -121,21 +84,22 @@ _OPTIONS: dict[str, _Option] = {
     "location": _Option(check_location),
     "path": _Option(check_dataset_name),
     "token": _Option(_token),
-    "tls_root_certs": _Option(_certificates),
-    "lane": _Option(_one_of("auto", "grpc", "bulk")),
-    "check": _Option(_flag),
-    **{name: _Option(_number(0) if name == "tries" else _number(0.001, float)) for name in _TIMEOUTS},
-    "budget_bytes": _Option(_number(1), _READS),
-    "scratch_dir": _Option(_directory, _READS),
+    "token_file": _Option(lambda text: Path(some_text("a file")(text))),
+    "tls_root_certs": _Option(certificates),
+    "lane": _Option(one_of("auto", "grpc", "bulk")),
+    "check": _Option(flag),
+    **{name: _Option(integer(0) if name == "tries" else seconds(0.001)) for name in _TIMEOUTS},
+    "budget_bytes": _Option(size_bytes(1), _READS),
+    "scratch_dir": _Option(some_text("a directory"), _READS),
     "columns": _Option(_names, _READS),
     "partitions": _Option(_numbers, _READ),
-    "limit": _Option(_number(0), _READ),
-    "starting": _Option(_one_of("earliest", "latest"), _STREAM_READ),
-    **{name: _Option(_number(1), _STREAM_READ) for name in LIMITS},
-    "exists": _Option(_one_of("append", "error", "ignore"), _WRITE),
-    "lease_seconds": _Option(_number(0.1, float), _WRITES),
-    "durable": _Option(_flag, _WRITES),
-    "fail_on_data_loss": _Option(_flag, _STREAM_WRITE),
+    "limit": _Option(integer(0), _READ),
+    "starting": _Option(one_of("earliest", "latest"), _STREAM_READ),
+    **{name: _Option(integer(1), _STREAM_READ) for name in LIMITS},
+    "exists": _Option(one_of("append", "error", "ignore"), _WRITE),
+    "lease_seconds": _Option(seconds(0.1), _WRITES),
+    "durable": _Option(flag, _WRITES),
+    "fail_on_data_loss": _Option(flag, _STREAM_WRITE),
     "checkpointlocation": _Option(str, _STREAM_WRITE),  # Spark's own, as the next one
     "queryname": _Option(str, _STREAM_WRITE),
 }
@@ -148,7 +112,8 @@ class SourceOptions:
         InvalidRequest: an option that this use does not have, or a value that it cannot have; also of the methods.
     """
 
-    def __init__(self, given: Mapping[str, str], use: str) -> None:
+    def __init__(self, given: Mapping[str, str], use: str, defaults: Server | None = None) -> None:
+        self._defaults = defaults
         self._values: dict[str, Any] = {}
         for name, text in given.items():
             option = _OPTIONS.get(name.lower())
@@ -158,8 +123,13 @@ class SourceOptions:
                 self._values[name.lower()] = option.parse(text)
             except ValueError as error:
                 raise InvalidRequest(f"option {name!r} of {use} is {error}, not {text!r}") from error
-        if "location" not in self._values:
-            raise InvalidRequest(f'{use}: name the server by .option("location", "grpc://host:8815")')
+        if "location" not in self._values and defaults is None:
+            raise InvalidRequest(
+                f'{use}: name the server by .option("location", "grpc://host:8815"), or call '
+                "ShuffleClient.get(spark) before, with spark.flight.shuffle.location set"
+            )
+        if "token" in self._values and "token_file" in self._values:
+            raise InvalidRequest(f"{use}: give one of the options 'token' and 'token_file'")
         if "path" not in self._values:
             how = {BATCH_WRITE: "save", STREAM_WRITE: "start"}.get(use, "load")
             raise InvalidRequest(f'{use}: name the dataset, as in .{how}("countries")')
@@ -174,17 +144,21 @@ class SourceOptions:
 
     def server(self) -> Server:
         """The server, not connected yet."""
-        timeouts = {name: self._values[name] for name in _TIMEOUTS if name in self._values}
-        lane, check = self.get("lane", "auto"), self.get("check", True)
-        budget_bytes = self.get("budget_bytes", Reading.budget_bytes)
+        base, location = self._defaults, self.get("location")
+        if base is None or location not in (None, base.location):
+            base = Server(location)
+        both, of_reads = ("lane", "check"), ("lane", "check", "budget_bytes", "scratch_dir")
         return Server(
-            self._values["location"],
-            token=self.get("token"),
-            tls_root_certs=self.get("tls_root_certs"),
-            timeouts=Timeouts(**timeouts),
-            reading=Reading(lane, budget_bytes, self.get("scratch_dir"), check),
-            writing=Writing(lane, check),
+            base.location,
+            token=self.get("token", self.get("token_file", base.given_token)),
+            tls_root_certs=self.get("tls_root_certs", base.tls_root_certs),
+            timeouts=replace(base.timeouts, **self._given(*_TIMEOUTS)),
+            reading=replace(base.reading, **self._given(*of_reads)),
+            writing=replace(base.writing, **self._given(*both)),
         )
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        return {name: self._values[name] for name in names if name in self._values}
 
 
 def _fits(option: _Option, use: str) -> bool:

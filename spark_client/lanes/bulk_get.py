@@ -74,8 +74,8 @@ class BulkReader:
         self._request_headers = {"Accept": ARROW_STREAM}
         if server.reading.check:
             self._request_headers[CHECKSUMS_HEADER] = CHECKSUMS
-        if server.token is not None:
-            self._request_headers["Authorization"] = f"Bearer {server.token}"
+        if (token := server.token) is not None:
+            self._request_headers["Authorization"] = f"Bearer {token}"
         self._where = pool.location
         self._connection: Connection | None = None
         self._body: Body | None = None

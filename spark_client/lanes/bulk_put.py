@@ -145,8 +145,8 @@ class BulkWriter:
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}
         if self._server.writing.check:
             headers[CHECKSUMS_HEADER] = CHECKSUMS
-        if self._server.token is not None:
-            headers["Authorization"] = f"Bearer {self._server.token}"
+        if (token := self._server.token) is not None:
+            headers["Authorization"] = f"Bearer {token}"
         try:
             status, answered = self._connection.request(_target(location), headers, "POST")
             if status != 101:

@@ -37,6 +37,20 @@ def clean(batches):
 os.makedirs("driver")
 os.chdir("driver")
 
+def settings(client):
+    spark.conf.set("spark.flight.shuffle.location", client.location)
+    spark.conf.set("spark.flight.shuffle.token", "geheim")
+    try:
+        ShuffleClient.get(spark)
+    except Exception as error:
+        hidden = str(error)
+    assert ShuffleClient.get(spark, token="geheim")._server.token == "geheim"
+    spark.conf.unset("spark.flight.shuffle.token")
+    found = ShuffleClient.get(spark)
+    assert found is ShuffleClient.get(spark)
+    found.put("three", pa.table({"n": [1, 2, 3]}))
+    return hidden, spark.read.format("flight").load("three").count()
+
 with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     try:
         client.pipeline(spark.range(10)).exchange(2, "id").toDF()
@@ -64,12 +78,13 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     placed = client.pipeline(df).exchange(5, "k", "id").toDF().select("id", where).collect()
     expected = df.repartition(5, "k", "id").select("id", where).collect()
     client.release(out.filter("n > 1"))
+    hidden, shown = settings(client)
     pq.write_table(pa.table({"id": range(100)}), "x.parquet")
     scanned = client.scan("x.parquet", filter=[("id", "<", 50)]).exchange(3, "id")
     collected = sorted(client.collect(scanned).read_all()["id"].to_pylist())
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
     answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
-    answer["collected"] = collected
+    answer |= {"collected": collected, "hidden": hidden, "shown": shown}
     answer["copies"] = [len(list(Path("../copies").glob("*/*.arrows")))]
     done = names.unpersist(everywhere=True, seconds=120)
     answer["copies"].append(len(list(Path("../copies").glob("*/*.arrows"))))
@@ -102,3 +117,5 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert answer["collected"] == list(range(50))
     assert answer["copies"] == [1, 0]
     assert answer["unpersisted"] == [1, 0]
+    assert "spark.flight.shuffle.token is set, but Spark Connect does not show it" in answer["hidden"]
+    assert answer["shown"] == 3

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from flight_server.protocol.errors import (
     PartitionFailed,
     Unauthenticated,
 )
-from spark_client import ShuffleClient
+from spark_client import Reading, ShuffleClient, Writing
 from spark_client.connection import Server
 from spark_client.lanes import put_stream
 from spark_client.lanes.writing import open_writing
@@ -264,12 +265,19 @@ async def test_an_aput_that_is_cancelled_while_it_opens_leaves_no_stream_open(
 
 
 def test_the_token_is_sent_and_a_wrong_one_is_an_error(
-    flight_server_process: Callable[..., ServerProcess],
+    flight_server_process: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
     server = flight_server_process(http_port=0, token="secret")
-    with ShuffleClient(server.location, token="secret") as client:
-        client.put("d", TABLE)
-        assert client.get("d").read_all().equals(TABLE)
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    for token, reading, writing in (
+        ("secret", Reading(), Writing()),
+        (file, Reading("bulk"), Writing("bulk")),
+        (file, Reading("grpc"), Writing("grpc")),
+    ):
+        with ShuffleClient(server.location, token=token, reading=reading, writing=writing) as client:
+            client.put("d", TABLE, mode="overwrite")
+            assert client.get("d").read_all().equals(TABLE)
     with ShuffleClient(server.location, token="wrong") as stranger, pytest.raises(Unauthenticated):
         stranger.datasets()
 

@@ -20,6 +20,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "scan",
         "broadcast",
         "datasource",
+        "settings",
         "jobs",
         "executors",
         "hosts",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -119,6 +120,23 @@ def test_a_server_is_shared_for_equal_arguments_and_comes_back_from_pickle() -> 
     assert again.at("grpc://h:1") is again
     other = again.at("grpc://other:2")
     assert (other.location, other.token, other.timeouts) == ("grpc://other:2", "t", Timeouts(call_seconds=3))
+
+
+def test_a_token_in_a_file_is_read_where_it_is_used_and_is_not_in_a_pickle(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("geheim-1\n")
+    server = Server("grpc://127.0.0.1:1", token=file)
+    pickled = pickle.dumps(server)
+    assert b"geheim" not in pickled
+    there: Server = pickle.loads(pickled)
+    assert there.token == "geheim-1"
+    file.write_text("geheim-2")
+    assert there.token == "geheim-2"
+    for text, answer in (("", "is empty"), (None, "in the driver and in every task: .*No such file")):
+        file.unlink() if text is None else file.write_text(text)
+        with pytest.raises(Unauthenticated, match=answer) as refused:
+            there.action("statistics")
+        assert str(file) in refused.value.message
 
 
 def test_the_token_is_never_shown() -> None:

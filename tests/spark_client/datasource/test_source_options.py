@@ -52,7 +52,7 @@ def test_the_server_gets_token_certificates_lane_and_deadlines(tmp_path: Path) -
         ("check", "yes", "'true' or 'false'"),
         ("limit", "-1", "an integer from 0 on"),
         ("limit", "1.5", "an integer from 0 on"),
-        ("stall_seconds", "0", "a number from 0.001 on"),
+        ("stall_seconds", "0", "a number of seconds from 0.001 on"),
         ("stall_seconds", "nan", "a number"),
         ("partitions", "3-1", "as in '0,3,8-11'"),
         ("partitions", "", "as in '0,3,8-11'"),

@@ -1,0 +1,147 @@
+"""What any Python program does with a server's datasets: put, get, list, drop, and ask about them.
+
+Guarantee: ``get`` gives the whole dataset or an error; when ``put`` returns, its dataset is complete on the server.
+Errors are those of ``flight_server.protocol.errors``, with the server's own sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from flight_server.memory import MemoryPool
+from flight_server.protocol import DatasetRequest, PutCommand, check_dataset_name
+from spark_client.connection import Compression, Server, about, check_mode
+from spark_client.lanes import PutStream, as_reader, partition_streams, put_async
+from spark_client.merge import AsyncMergedStream, merge, merge_async
+
+_Merged = TypeVar("_Merged")
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A dataset as the server lists it; ``rows`` and ``size_bytes`` are -1 while it is written."""
+
+    name: str
+    partitions: int
+    rows: int
+    size_bytes: int
+    schema: pa.Schema
+
+
+class DatasetCalls:
+    """The calls about datasets, for a subclass that has the server."""
+
+    def _open(self) -> Server:
+        raise NotImplementedError
+
+    def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:
+        """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written.
+
+        Args:
+            name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
+            data: a Table, RecordBatch, RecordBatchReader, iterable of RecordBatches, or object with
+                ``__arrow_c_stream__``. Batches above about 4 MiB are sent in several frames.
+            mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while readers of the old
+                dataset finish.
+            compression: of the batches' buffers, as Arrow's IPC format has it: ``"lz4"``, ``"zstd"``, or ``"auto"``,
+                LZ4 for what shrinks (``Writing``). None by default: some Arrow readers have no codec.
+
+        Raises:
+            AlreadyExists: the name exists; its dataset is unchanged.
+            FlightShuffleError: the put failed or was not confirmed. Its dataset is failed; with ``overwrite`` the old
+                one stays.
+        """
+        server, command, reader = self._open(), _put_command(name, mode), as_reader(data)
+        with (
+            about(name, server.location),
+            PutStream(server, command, reader.schema, compression=compression) as stream,
+        ):
+            for batch in reader:
+                stream.write(batch)
+            stream.commit()
+            return stream.rows
+
+    def get(self, name: str, *, ordered: bool = False) -> pa.RecordBatchReader:
+        """The rows of all partitions of a dataset, which may still be written. The reader raises if it cannot give
+        them all.
+
+        Args:
+            name: the dataset.
+            ordered: partition by partition; batches of later partitions that do not fit the memory budget wait in a
+                local file. Otherwise in order of arrival, each partition's in its order.
+
+        Raises:
+            NotFound: there is no dataset of that name.
+        """
+        return self._merge(merge, name, ordered=ordered).to_reader()
+
+    async def aput(
+        self, name: str, data: Any, *, mode: str = "create", compression: Compression = None
+    ) -> int:
+        """As :meth:`put`, without blocking the event loop; ``data`` may also be an async iterable of batches.
+
+        Cancelling it ends the stream without a commit, so readers get an error and not a short dataset.
+        """
+        server = self._open()
+        with about(name, server.location):
+            return await put_async(server, _put_command(name, mode), data, compression)
+
+    async def aget(self, name: str, *, ordered: bool = False) -> AsyncMergedStream:
+        """As :meth:`get`: an async iterator of RecordBatches, and an async context manager that ends it."""
+        return await asyncio.to_thread(self._merge, merge_async, name, ordered=ordered)
+
+    def drop(self, name: str) -> None:
+        """Drop a dataset; its readers get an error.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        server = self._open()
+        with about(name, server.location):
+            server.action("drop", DatasetRequest(check_dataset_name(name)).encode())
+
+    def datasets(self, prefix: str = "") -> list[DatasetInfo]:
+        """The datasets whose names begin with ``prefix``."""
+        return [
+            DatasetInfo(
+                info.descriptor.path[0].decode(),
+                len(info.endpoints),
+                info.total_records,
+                info.total_bytes,
+                info.schema,
+            )
+            for info in self._open().list_flights(prefix)
+        ]
+
+    def statistics(self, name: str | None = None) -> dict[str, Any]:
+        """The server's counters and its first 1,000 datasets, or one dataset's first 1,000 partitions."""
+        return self._open().action("statistics", DatasetRequest(name).encode())
+
+    def why(self, name: str | None = None) -> list[dict[str, Any]]:
+        """What each waiting stream of the server, or of one dataset, waits for, how long, and its peer."""
+        return list(self._open().action("why", DatasetRequest(name).encode()).get("waits", []))
+
+    def _merge(self, how: Callable[..., _Merged], name: str, *, ordered: bool) -> _Merged:
+        server = self._open()
+        with about(name, server.location):
+            info = server.flight_info(check_dataset_name(name))
+        reading = server.reading
+        streams = partition_streams(server, info.endpoints, lane=reading.lane)
+        return how(
+            streams,
+            pool=MemoryPool(reading.budget_bytes, "merge"),
+            scratch_dir=reading.scratch_dir,
+            order="stream" if ordered else "arrival",
+            timeouts=server.timeouts,
+        )
+
+
+def _put_command(name: str, mode: str) -> PutCommand:
+    # With an attempt the server requires a commit, so a stream that ends early fails its dataset.
+    return PutCommand(check_dataset_name(name), producer=0, attempt=uuid.uuid4().hex, mode=check_mode(mode))

@@ -1,0 +1,180 @@
+"""The arguments of a ShuffleClient, read from a session's ``spark.flight.shuffle.*``.
+
+Guarantee: what the caller gives wins over the session, a wrong name or value is named, and no value of a token is in
+an error.
+
+Names are those of the client's arguments in Spark's spelling: ``spark.flight.shuffle.leaseSeconds``.
+
+Secrets
+    Spark hides the values of names with ``token`` in its pages, its event log and SQL, and Spark Connect's server also
+    from its client: there a token is an argument. Spark sends the session's settings, and the functions of the tasks
+    with the token in them, to executors over its own connections. With ``tokenFile`` they have only the file's name.
+
+    A token or certificate of the session belongs to the session's location: with another location they are not used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flight_server.protocol import InvalidRequest
+from spark_client.connection import Reading, Timeouts, Writing, check_location
+from spark_client.hosts import Copies
+
+from .texts import certificates, flag, integer, one_of, seconds, size_bytes, some_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PREFIX = "spark.flight.shuffle."
+EMBEDDED = "embedded"
+"""The location that stands for a server of the client's own."""
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Where a parsed value goes: arguments of the client, as ``name``, or ``name.field`` for a field of one."""
+
+    parse: Callable[[str], Any]
+    goes_to: tuple[str, ...]
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _location(text: str) -> str:
+    return EMBEDDED if text.strip().lower() == EMBEDDED else check_location(text.strip())
+
+
+def _compression(text: str) -> str | None:
+    word = one_of("auto", "lz4", "zstd", "none")(text)
+    return None if word == "none" else word
+
+
+def _directories(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise ValueError("directories with commas between them")
+    return found
+
+
+_SETTINGS = {
+    "location": _Setting(_location, ("location",)),
+    "token": _Setting(some_text("the server's token"), ("token",)),
+    "tokenFile": _Setting(lambda text: Path(some_text("a file")(text)), ("token",)),
+    "tlsRootCerts": _Setting(certificates, ("tls_root_certs",)),
+    "leaseSeconds": _Setting(seconds(1), ("lease_seconds",)),
+    "lane": _Setting(one_of("auto", "grpc", "bulk"), ("reading.lane", "writing.lane")),
+    "check": _Setting(flag, ("reading.check", "writing.check")),
+    "compression": _Setting(_compression, ("writing.compression",)),
+    "budgetBytes": _Setting(size_bytes(1), ("reading.budget_bytes",)),
+    "scratchDir": _Setting(some_text("a directory"), ("reading.scratch_dir",)),
+    "copies.dirs": _Setting(_directories, ("copies.dirs",)),
+    "copies.limitBytes": _Setting(size_bytes(1), ("copies.limit_bytes",)),
+    "copies.idleSeconds": _Setting(seconds(0), ("copies.idle_seconds",)),
+    **{
+        _camel(each.name): _Setting(
+            integer(0) if each.name == "tries" else seconds(0.001), (f"timeouts.{each.name}",)
+        )
+        for each in fields(Timeouts)
+    },
+}
+_KINDS: dict[str, Callable[..., Any]] = {
+    "reading": Reading,
+    "writing": Writing,
+    "copies": Copies,
+    "timeouts": Timeouts,
+}
+_CREDENTIALS = ("token", "tls_root_certs")
+
+
+def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The client's arguments: those ``given`` that are not None, and the session's for the others.
+
+    Raises:
+        InvalidRequest: no location; an unknown setting, or a wrong value; a token that Spark Connect hides; or the
+            location ``embedded`` where Spark's master is not local.
+    """
+    arguments = {name: value for name, value in given.items() if value is not None}
+    if "location" in arguments:
+        arguments["location"] = _location(str(arguments["location"]))
+    session = _parsed(_texts(spark))
+    where = session.get("location")
+    if "location" in arguments and where is not None and arguments["location"] != where:
+        session = {name: value for name, value in session.items() if name not in _CREDENTIALS}
+    elif "token" not in arguments and "connect" in type(spark).__module__:
+        _check_hidden(spark)
+    arguments = session | arguments
+    if "location" not in arguments:
+        raise InvalidRequest(
+            f"where is the server? Set {PREFIX}location to grpc://host:8815, by --conf of spark-submit, in "
+            "spark-defaults.conf or by spark.conf.set, or give ShuffleClient.get(spark, location=...). With a local "
+            f"master, {EMBEDDED!r} starts a server that ends with this process"
+        )
+    if arguments["location"] == EMBEDDED and not str(spark.conf.get("spark.master", "")).startswith("local"):
+        raise InvalidRequest(
+            f"{PREFIX}location is {EMBEDDED!r}, a server on this host's loopback, but the tasks of "
+            f"{spark.conf.get('spark.master', 'this master')} run elsewhere: start a flight-server that all of them "
+            "reach, and set its grpc://host:port"
+        )
+    return arguments
+
+
+def _texts(spark: SparkSession) -> dict[str, str]:
+    """The session's settings, by their names without the prefix; those that Spark shows."""
+    found = {
+        name.removeprefix(PREFIX): str(value)
+        for name, value in spark.conf.getAll.items()
+        if name.startswith(PREFIX)
+    }
+    for name in found:
+        if name not in _SETTINGS:
+            raise _unknown(name)
+    return found
+
+
+def _check_hidden(spark: SparkSession) -> None:
+    for row in spark.sql("SET").collect():
+        if row["key"] in (f"{PREFIX}token", f"{PREFIX}tokenFile"):
+            raise InvalidRequest(
+                f"{row['key']} is set, but Spark Connect does not show it to its client: give "
+                "ShuffleClient.get(spark, token=...) the token, or a Path to the file that has it"
+            )
+
+
+def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
+    if "token" in texts and "tokenFile" in texts:
+        raise InvalidRequest(f"set {PREFIX}token or {PREFIX}tokenFile, not both")
+    arguments: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for name, text in texts.items():
+        setting = _SETTINGS[name]
+        try:
+            value = setting.parse(text)
+        except ValueError as error:
+            raise InvalidRequest(f"{PREFIX}{name} is {error}, not {text!r}") from error
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{PREFIX}{name}: {error.message}") from error
+        for place in setting.goes_to:
+            argument, _, part = place.partition(".")
+            if part:
+                parts.setdefault(argument, {})[part] = value
+            else:
+                arguments[argument] = value
+    return arguments | {name: _KINDS[name](**values) for name, values in parts.items()}
+
+
+def _unknown(name: str) -> InvalidRequest:
+    plain = {re.sub(r"[^a-z]", "", each.lower()): each for each in _SETTINGS}
+    near = difflib.get_close_matches(re.sub(r"[^a-z]", "", name.lower()), plain, 1, 0.5)
+    hint = f" (did you mean {PREFIX}{plain[near[0]]}?)" if near else ""
+    return InvalidRequest(
+        f"there is no setting {PREFIX}{name}{hint}; there are {', '.join(sorted(_SETTINGS))}", setting=name
+    )

@@ -1,0 +1,224 @@
+"""``ShuffleClient.get(spark)``: a client, and the defaults of the source ``flight``, from the session's settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol import InvalidRequest
+from spark_client import Copies, Reading, ShuffleClient, Timeouts, Writing
+from tests.support.server_process import ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TOKEN = "a-token-that-no-plan-has"
+Settings = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with local_session() as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start(environment={"FLIGHT_SERVER_TOKEN": TOKEN}) as found:
+        yield found
+        assert found.terminate() == 0
+
+
+@pytest.fixture
+def settings(spark: SparkSession) -> Iterator[Settings]:
+    """Sets ``spark.flight.shuffle.*`` for one test."""
+    names: list[str] = []
+
+    def change(**values: str) -> None:
+        for name, value in values.items():
+            names.append(f"spark.flight.shuffle.{name.replace('__', '.')}")
+            spark.conf.set(names[-1], value)
+
+    yield change
+    for name in names:
+        spark.conf.unset(name)
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    return file
+
+
+def test_a_notebook_needs_only_the_session(
+    spark: SparkSession, server: ServerProcess, settings: Settings, token_file: Path
+) -> None:
+    from pyspark.sql import SparkSession
+
+    settings(location=server.location, tokenFile=str(token_file), leaseSeconds="2min")
+    client = ShuffleClient.get(spark)
+    with client:
+        assert ShuffleClient.get(spark) is client
+        active = SparkSession.getActiveSession()
+        assert active is not None
+        assert ShuffleClient.get(active) is client
+        df = client.pipeline(spark.range(0, 100, 1, 2)).exchange(3, "id").toDF()
+        assert sorted(row.id for row in df.collect()) == list(range(100))
+
+        spark.range(10).write.format("flight").mode("overwrite").save("ten")
+        assert client.get("ten").read_all().num_rows == 10
+        assert spark.read.format("flight").option("columns", "id").load("ten").count() == 10
+        client.drop("ten")
+    assert client.closed
+    with ShuffleClient.get(spark) as other:
+        assert other is not client
+        assert other.datasets() == []
+
+
+def test_settings_become_the_clients_arguments_and_arguments_win(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    certificates = tmp_path / "ca.pem"
+    certificates.write_bytes(b"-----BEGIN CERTIFICATE-----\n")
+    settings(
+        location="grpc+tls://flight:8815",
+        token=TOKEN,
+        tlsRootCerts=str(certificates),
+        leaseSeconds="90s",
+        lane="grpc",
+        check="false",
+        compression="none",
+        budgetBytes="64m",
+        scratchDir="/scratch",
+        copies__dirs="/dev/shm, /tmp",
+        copies__limitBytes="1g",
+        copies__idleSeconds="5min",
+        tries="2",
+        stallSeconds="1min",
+        connectSeconds="2.5",
+    )
+    expected = {
+        "location": "grpc+tls://flight:8815",
+        "given_token": TOKEN,
+        "tls_root_certs": certificates.read_bytes(),
+        "reading": Reading("grpc", 64 << 20, "/scratch", check=False),
+        "writing": Writing("grpc", check=False, compression=None),
+        "timeouts": Timeouts(tries=2, stall_seconds=60.0, connect_seconds=2.5),
+    }
+    copies = Copies(("/dev/shm", "/tmp"), 1 << 30, 300.0)
+
+    def has(client: ShuffleClient, wanted: dict[str, Any], copies: Copies, lease_seconds: float) -> None:
+        assert {name: getattr(client._server, name) for name in wanted} == wanted
+        assert (client._copies, client._lease_seconds) == (copies, lease_seconds)
+
+    with ShuffleClient.get(spark) as client:
+        has(client, expected, copies, 90.0)
+    given = {"timeouts": Timeouts(tries=0), "reading": Reading(), "writing": Writing("bulk")}
+    with ShuffleClient.get(spark, lease_seconds=7.0, token="other", copies=Copies(), **given) as client:  # type: ignore[arg-type]
+        has(client, expected | given | {"given_token": "other"}, Copies(), 7.0)
+
+
+def test_every_deadline_of_the_client_has_a_setting(spark: SparkSession, settings: Settings) -> None:
+    names = [each.name for each in dataclasses.fields(Timeouts)]
+    camel = {
+        "".join(part.capitalize() if i else part for i, part in enumerate(name.split("_"))) for name in names
+    }
+    settings(location="grpc://flight:8815", **dict.fromkeys(camel, "3"))
+    with ShuffleClient.get(spark) as client:
+        assert client._server.timeouts == Timeouts(**dict.fromkeys(names, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "answer"),
+    [
+        (
+            "locaton",
+            "x",
+            r"no setting spark\.flight\.shuffle\.locaton \(did you mean .*\.shuffle\.location\?\)",
+        ),
+        ("lease_seconds", "9", r"did you mean spark\.flight\.shuffle\.leaseSeconds\?"),
+        ("copiesDirs", "9", r"did you mean spark\.flight\.shuffle\.copies\.dirs\?"),
+        ("zzz", "9", r"there is no setting .*\.zzz; there are backoffLimitSeconds, "),
+        (
+            "location",
+            "flight",
+            r"shuffle\.location: 'flight' is no address of a server: write 'grpc://flight:8815'",
+        ),
+        ("lane", "http", r"shuffle\.lane is 'auto', 'grpc' or 'bulk', not 'http'"),
+        ("budgetBytes", "64MB", r"shuffle\.budgetBytes is a number of bytes .*'64m' or '64MiB', not '64MB'"),
+        ("stallSeconds", "soon", r"shuffle\.stallSeconds is a number of seconds from 0\.001 on"),
+        (
+            "tlsRootCerts",
+            "/nowhere",
+            r"shuffle\.tlsRootCerts is PEM text, or a file that the driver can read",
+        ),
+        (
+            "tokenFile",
+            "/token",
+            r"spark\.flight\.shuffle\.token or spark\.flight\.shuffle\.tokenFile, not both",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    spark: SparkSession, settings: Settings, name: str, value: str, answer: str
+) -> None:
+    settings(**{"location": "grpc://flight:8815", "token": TOKEN, name: value})
+    with pytest.raises(InvalidRequest, match=answer) as refused:
+        ShuffleClient.get(spark)
+    assert TOKEN not in str(refused.value)
+
+
+def test_without_a_location_the_error_says_what_to_set(spark: SparkSession) -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"Set spark\.flight\.shuffle\.location to grpc://host:8815.*'embedded'"
+    ):
+        ShuffleClient.get(spark)
+    with pytest.raises(Exception, match=r"or call ShuffleClient\.get\(spark\) before"):
+        _without_defaults(spark)
+
+
+def _without_defaults(spark: SparkSession) -> None:
+    from spark_client import FlightDataSource
+
+    spark.dataSource.register(FlightDataSource)
+    spark.read.format("flight").load("ten")
+
+
+def test_a_server_of_its_own_is_asked_for_by_name(spark: SparkSession, settings: Settings) -> None:
+    settings(location="embedded", compression="lz4")
+    with ShuffleClient.get(spark) as client:
+        assert client.location.startswith("grpc://127.0.0.1:")
+        assert ShuffleClient.get(spark) is client
+        assert client._server.writing.compression == "lz4"
+        client.put("countries", pa.table({"code": ["AT", "JP"]}))
+        assert spark.read.format("flight").load("countries").count() == 2
+
+
+def test_a_token_goes_to_no_other_server_than_the_sessions(
+    spark: SparkSession, server: ServerProcess, settings: Settings
+) -> None:
+    settings(location=server.location, token=TOKEN, lane="bulk")
+    elsewhere = server.location.replace("127.0.0.1", "localhost")
+    with ShuffleClient.get(spark, location=elsewhere) as other:
+        assert (other._server.token, other._server.reading.lane) == (None, "bulk")
+    with ShuffleClient.get(spark) as client:
+        client.put("one", pa.table({"n": [1]}))
+        assert spark.read.format("flight").load("one").count() == 1
+        with pytest.raises(Exception, match="wants a token"):
+            spark.read.format("flight").option("location", elsewhere).load("one")
+        with ShuffleClient.get(spark, location=elsewhere), pytest.raises(Exception, match="wants a token"):
+            spark.read.format("flight").load("one")
+        assert ShuffleClient.get(spark) is client
+        assert spark.read.format("flight").load("one").count() == 1
+        given = {"location": elsewhere, "token": TOKEN}
+        assert spark.read.format("flight").options(**given).load("one").count() == 1
+        client.drop("one")
