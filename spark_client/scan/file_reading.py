@@ -100,13 +100,11 @@ class FileReading:
             metadata = reader.metadata
             if metadata.num_row_groups != file.units:
                 raise _changed(file.path, "row groups", file.units, metadata.num_row_groups)
-            schema = parquet_schema(reader.schema_arrow, metadata)
+            arrow = reader.schema_arrow
+            schema = parquet_schema(arrow, metadata)
             names = self._names_in(file, schema)
-            retyped = {
-                name: schema.field(name).type
-                for name in names
-                if reader.schema_arrow.field(name).type != schema.field(name).type
-            }
+            kinds = {name: schema.field(name).type for name in names} if schema is not arrow else {}
+            retyped = {name: kind for name, kind in kinds.items() if arrow.field(name).type != kind}
             legacy = is_legacy(metadata)
             for piece in pieces:
                 group = metadata.row_group(piece.unit)
@@ -158,9 +156,8 @@ class FileReading:
         """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
         values = dict(file.values)
         self.wanted.check(file.path, schema, values)
-        return [
-            name for name in self.wanted.declared.schema.names if name in schema.names and name not in values
-        ]
+        there = set(schema.names) - values.keys()
+        return [name for name in self.wanted.declared.schema.names if name in there]
 
     def _buffer_bytes(self, home: Home, pieces: Sequence[Piece]) -> int:
         """How many bytes of each column are held at a time; 0 for whole row groups."""
@@ -178,9 +175,10 @@ class FileReading:
         """The batch with all columns, in Spark's types, and only the rows and columns of the result."""
         declared = self.wanted.of(path)
         columns, fields = [], []
+        there = dict(zip(batch.schema.names, batch.columns, strict=True))
         for field in declared.schema:
-            if field.name in batch.schema.names:
-                columns.append(batch.column(field.name))
+            if field.name in there:
+                columns.append(there[field.name])
             else:
                 # Of a partition, or missing in a file of a Dataset: null.
                 value = pa.scalar(values.get(field.name)).cast(field.type)

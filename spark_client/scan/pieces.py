@@ -7,7 +7,7 @@ files, row groups by the statistics in the footer. Footers are read by ``FOOTER_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -128,6 +128,7 @@ class _Planner:
     def __init__(self, schema: pa.Schema, wanted: Wanted, filter: Any) -> None:  # noqa: A002 - as above
         self._schema = schema
         self._wanted = wanted
+        self._names = frozenset(wanted.declared.schema.names)
         self._filter = filter if filter is not None and statistics_tell(filter, schema) else None
         self._fitting: tuple[tuple[str, ...], pa.Schema] | None = None
         self.homes: tuple[Home, ...] = ()
@@ -149,7 +150,7 @@ class _Planner:
             if not isinstance(fragment, ds.ParquetFileFragment):
                 unsized.setdefault(home, []).append(fragment.path)
             keys = ds.get_partition_keys(fragment.partition_expression)
-            values = tuple((name, keys[name]) for name in self._wanted.declared.schema.names if name in keys)
+            values = tuple((name, value) for name, value in keys.items() if name in self._names)
             found.append(File(home, fragment.path, values))
         sizes = {
             (home, info.path): info.size
@@ -210,7 +211,7 @@ class _Planner:
         for part in parts:
             for group in part.row_groups:
                 if share is None:
-                    share = _share(metadata.row_group(group.id), self._wanted.declared.schema.names)
+                    share = _share(metadata.row_group(group.id), self._names)
                 whole_bytes = group.total_byte_size
                 yield Piece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes)
 
@@ -231,7 +232,7 @@ class _Planner:
             yield Piece(file, unit, None, (file.size_bytes or 0) // count)
 
 
-def _share(group: Any, names: list[str]) -> float:
+def _share(group: Any, names: Collection[str]) -> float:
     """Which part of a row group's bytes the named columns are."""
     columns = [group.column(index) for index in range(group.num_columns)]
     total = sum(each.total_uncompressed_size for each in columns)

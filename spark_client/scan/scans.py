@@ -22,6 +22,7 @@ Columns of files
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from numbers import Integral
@@ -140,7 +141,7 @@ def _schema(ds: Any, dataset: Any, *, given: bool) -> tuple[str, pa.Schema]:
 
 
 def _names(columns: Any, schema: pa.Schema) -> list[str]:
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(schema.names).items() if count > 1)
     if twice:
         raise InvalidRequest(f"scan: the files have {', '.join(map(repr, twice))} twice", column=twice[0])
     if columns is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -37,10 +38,11 @@ class Wanted:
         """Check that a file of this schema, with ``values`` of its partition, can be read.
 
         Raises:
-            InvalidRequest: a column is missing or of another kind, or, with ``every``, there are more of them.
+            InvalidRequest: a column is missing, there twice or of another kind, or, with ``every``, there are more.
         """
-        wanted = self.declared.schema
-        missing = [name for name in wanted.names if name not in schema.names and name not in values]
+        wanted, counts = self.declared.schema, Counter(schema.names)
+        known = set(wanted.names)
+        missing = [name for name in wanted.names if name not in counts and name not in values]
         if missing and not self.lenient:
             raise InvalidRequest(
                 f"scan: {path} has no column {', '.join(map(repr, missing))}, but {self.origin} has; leave it out with "
@@ -48,7 +50,7 @@ class Wanted:
                 column=missing[0],
                 file=path,
             )
-        more = [name for name in schema.names if name not in wanted.names]
+        more = [name for name in schema.names if name not in known]
         if more and self.every and not self.lenient:
             raise InvalidRequest(
                 f"scan: {path} has a column {', '.join(map(repr, more))}, but {self.origin} has not; name the columns "
@@ -56,7 +58,14 @@ class Wanted:
                 column=more[0],
                 file=path,
             )
-        read = [name for name in wanted.names if schema.names.count(name) == 1 and name not in values]
+        twice = [name for name in wanted.names if counts[name] > 1 and name not in values]
+        if twice:
+            raise InvalidRequest(
+                f"scan: {path} has column {', '.join(map(repr, twice))} twice; leave it out with columns=",
+                column=twice[0],
+                file=path,
+            )
+        read = [name for name in wanted.names if counts[name] and name not in values]
         there = pa.schema([schema.field(name) for name in read])
         nothing = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in there.types], schema=there)
         try:

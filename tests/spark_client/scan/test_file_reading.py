@@ -129,6 +129,14 @@ def test_a_column_that_only_a_later_file_has_is_not_dropped_silently(tmp_path: P
 
 
 @pytest.mark.parametrize("form", ["parquet", "feather"])
+def test_a_column_that_a_later_file_has_twice_is_an_error_that_names_it(tmp_path: Path, form: str) -> None:
+    written(TABLE.select(["a"]), tmp_path, form, "a")
+    written(pa.table([TABLE["a"], TABLE["a"]], names=["a", "a"]), tmp_path, form, "b")
+    with pytest.raises(InvalidRequest, match=rf"/b\.{form} has column 'a' twice"):
+        read(splits_of(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["parquet", "feather"])
 def test_a_column_of_another_kind_is_an_error_that_names_the_file(tmp_path: Path, form: str) -> None:
     written(TABLE, tmp_path, form, "a")
     written(TABLE.set_column(0, "a", TABLE["s"]), tmp_path, form, "b")
