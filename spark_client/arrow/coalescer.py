@@ -143,32 +143,35 @@ class Coalescer:
             return
         pieces = list(self._pieces(batch))
         start = 0
-        for piece in pieces:
+        for piece, size_bytes in pieces:
             piece_ids = ids[start : start + piece.num_rows]
             start += piece.num_rows
-            if self.buffered_bytes and self.buffered_bytes + self._cost_bytes(piece) > self._round_bytes:
+            # The most by which holding it increases `buffered_bytes`.
+            cost_bytes = _most_held_bytes(size_bytes) + sum(self._new_dictionaries(piece).values())
+            if self.buffered_bytes and self.buffered_bytes + cost_bytes > self._round_bytes:
                 yield from self._gather()
             # Each piece of a large batch is sorted at once: buffered, it would keep all of it alive.
-            self._hold(piece, piece_ids, passing=len(pieces) > 1)
+            self._hold(piece, piece_ids, size_bytes, passing=len(pieces) > 1)
             if len(pieces) > 1 or self._is_block():
                 self._sort()
             if self.buffered_bytes >= self._round_bytes:
                 yield from self._gather()
 
-    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batch, halved until each piece fits half of a round or is a single row."""
-        if batch.num_rows == 1 or self._size_bytes(batch) <= self._piece_bytes:
-            yield batch
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The batch, halved until each piece fits half of a round or is a single row; with the pieces' sizes."""
+        size_bytes = self._size_bytes(batch)
+        if batch.num_rows == 1 or size_bytes <= self._piece_bytes:
+            yield batch, size_bytes
         else:
             half = batch.num_rows // 2
             yield from self._pieces(batch.slice(0, half))
             yield from self._pieces(batch.slice(half))
 
-    def _hold(self, batch: pa.RecordBatch, ids: NDArray[Any], *, passing: bool) -> None:
+    def _hold(self, batch: pa.RecordBatch, ids: NDArray[Any], size_bytes: int, *, passing: bool) -> None:
         held = self._new(held_buffers(batch))
         if passing and self.partitions > 1:
-            held = {0: self._own_bytes(batch)}
-        elif passing or sum(held.values()) > _most_held_bytes(self._size_bytes(batch)):
+            held = {0: size_bytes}
+        elif passing or sum(held.values()) > _most_held_bytes(size_bytes):
             batch = pa.concat_batches([batch])
             held = held_buffers(batch)
         held |= self._new_dictionaries(batch)
@@ -222,15 +225,9 @@ class Coalescer:
             half = len(batches) // 2
             return self._sorted(batches[:half], ids[:half]) + self._sorted(batches[half:], ids[half:])
 
-    def _own_bytes(self, batch: pa.RecordBatch) -> int:
-        return own_bytes(batch) if self._has_dictionaries else int(batch.nbytes)
-
     def _size_bytes(self, batch: pa.RecordBatch) -> int:
-        return self._own_bytes(batch) + self._row_bytes * int(batch.num_rows)
-
-    def _cost_bytes(self, batch: pa.RecordBatch) -> int:
-        """The most by which holding the batch increases `buffered_bytes`."""
-        return _most_held_bytes(self._size_bytes(batch)) + sum(self._new_dictionaries(batch).values())
+        data_bytes = own_bytes(batch) if self._has_dictionaries else int(batch.nbytes)
+        return data_bytes + self._row_bytes * int(batch.num_rows)
 
     def _new_dictionaries(self, batch: pa.RecordBatch) -> dict[int, int]:
         return self._new(held_dictionaries(batch)) if self._has_dictionaries else {}

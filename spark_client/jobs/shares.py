@@ -5,7 +5,7 @@ the order in which Spark would give them. A task calls its stages once for each 
 for that partition would.
 
 How many
-    A Spark task with a Python stage costs about 35 ms before it has read a row. So there are as many tasks as cores,
+    A Spark task with a Python stage costs 10 to 35 ms before it has read a row. So there are as many tasks as cores,
     or the next multiple of them that leaves at most ``TASK_BYTES`` of stored data for each, and never more than
     partitions. Shares are of about equal size. Small ones cannot be balanced while they run: where a function computes
     long on few rows, :meth:`~spark_client.pipeline.Pipeline.exchange` takes the number of tasks.

@@ -175,6 +175,18 @@ def test_a_reading_task_calls_a_function_once_for_each_of_its_partitions(
             assert [row.partition for row in rows] == list(range(7))
 
 
+def test_what_a_worker_has_imported_is_not_visited_when_it_collects_garbage_after_a_task(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def frozen(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+    rows = client.pipeline(spark.range(2)).mapInArrow(frozen, "objects long").exchange(2).toDF().collect()
+    assert rows
+    assert all(row.objects > 1000 for row in rows)
+
+
 def test_spark_says_how_many_cores_it_has(spark: SparkSession) -> None:
     assert cores(spark) == spark.sparkContext.defaultParallelism == 2
 
