@@ -74,7 +74,7 @@ class Catalogue:
         self.clock = clock
         self._datasets: dict[str, Dataset] = {}
         self.staged = StagedWrites()
-        self.copies = HostCopies(budget.metadata, self._leads_to, clock)
+        self.copies = HostCopies(budget.metadata, self.leads_to, clock)
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
@@ -87,7 +87,8 @@ class Catalogue:
 
     # Finding
 
-    def _leads_to(self, name: str, generation: str) -> bool:
+    def leads_to(self, name: str, generation: str) -> bool:
+        """Whether the name leads to that generation."""
         found = self._datasets.get(name)
         return found is not None and found.generation == generation
 

@@ -28,7 +28,8 @@ class CopyVerb(StrEnum):
     removed  ``host`` has no such file                         ``left``: hosts of the dataset that
                                                                still have a withdrawn file
     withdraw all hosts are to remove their files               ``hosts``: those that have one
-    which    what hosts have                                   ``kept``, ``withdrawn``: hosts
+    which    what hosts have                                   ``kept``, ``withdrawn``: hosts;
+                                                               ``gone``: the dataset is not there
     ======== ================================================= ====================================
     """
 

@@ -8,7 +8,7 @@ the host says that it is removed (the action ``copies``). After :func:`withdraw`
 * when a task there fetches another broadcast from this server;
 * else by a sweep (``hosts``).
 
-What is left is known: the server still lists it.
+What is left is known, because the server still lists it; but not to a server that was restarted.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def remove_here(content: Content) -> int:
 def remove_withdrawn(content: Content) -> None:
     """Remove this host's file if it was withdrawn, or its dataset dropped. Raises nothing."""
     try:
-        if HostFiles(content.copies).place in left(content):
+        answer = _ask(content, CopyVerb.WHICH)
+        # Gone: also with a server that was restarted, which knows of no copy.
+        if answer.get("gone") or HostFiles(content.copies).place in answer.get("withdrawn", []):
             remove_here(content)
     except (FlightShuffleError, OSError) as error:
         _log.info("whether the copy of broadcast %r was withdrawn is unknown: %s", content.name, error)

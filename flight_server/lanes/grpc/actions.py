@@ -154,7 +154,8 @@ class Actions:
                 return dump_json({"hosts": copies.withdraw(content)})
             case CopyVerb.WHICH:
                 kept, withdrawn = copies.which(content)
-                return dump_json({"kept": kept, "withdrawn": withdrawn})
+                gone = not self._catalogue.leads_to(*content)
+                return dump_json({"kept": kept, "withdrawn": withdrawn, "gone": gone})
 
     async def _statistics(self, body: bytes) -> bytes:
         return dump_json(await reports.statistics(self._observed, reports.Page.parse(body, "statistics")))

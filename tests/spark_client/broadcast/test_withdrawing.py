@@ -90,6 +90,20 @@ def test_only_a_withdrawn_copy_is_removed(client: ShuffleClient, tmp_path: Path)
     assert files(tmp_path / "a") == [], "its dataset was dropped"
 
 
+def test_a_copy_whose_server_was_restarted_is_removed(
+    client: ShuffleClient,
+    server: ServerProcess,
+    flight_server_process: Callable[..., ServerProcess],
+    tmp_path: Path,
+) -> None:
+    there = on_host(client.broadcast(TABLE), tmp_path / "a")
+    withdrawing.open_file(there).close()
+    server.kill()
+    flight_server_process(http_port=0, port=int(server.location.rpartition(":")[2]))
+    withdrawing.remove_withdrawn(there)
+    assert files(tmp_path / "a") == []
+
+
 def test_a_host_removes_what_was_withdrawn_when_it_fetches_another(
     client: ShuffleClient, tmp_path: Path
 ) -> None:
