@@ -269,8 +269,7 @@ def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_n
             running = threads.submit(lambda: pipeline.toDF().collect())
             eventually((tmp_path / "begun").exists, True)
             server.kill()
-            ports = {"port": _port(server.location), "http_port": _port(server.http)}
-            again = ServerProcess.start(**ports)
+            again = ServerProcess.start(port=_port(server.location), http_port=_port(server.http))
             (tmp_path / "restarted").touch()
             error = running.exception()
         server.close()

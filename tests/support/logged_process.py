@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 STOP_SECONDS = 20.0
 
 
