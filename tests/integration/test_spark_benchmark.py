@@ -20,6 +20,7 @@ SUITES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_runs_in_a_plain_environment_and_shows_all_subjects(suite: str) -> None:
