@@ -21,10 +21,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_client import __version__
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REGISTRATION = "pyspark_flight_shuffle.py"
+_OURS = ("spark_client/", "flight_server/", _REGISTRATION)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""
 
@@ -61,7 +64,8 @@ class Portable:
     Unpickling gives the function itself.
 
     Raises:
-        ImportError: on unpickling, a package is missing; the message says what to do.
+        ImportError: on unpickling, a package is missing, or this package has another version than the driver's; the
+            message says what to do.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -74,7 +78,7 @@ class Portable:
         from pyspark import cloudpickle  # noqa: PLC0415 - making the zip needs no PySpark
 
         dumps: Callable[[Any], bytes] = cloudpickle.dumps
-        return _loader(), (dumps(self._function),)
+        return _loader(), (dumps(self._function), __version__)
 
 
 class _Made:
@@ -92,21 +96,26 @@ def portable(kind: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     from pyspark import cloudpickle  # noqa: PLC0415 - as above
 
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
-    return _loader(), (dumps(_Made(kind, arguments)),)
+    return _loader(), (dumps(_Made(kind, arguments)), __version__)
 
 
-def _loader() -> Callable[[bytes], Any]:
+def _loader() -> Callable[[bytes, str], Any]:
     # cloudpickle sends a function inside a function as code, not as the name of a module to import.
-    def load(data: bytes) -> Any:
+    def load(data: bytes, version: str) -> Any:
         import pickle  # noqa: PLC0415 - this code stands alone; what Spark would unpickle itself
         import socket  # noqa: PLC0415
         import sys  # noqa: PLC0415
 
+        here = f"the Python of this executor ({sys.executable} on {socket.gethostname()})"
         try:
-            from spark_client.executors import settle  # noqa: PLC0415
+            import spark_client  # noqa: PLC0415
 
-            settle()
-            return pickle.loads(data)  # noqa: S301
+            found = getattr(spark_client, "__version__", "of an unknown version")
+            if found == version:
+                from spark_client.executors import settle  # noqa: PLC0415
+
+                settle()
+                return pickle.loads(data)  # noqa: S301
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             if missing in ("spark_client", "flight_server"):
@@ -118,10 +127,12 @@ def _loader() -> Callable[[bytes], Any]:
                 remedy = "install it there, or let PYSPARK_PYTHON name an interpreter that has it"
             else:
                 raise
-            raise ImportError(
-                f"the Python of this executor ({sys.executable} on {socket.gethostname()}) has no package "
-                f"{missing!r}: {remedy}"
-            ) from error
+            raise ImportError(f"{here} has no package {missing!r}: {remedy}") from error
+        place = next(iter(spark_client.__path__), "?")
+        raise ImportError(
+            f"{here} has flight-shuffle {found} in {place}, and the driver has {version}: "
+            "install the driver's there, or call ship(spark) of the ShuffleClient before the session's first job"
+        )
 
     return load
 
@@ -129,6 +140,11 @@ def _loader() -> Callable[[bytes], Any]:
 def _sources() -> dict[str, bytes]:
     client = Path(__file__).parents[1]
     root = client.parent
+    if root.is_file():
+        # This process has the package from such a zip itself.
+        with zipfile.ZipFile(root) as archive:
+            ours = [name for name in archive.namelist() if name.startswith(_OURS) and name.endswith(".py")]
+            return {name: archive.read(name) for name in ours}
     waiting = list(client.rglob("*.py"))
     # At the top, too, as in the wheel: there Spark looks for data sources.
     found = {_REGISTRATION: (client / "datasource" / _REGISTRATION).read_bytes()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_client import cli
+from spark_client import __version__, cli
 from spark_client.arrow.own_memory import own
 from spark_client.executors.shipping import Portable, zipped
 from tests.support.bare_python import bare_python
@@ -58,11 +58,38 @@ def test_the_zip_has_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert (tmp_path / "a.zip").read_bytes() == zipped()
 
 
+def test_the_command_writes_no_file_that_spark_would_ignore(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["zip", str(tmp_path / "client.whl")])
+    assert "Spark needs a name that ends with .zip, not 'client.whl'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["zip", str(tmp_path / "nowhere" / "client.zip")])
+    assert "the zip cannot be written: " in capsys.readouterr().err
+
+
+def test_a_program_that_runs_from_the_zip_makes_the_same_one(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "client.zip").write_bytes(zipped())
+    code = """
+import sys
+sys.path.insert(0, "client.zip")
+from spark_client.executors import zipped
+open("again.zip", "wb").write(zipped())
+"""
+    done = run(python, code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again.zip").read_bytes() == zipped()
+
+
 def test_every_module_of_the_client_can_be_imported_from_the_zip(python: Path, tmp_path: Path) -> None:
     (tmp_path / "client.zip").write_bytes(zipped())
     code = """
 import importlib, sys, zipfile
 sys.path.insert(0, "client.zip")
+# What executors need not have.
+for name in ("aiohttp", "duckdb", "grpc", "polars", "pydantic", "rich", "structlog", "typer", "uvloop"):
+    sys.modules[name] = None
 for name in zipfile.ZipFile("client.zip").namelist():
     module = importlib.import_module(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     assert "client.zip" in module.__file__, module.__file__
@@ -103,6 +130,19 @@ pickle.load(open("task", "rb"))
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: the Python of this executor ({python} on "), done.stderr
     assert f"has no package '{missing}': {what}" in last
+
+
+def test_another_version_is_named_before_it_can_do_harm(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "task").write_bytes(dumped(Portable(own)))
+    (tmp_path / "spark_client").mkdir()
+    for version, found in (('"0.0.1"', "0.0.1"), ("None", "None"), (None, "of an unknown version")):
+        source = "" if version is None else f"__version__ = {version}"
+        (tmp_path / "spark_client" / "__init__.py").write_text(source)
+        code = 'import pickle, sys; sys.path.insert(0, "."); pickle.load(open("task", "rb"))'
+        last = run(python, code, tmp_path).stderr.splitlines()[-1]
+        assert last.startswith(f"ImportError: the Python of this executor ({python} on "), last
+        assert f"has flight-shuffle {found} in " in last
+        assert f"and the driver has {__version__}: install the driver's there, or call ship(spark)" in last
 
 
 def test_an_import_of_the_users_own_that_fails_stays_the_users_own(tmp_path: Path) -> None:
