@@ -74,6 +74,27 @@ def standalone_cluster(directory: Path, workers: int = 2, cores: int = 1) -> Ite
             daemon.stop()
 
 
+@contextmanager
+def connect_server(settings: dict[str, str], environment: dict[str, str]) -> Iterator[str]:
+    """The address of a Spark Connect server with these settings, ``spark.master`` among them."""
+    confs = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    daemon = _daemon(
+        [
+            "org.apache.spark.deploy.SparkSubmit",
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+            *("--conf", "spark.connect.grpc.binding.port=0"),
+            *confs,
+            "spark-internal",
+        ],
+        {"SPARK_NO_DAEMONIZE": "1", **environment},
+    )
+    try:
+        port = daemon.wait_for(r"Spark Connect server started at: \S*:([0-9]+)")[1]
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        daemon.stop()
+
+
 def _wait_for_workers(page: str, wanted: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     alive = -1
