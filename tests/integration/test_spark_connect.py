@@ -98,7 +98,8 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     done = subprocess.run(
         [sys.executable, "-c", JOB],
         cwd=tmp_path,
-        env=os.environ | {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare"))},
+        # PySpark then takes any free port in place of 15002.
+        env=os.environ | {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare")), "SPARK_TESTING": "1"},
         capture_output=True,
         text=True,
         timeout=280,

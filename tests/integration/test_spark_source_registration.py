@@ -71,7 +71,8 @@ def test_the_format_works_on_spark_connect(
 ) -> None:
     for package in ("grpc_status", "google.rpc", "zstandard"):
         pytest.importorskip(package, reason="PySpark needs it for Connect")
-    environment = {"PYTHONPATH": str(ROOT)}
+    # With the latter PySpark takes any free port in place of 15002.
+    environment = {"PYTHONPATH": str(ROOT), "SPARK_TESTING": "1"}
     assert run(CONNECT, flight_server_process(), tmp_path, **environment).splitlines()[-1] == "found 5"
 
 
