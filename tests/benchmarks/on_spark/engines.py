@@ -77,8 +77,14 @@ class Engines:
         *,
         ours: bool = False,
     ) -> Subject:
-        """A subject that runs here; ``ours`` if its server's CPU counts."""
-        subject = Subject(name, run, client_cpu_seconds=tree_cpu_seconds, after=after)
+        """A subject that runs here, with Python workers of its own; ``ours`` if its server's CPU counts."""
+
+        def in_own_workers() -> int:
+            # Spark shares workers among functions of one environment; ours speed up what else runs in a worker.
+            self.spark.sparkContext.environment["BENCHMARK_SUBJECT"] = name
+            return run()
+
+        subject = Subject(name, in_own_workers, client_cpu_seconds=tree_cpu_seconds, after=after)
         if ours:
             subject.server_pid = self.server.pid
             self._subjects.append(subject)
