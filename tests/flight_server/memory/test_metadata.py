@@ -90,7 +90,9 @@ def test_a_dataset_with_a_partition_and_a_frame_takes_no_more_than_is_reserved(
         dataset.partition(0).seal()
         return dataset
 
-    assert taken_bytes(make) <= DATASET_BYTES + RECORD_BYTES
+    # Twice: what another test's thread allocates meanwhile is counted, too.
+    each_bytes = min(taken_bytes(make), taken_bytes(lambda number: make(COUNT + number)))
+    assert each_bytes <= DATASET_BYTES + RECORD_BYTES
 
 
 def test_a_partition_takes_no_more_than_is_reserved(catalogue: Catalogue) -> None:
