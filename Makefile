@@ -20,13 +20,13 @@ help: ## Show this list
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
-# Two at a time, but for those that load the machine; tests that share a Spark session stay together. Without a browser
-# those that need one are skipped.
+# Two or three at a time, because many wait, but for those that load the machine; tests that share a Spark session stay
+# together. Without a browser those that need one are skipped.
 test: lint ## Check style and types, then run every test
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest -n 2 -m "not spark and not load" && \
-		$(BIN)/pytest -n 2 --dist loadfile -m spark && $(BIN)/pytest -m load
+		$(BIN)/pytest -n 3 --dist loadfile -m spark && $(BIN)/pytest -m load
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ Reach of ``unpersist`` and ``destroy``
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from functools import partial
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from flight_server.protocol import Conflict, InvalidRequest, PutCommand
+from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, PutCommand
 from spark_client.arrow import Declared
 from spark_client.hosts import HostFiles
 from spark_client.jobs import (
@@ -97,7 +98,7 @@ class Broadcast:
         # The messages' framing, the schema and the end, which the totals do not count.
         size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
         content = Content(name, source, schema, totals["rows"], size_bytes, owner.application(), owner.copies)
-        owner.at_close(partial(_remove, content))
+        owner.at_close(partial(_leave, content))
         return cls(content, owner)
 
     @property
@@ -222,6 +223,13 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readab
     except BaseException:
         owner.discard(dataset)
         raise
+
+
+def _leave(content: Content) -> None:
+    """At the client's close, which drops the dataset: the server is to list no copy of this host."""
+    mapped.forget(content)
+    with contextlib.suppress(FlightShuffleError):
+        withdrawing.remove_here(content)
 
 
 def _remove(content: Content) -> None:

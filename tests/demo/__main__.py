@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_client import ShuffleClient
-from tests.demo.comparison import ROUNDS, median_seconds, shown
+from tests.demo.comparison import median_seconds, shown
 from tests.demo.flights import Flights, load
 from tests.demo.question import by_plain_spark, by_sparks_shuffle, by_the_service
 from tests.support import java
@@ -37,7 +37,8 @@ def main() -> int:
     """Run the job; the exit code."""
     options = argparse.ArgumentParser(prog="python -m tests.demo", description=__doc__)
     options.add_argument("--years", type=int, default=10, help="how many times the data the comparison takes")
-    years = options.parse_args().years
+    options.add_argument("--rounds", type=int, default=3, help="and how often")
+    given = options.parse_args()
     home = java.find_java_home()
     if home is None:
         console.print(java.MISSING)
@@ -69,22 +70,27 @@ def main() -> int:
             )
         _show_moved(client.statistics())
         if same:
-            _show_comparison(spark, client, data.times(years, home / "years"), years)
+            _show_comparison(
+                spark, client, data.times(given.years, home / "years"), given.years, given.rounds
+            )
     return 0 if same else 1
 
 
-def _show_comparison(spark: SparkSession, client: ShuffleClient, data: Flights, years: int) -> None:
+def _show_comparison(
+    spark: SparkSession, client: ShuffleClient, data: Flights, years: int, rounds: int
+) -> None:
     """The three ways over many times the data; each is warm."""
-    with console.status(f"Comparing: {ROUNDS} rounds"), client.scope():
+    with console.status(f"Comparing: {rounds} rounds"), client.scope():
         seconds = median_seconds(
             {
                 "Python stages on this service": lambda: by_the_service(spark, client, data),
                 "the same stages on Spark's shuffle": lambda: by_sparks_shuffle(spark, data),
                 "Spark's joins and sums, no Python": lambda: by_plain_spark(spark, data),
-            }
+            },
+            rounds,
         )
     console.print(
-        shown(seconds, f"{years} such years, {years * 336_776:,} flights, median of {ROUNDS} rounds")
+        shown(seconds, f"{years} such years, {years * 336_776:,} flights, median of {rounds} rounds")
     )
     ours, shuffle, plain = seconds.values()
     console.print(

@@ -10,19 +10,18 @@ from pyspark.sql import DataFrame
 from rich.box import SIMPLE
 from rich.table import Table
 
-ROUNDS = 3
 Way = Callable[[], DataFrame]
 
 
-def median_seconds(ways: dict[str, Way]) -> dict[str, float]:
-    """Each way's median of ``ROUNDS`` rounds, in which the ways take turns.
+def median_seconds(ways: dict[str, Way], rounds: int) -> dict[str, float]:
+    """Each way's median of so many rounds, in which the ways take turns.
 
     Raises:
         AssertionError: two ways have different sums.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     flights: set[int] = set()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, way in ways.items():
             started = time.perf_counter()
             flights.add(sum(row.flights for row in way().collect()))

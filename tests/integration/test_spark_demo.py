@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 def test_the_demo_compares_three_answers_and_says_what_was_moved_and_how_fast(java_home: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.demo", "--years", "1"],
+        [sys.executable, "-m", "tests.demo", "--years", "1", "--rounds", "1"],
         cwd=ROOT,
         capture_output=True,
         text=True,

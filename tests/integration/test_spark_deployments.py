@@ -66,8 +66,6 @@ if how != "installed":
 if how == "artifact":
     spark.addArtifact(file, pyfile=True)
     shuffle.register(spark)
-elif how == "ship":
-    shuffle.ship(spark)
 names = shuffle.broadcast(pa.table({"name": [f"n{number}" for number in range(10)]}), "names")
 
 def total(keys, table):
@@ -122,15 +120,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def image(directory: Path, wheel: Path, version: str | None = None) -> Path:
-    """An interpreter with the wheel installed; ``version`` makes another release of it."""
+def image(directory: Path, wheel: Path) -> Path:
+    """An interpreter with the wheel installed."""
     python = bare_python(directory)
     (packages,) = directory.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    if version is not None:
-        file = packages / "spark_client" / "__init__.py"
-        file.write_text(file.read_text().replace("__version__ = ", f"__version__ = {version!r} or "))
     return python
 
 
@@ -227,13 +222,3 @@ def test_executors_use_what_their_image_has(driver: Driver, tmp_path: Path, whee
     python = image(tmp_path / "image", wheel)
     answer = driver.run("installed", [str(python)], python)
     assert all(each.startswith(str(tmp_path / "image")) for each in clients(answer)), clients(answer)
-
-
-def test_an_image_of_another_version_is_named_and_ship_goes_over_it(
-    driver: Driver, tmp_path: Path, wheel: Path
-) -> None:
-    python = image(tmp_path / "image", wheel, version="0.0.1")
-    answer = driver.run("ship", [sys.executable], python)
-    assert f"has flight-shuffle 0.0.1 in {tmp_path / 'image'}" in answer["refused"]
-    assert "call ship(spark)" in answer["refused"]
-    assert all(".zip/spark_client" in each for each in clients(answer)), clients(answer)
