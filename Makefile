@@ -7,6 +7,8 @@ DEPENDENCIES := $(VENV)/dependencies.stamp
 PROJECT := $(VENV)/project.stamp
 # Prints JAVA_HOME; installs a JRE when it may, or says in one sentence what to install.
 JAVA := $(BIN)/python -m tests.support.java --install
+# For JVMs that live for a minute: their second compiler would take more time than it saves.
+SHORT_LIVED := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -21,12 +23,13 @@ demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
 # Two or three at a time, because many wait, but for those that load the machine; tests that share a Spark session stay
-# together. Without a browser those that need one are skipped.
+# together, and the files with long tests begin early. Without a browser those that need one are skipped.
 test: lint ## Check style and types, then run every test
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest -n 2 -m "not spark and not load" && \
-		$(BIN)/pytest -n 3 --dist loadfile -m spark && $(BIN)/pytest -m load
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m spark && \
+		$(BIN)/pytest -m load
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .
