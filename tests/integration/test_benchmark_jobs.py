@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
+from tests.benchmarks.__main__ import SUITES
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark import functions as of
 
@@ -108,3 +110,11 @@ def test_excerpts_come_from_the_file_without_a_copy_and_begin_anew_at_its_end(ho
     assert first["key"].to_pylist() == list(range(50))
     assert first["text"].to_pylist() == later["text"].to_pylist()
     assert "".join(first["text"].to_pylist()) == data.prose().read_text()[: 50 * of.TEXT_BYTES]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_says_what_its_options_are(suite: str) -> None:
+    module = importlib.import_module(f"tests.benchmarks.{suite}")
+    with pytest.raises(SystemExit) as ended:
+        module.main(["--help"])
+    assert ended.value.code == 0

@@ -42,14 +42,6 @@ def cluster(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield Place(found.master, found.settings)
 
 
-@pytest.fixture(scope="module", params=["local", "cluster"])
-def place(request: pytest.FixtureRequest, java_home: str) -> Place:
-    if request.param == "local":
-        return Place("local[2]", {})
-    found: Place = request.getfixturevalue("cluster")
-    return found
-
-
 @pytest.fixture(scope="module")
 def process() -> Iterator[ServerProcess]:
     with ServerProcess.start(http_port=0) as found:
@@ -161,23 +153,25 @@ def check_interrupt(driver: DriverProcess, directory: Path) -> None:
 
 
 def test_ctrl_c_cancels_the_job_drops_its_dataset_and_leaves_the_driver_usable(
-    server: ServerProcess, place: Place, tmp_path: Path
+    server: ServerProcess, cluster: Place, tmp_path: Path
 ) -> None:
-    arguments = (place.master, place.settings, server.location, str(tmp_path))
+    arguments = (cluster.master, cluster.settings, server.location, str(tmp_path))
     with DriverProcess(interrupted_driver, *arguments) as driver:
         check_interrupt(driver, tmp_path)
 
 
-def test_ctrl_c_does_not_end_an_embedded_server(java_home: str, tmp_path: Path) -> None:
+def test_ctrl_c_in_local_mode_does_not_end_an_embedded_server(java_home: str, tmp_path: Path) -> None:
     with DriverProcess(interrupted_driver, "local[2]", {}, None, str(tmp_path)) as driver:
         check_interrupt(driver, tmp_path)
 
 
 def test_what_a_killed_driver_leaves_ends_with_its_leases(
-    server: ServerProcess, place: Place, tmp_path: Path
+    server: ServerProcess, cluster: Place, tmp_path: Path
 ) -> None:
     with (
-        DriverProcess(killed_driver, place.master, place.settings, server.location, str(tmp_path)) as driver,
+        DriverProcess(
+            killed_driver, cluster.master, cluster.settings, server.location, str(tmp_path)
+        ) as driver,
         ShuffleClient(server.location) as client,
     ):
         assert driver.wait_for("result") == ROWS

@@ -26,20 +26,6 @@ spark.range(3).write.format("flight").options(**at).mode("overwrite").save("d")
 print("found", spark.read.format("flight").options(**at).load("d").count())
 """
 
-CONNECT = """
-import sys
-from pyspark.sql import SparkSession
-from spark_client import FlightDataSource
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
-assert "connect" in type(spark).__module__
-spark.dataSource.register(FlightDataSource)
-at = {"location": sys.argv[1]}
-spark.range(3).write.format("flight").options(**at).mode("overwrite").save("d")
-spark.range(2).write.format("flight").options(**at).mode("append").save("d")
-print("found", spark.read.format("flight").options(**at).load("d").count())
-spark.stop()
-"""
-
 
 def run(code: str, server: ServerProcess, directory: Path, **environment: str) -> str:
     done = subprocess.run(
@@ -63,17 +49,6 @@ def test_spark_finds_the_format_by_itself_where_the_zip_is_on_its_path(
     python = bare_python(tmp_path / "bare")
     environment = {"PYTHONPATH": str(tmp_path / "client.zip"), "PYSPARK_PYTHON": str(python)}
     assert run(FOUND, flight_server_process(), tmp_path, **environment).splitlines()[-1] == "found 3"
-
-
-@pytest.mark.slow
-def test_the_format_works_on_spark_connect(
-    java_home: str, flight_server_process: Callable[..., ServerProcess], tmp_path: Path
-) -> None:
-    for package in ("grpc_status", "google.rpc", "zstandard"):
-        pytest.importorskip(package, reason="PySpark needs it for Connect")
-    # With the latter PySpark takes any free port in place of 15002.
-    environment = {"PYTHONPATH": str(ROOT), "SPARK_TESTING": "1"}
-    assert run(CONNECT, flight_server_process(), tmp_path, **environment).splitlines()[-1] == "found 5"
 
 
 def test_a_module_that_cannot_load_the_client_is_no_error(tmp_path: Path) -> None:
