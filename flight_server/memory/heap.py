@@ -23,12 +23,15 @@ Given back
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 
 from . import allocator
 from .pool import MemoryPool
+
+_log = logging.getLogger("flight_server.memory")
 
 LOOK_SECONDS = 0.5
 KEEP_FREED_SECONDS = 10.0
@@ -114,12 +117,15 @@ class Heap:
             grown = self._grown.wait(LOOK_SECONDS)
             if self._stopping:
                 return
-            if grown:
-                self._grown.clear()
-                self.extend()
-            if time.monotonic() - looked >= LOOK_SECONDS:
-                looked = time.monotonic()
-                self.look()
+            try:
+                if grown:
+                    self._grown.clear()
+                    self.extend()
+                if time.monotonic() - looked >= LOOK_SECONDS:
+                    looked = time.monotonic()
+                    self.look()
+            except Exception:  # noqa: BLE001  # without this thread the server would never give memory back
+                _log.exception("the heap could not be extended or given back")
 
     def _watch(self) -> None:
         """Be told when the pool comes near what is populated; in any case not before it has grown a little."""

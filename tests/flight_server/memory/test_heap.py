@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from flight_server.memory import Heap, MemoryPool
+from flight_server.memory import heap as heap_module
 from flight_server.memory.allocator import populate
+from tests.support.polling import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 MIB = 1 << 20
@@ -145,3 +147,22 @@ def test_a_stopped_heap_leaves_no_thread_and_hears_of_no_growth() -> None:
     heap.stop()
     memory.reserve(1 << 30).free()
     assert heap.populated_bytes == 0
+
+
+def test_an_unexpected_error_does_not_end_the_thread_that_gives_memory_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+
+    def fails(self: Heap) -> None:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(Heap, "look", fails)
+    monkeypatch.setattr(heap_module, "LOOK_SECONDS", 0.01)
+    heap = Heap(MemoryPool(256 * MIB), tuned=False)
+    heap.start()
+    eventually(lambda: looks >= 2, True)
+    heap.stop()
+    assert "unexpected" in caplog.text
