@@ -43,7 +43,7 @@ def _new_sources(
     catalogue: Catalogue, pulling: Pulling, settings: Settings, max_message_bytes: int
 ) -> Sources:
     # Imported for the first source: the libraries of the file formats cost 9 MiB and a tenth of a second.
-    from flight_server.sources.creation import Allowed, Sources  # noqa: PLC0415
+    from flight_server.sources.creation import Allowed, Sources  # noqa: PLC0415  # as said above
 
     allowed = Allowed(
         roots=settings.source_roots,

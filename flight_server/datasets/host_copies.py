@@ -89,7 +89,7 @@ class HostCopies:
         return [self._contents[each].copies[host].file for each in of_host if self._is_withdrawn(each, host)]
 
     def removed(self, content: Content, host: str, file: str) -> int:
-        """The host has no such file, whatever dataset it is of; how many withdrawn ones of ``content`` are left."""
+        """The host has no such file, of any dataset; how many hosts have a withdrawn one of ``content`` left."""
         of_host = self._of_host.get(host, set())
         for each in [each for each in of_host if self._contents[each].copies[host].file == file]:
             self._drop(each, host)

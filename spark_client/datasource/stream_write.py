@@ -1,4 +1,4 @@
-"""Streaming writes: each micro-batch is published once, whole, whatever is repeated.
+"""Streaming writes: each micro-batch is published once and whole, also when Spark runs it again.
 
 Guarantee: a micro-batch that Spark runs again, after a failure or a restart from its checkpoint, is not published
 twice: the dataset remembers the last batch of each query. A batch is refused if those before it are not there (the

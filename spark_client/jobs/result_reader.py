@@ -1,8 +1,8 @@
 """A result that the driver reads: the batches of a dataset, which is dropped with its reader.
 
 Guarantee: :func:`collected` gives every row of the sealed dataset once, in the order of its partitions, of the
-producers and of the rows in each, or raises. The driver holds the reader's memory budget (``merge.merged``), whatever
-the size of the result.
+producers and of the rows in each, or raises. The driver holds at most the reader's memory budget (``merge.merged``)
+of a result of any size.
 
 What drops the dataset
     If a DataFrame reads it, too, only what ``results`` says. Otherwise:

@@ -147,7 +147,7 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
 
 
 def utc_arrow_schema(struct: StructType) -> pa.Schema:
-    """What Spark's Python data sources must give, and get, for ``struct``, whatever the session."""
+    """What Spark's Python data sources must give, and get, for ``struct``, in every session."""
     return _converted(struct, timezone="UTC")
 
 
