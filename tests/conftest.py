@@ -23,8 +23,11 @@ from tests.support import durable, java, leftovers
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
-# A slow machine is no defect: no example has a deadline, and none is too slow to be made.
-settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A slow machine is no defect: no example has a deadline, and none is too slow to be made. Every run makes the same
+# examples, here as in CI; `--hypothesis-profile=exploring` makes new ones.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("exploring", patient, derandomize=False)
+settings.register_profile("patient", patient, derandomize=True, database=None)
 settings.load_profile("patient")
 
 # Hundreds of processes are started, and a fifth of the start of a server compiles: they keep the result.
@@ -49,10 +52,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what is quick first and load tests last; within each, the order stays random."""
-    items.sort(
-        key=lambda item: [item.get_closest_marker(name) is not None for name in ("load", "spark", "slow")]
-    )
+    """Run what is quick first and load tests last; within each, the order stays random.
+
+    Of the tests of Spark the slow ones come first: each of their files is one process's, and the others would wait
+    for a long one that began last.
+    """
+
+    def rank(item: pytest.Item) -> tuple[bool, bool, bool]:
+        load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))
+        return load, spark, slow != spark
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(wrapper=True)

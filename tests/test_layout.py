@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -58,10 +58,29 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-for_each_server_module = pytest.mark.parametrize("path", SERVER, ids=named)
-for_each_client_module = pytest.mark.parametrize("path", CLIENT, ids=named)
-for_each_module = pytest.mark.parametrize("path", SERVER + CLIENT, ids=named)
-for_each_file = pytest.mark.parametrize("path", SERVER + CLIENT + TESTS, ids=named)
+def for_each(files: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Check all of these files in one test, which names each that is wrong: a test for each would take a minute."""
+
+    def decorated(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            wrong = []
+            for path in files:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    wrong.append(f"{named(path)}: {error}")
+            assert not wrong, "\n".join(wrong)
+
+        return test
+
+    return decorated
+
+
+for_each_server_module, for_each_client_module = for_each(SERVER), for_each(CLIENT)
+for_each_module, for_each_file = for_each(SERVER + CLIENT), for_each(SERVER + CLIENT + TESTS)
+for_each_pure_module = for_each(
+    [path for path in SERVER if room_of(dotted(path)) in PURE and dotted(path) not in DOORS]
+)
 for_each_room = pytest.mark.parametrize(("package", "room"), FACES, ids=[".".join(face) for face in FACES])
 
 
@@ -82,6 +101,15 @@ def test_a_room_is_a_folder_whose_face_says_what_it_is_for(package: str, room: s
     face = MODULES[f"{package}.{room}"]
     assert face.name == "__init__.py"
     assert ast.get_docstring(parsed(face))
+
+
+def test_a_rule_names_each_file_that_breaks_it() -> None:
+    @for_each([ROOT / "a", ROOT / "b", ROOT / "c"])
+    def rule(path: Path) -> None:
+        assert path.name == "b", "no b"
+
+    with pytest.raises(AssertionError, match=r"(?s)^a: no b.*\n +c: no b"):
+        rule()
 
 
 def test_every_folder_is_in_the_table_of_rooms() -> None:
@@ -169,11 +197,7 @@ def test_the_client_needs_only_what_every_executor_has(path: Path) -> None:
     assert top_level(path) <= CLIENT_LIBRARIES | sys.stdlib_module_names | optional
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SERVER if room_of(dotted(path)) in PURE and dotted(path) not in DOORS],
-    ids=named,
-)
+@for_each_pure_module
 def test_a_pure_module_imports_only_the_standard_library_and_opens_no_file(path: Path) -> None:
     for name in imports(path):
         if name.startswith("flight_server."):

@@ -54,7 +54,8 @@ class Accepted:
     """An accepted message.
 
     ``metadata``: its app_metadata. ``crc32c``: of its IPC message. ``sent_crc32c``: of all its parts, see
-    ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this dictionary.
+    ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this dictionary. ``batch``: if the decoder
+    ``keeps_batches``; it refers to the message.
     """
 
     kind: ipc_framing.MessageKind
@@ -66,6 +67,7 @@ class Accepted:
     dictionary_id: int = 0
     dictionary_delta: bool = False
     copied_bytes: int = 0
+    batch: pa.RecordBatch | None = None
 
 
 class _Feed:
@@ -113,6 +115,7 @@ class FrameDecoder:
         self._max_schema_bytes = max_schema_bytes
         self._max_message_bytes = max_message_bytes
         self._full_validation = full_validation
+        self.keeps_batches = False
         self._feed = _Feed()
         self._reader: Any = None
         self._schema_size: HeaderSize | None = None
@@ -182,7 +185,8 @@ class FrameDecoder:
         measure(parts.header)
         if kind is ipc_framing.MessageKind.DICTIONARY:
             return self._take_dictionary(inspected, common)
-        return Accepted(kind, **common, rows=self._take_batch(parts))
+        batch = self._take_batch(parts)
+        return Accepted(kind, **common, rows=batch.num_rows, batch=batch if self.keeps_batches else None)
 
     def end(self) -> None:
         """Release what the reader holds. A thread that still decodes finishes."""
@@ -253,7 +257,7 @@ class FrameDecoder:
             copied_bytes=copied_bytes - copied_before_bytes,
         )
 
-    def _take_batch(self, parts: wire.FlightData) -> int:
+    def _take_batch(self, parts: wire.FlightData) -> pa.RecordBatch:
         self._push(parts)
         feed, reader = self._feed, self._reader
         self._pending_bytes = 0
@@ -267,7 +271,7 @@ class FrameDecoder:
         if feed.parts:
             raise BadFrame(f"record batch {self._batches} is longer than it says")
         self._batches += 1
-        return int(batch.num_rows)
+        return batch
 
 
 def check(said: int | None, checksum: int) -> None:

@@ -3,7 +3,7 @@
     class             status              its subclasses, with the same status
     ================  ==================  ====================================================================
     InvalidRequest    INVALID_ARGUMENT    BadFrame, AlreadyExists, Conflict
-    NotFound          NOT_FOUND           StaleTicket, Released
+    NotFound          NOT_FOUND           StaleTicket, Released, Compacted
     Unsupported       UNIMPLEMENTED
     Unavailable       UNAVAILABLE         OutOfBudget, Draining, ReaderTooSlow, ReadTrouble, ProducerStalled,
                                           SourceUnavailable, DamagedMessage
@@ -116,6 +116,12 @@ class Released(NotFound):
     """The frames were released, as the dataset's retention declares."""
 
     code = "released"
+
+
+class Compacted(NotFound):
+    """A version of a changelog can no longer be asked for: take a snapshot."""
+
+    code = "compacted"
 
 
 class Unsupported(FlightShuffleError):

@@ -11,7 +11,8 @@ from typing import Any
 
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
-from .stream_requests import MAX_PARTITIONS, check_attempt
+from .keep_rules import KeepRule
+from .stream_requests import MAX_PARTITIONS, Transaction, check_attempt
 from .strict_json import Fields, dump_json, parse_json
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
@@ -20,6 +21,7 @@ REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 DEFAULT_PORT = 8815
 DEFAULT_HTTP_PORT = 8816
 MAX_LEASE_SECONDS = 30 * 24 * 3600.0
+MAX_DELAY_SECONDS = 1e9
 WRITE_LEASE_SECONDS = 3600.0
 """How long a staged write stays after its last frame or ``renew``."""
 
@@ -73,7 +75,8 @@ class WriteMode(StrEnum):
 class CreateRequest:
     """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the
     first producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` says what to pull, see
-    ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name.
+    ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name. A
+    changelog keeps what ``keep`` says, and rows that it no longer keeps for ``delay_seconds`` more.
     """
 
     dataset: str
@@ -87,6 +90,8 @@ class CreateRequest:
     source: dict[str, Any] | None = None
     mode: WriteMode | None = None
     write: str | None = None
+    keep: KeepRule | None = None
+    delay_seconds: float | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> CreateRequest:
@@ -107,6 +112,8 @@ class CreateRequest:
             source=fields.any("source"),
             mode=_write_mode(fields.text("mode")),
             write=None if (write := fields.any("write")) is None else check_attempt(write, "create: 'write'"),
+            keep=None if (keep := fields.any("keep")) is None else KeepRule.parse(keep),
+            delay_seconds=fields.number("delay_seconds", 0.0, MAX_DELAY_SECONDS),
         )
         fields.end()
         if request.source is not None and not isinstance(request.source, dict):
@@ -119,6 +126,15 @@ class CreateRequest:
             raise InvalidRequest("create: 'mode' and 'write' go together")
         if request.mode is not None and (request.kind is not Kind.SHUFFLE or request.producers is not None):
             raise InvalidRequest("create: 'mode' is for kind 'shuffle' without 'producers'")
+        if request.kind is Kind.CHANGELOG:
+            if request.schema is None:
+                raise InvalidRequest("create: a changelog needs its 'schema'")
+            if request.partitions != 1 or request.retention != Retention():
+                raise InvalidRequest(
+                    "create: a changelog has one partition, and 'keep' instead of a retention"
+                )
+        elif request.keep is not None or request.delay_seconds is not None:
+            raise InvalidRequest("create: 'keep' and 'delay_seconds' are for kind 'changelog'")
         return request
 
     def encode(self) -> bytes:
@@ -141,6 +157,10 @@ class CreateRequest:
             body["source"] = self.source
         if self.mode is not None:
             body |= {"mode": self.mode.value, "write": self.write}
+        if self.keep is not None:
+            body["keep"] = self.keep.to_json()
+        if self.delay_seconds is not None:
+            body["delay_seconds"] = self.delay_seconds
         return dump_json(body)
 
 
@@ -148,38 +168,6 @@ def _write_mode(text: str | None) -> WriteMode | None:
     if text is not None and text not in {known.value for known in WriteMode}:
         raise InvalidRequest(f"create: 'mode' is one of {', '.join(WriteMode)}, not {text!r}")
     return None if text is None else WriteMode(text)
-
-
-@dataclass(frozen=True)
-class Transaction:
-    """Makes an append happen once: of one ``id``, a ``version`` is appended only if it is above the last one. With
-    ``after`` it is refused unless the dataset has that version, so that a lost one is noticed.
-    """
-
-    id: str
-    version: int
-    after: int | None = None
-
-    @classmethod
-    def parse(cls, value: object) -> Transaction | None:
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise InvalidRequest("seal: 'transaction' must be an object {id, version, after}")
-        fields = Fields(value, "seal: 'transaction'")
-        name, version = (
-            check_attempt(fields.required("id"), "seal: 'id'"),
-            fields.integer("version", 0, 2**53),
-        )
-        after = fields.integer("after", 0, 2**53)
-        fields.end()
-        if version is None:
-            raise InvalidRequest("seal: 'transaction' needs a 'version'")
-        return cls(name, version, after)
-
-    def to_json(self) -> dict[str, Any]:
-        body = {"id": self.id, "version": self.version}
-        return body if self.after is None else {**body, "after": self.after}
 
 
 @dataclass(frozen=True)
@@ -264,11 +252,12 @@ class DatasetRequest:
 
 
 ACTIONS: dict[str, str] = {
-    "create": "Create a dataset: {dataset, kind, schema, partitions, producers, retention, …}",
+    "create": "Create a dataset: {dataset, kind, schema, partitions, producers, retention, keep, …}",
     "seal": "Seal a shuffle dataset: {dataset, generation, attempts: {producer: attempt}}",
     "drop": "Drop a dataset and what it holds: {dataset, generation, staged}",
     "renew": "Renew a dataset's lease: {dataset, generation}",
     "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",
+    "hold": "Keep a changelog's versions from one on readable: {dataset, generation, hold, version, lease_seconds, …}",
     "copies": "Which hosts have a file of a dataset: {verb, dataset, generation, host, file}",
     "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",
     "why": "Every stream that waits: for what, for how long, for which peer: {dataset, first, limit}",

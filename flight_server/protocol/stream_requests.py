@@ -2,6 +2,7 @@
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
     ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "reader"}
+                and of a changelog {"dataset", "generation", "as_of", "after", "follow"}
     commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}
 
 Parsing is strict (see ``strict_json``). What ``encode`` renders, ``parse`` parses to the same value.
@@ -19,6 +20,7 @@ from .errors import InvalidRequest
 from .strict_json import Fields, dump_json, parse_json
 
 MAX_PARTITIONS = 100_000
+MAX_VERSION = 2**53
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
 _ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
@@ -43,10 +45,22 @@ def parse_partition(text: str) -> int:
 
 
 def bulk_path(
-    dataset: str, partition: int, generation: str | None = None, from_: int = 0, reader: str | None = None
+    dataset: str,
+    partition: int,
+    generation: str | None = None,
+    from_: int = 0,
+    *,
+    reader: str | None = None,
+    versions: Versions | None = None,
 ) -> str:
     """A partition's path and query on the bulk lane. The alphabet of names needs no escaping."""
     wanted = {"generation": generation, "from": from_ or None, "reader": reader}
+    if versions is not None:
+        wanted |= {
+            "as_of": versions.as_of,
+            "after": versions.after,
+            "follow": "true" if versions.follow else None,
+        }
     query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
     return f"/v1/datasets/{dataset}/partitions/{partition}" + (f"?{query}" if query else "")
 
@@ -57,11 +71,75 @@ def partition_metadata(partition: int) -> bytes:
 
 
 @dataclass(frozen=True)
+class Transaction:
+    """Makes an append happen once: of one ``id``, a ``version`` is appended only if it is above the last one. With
+    ``after`` it is refused unless the dataset has that version, so that a lost one is noticed.
+    """
+
+    id: str
+    version: int
+    after: int | None = None
+
+    @classmethod
+    def parse(cls, value: object, what: str = "seal") -> Transaction | None:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise InvalidRequest(f"{what}: 'transaction' must be an object with id, version and after")
+        fields = Fields(dict(value), f"{what}: 'transaction'")
+        name, version = (
+            check_attempt(fields.required("id"), f"{what}: 'id'"),
+            fields.integer("version", 0, 2**53),
+        )
+        after = fields.integer("after", 0, 2**53)
+        fields.end()
+        if version is None:
+            raise InvalidRequest(f"{what}: 'transaction' needs a 'version'")
+        return cls(name, version, after)
+
+    def to_json(self) -> dict[str, Any]:
+        body = {"id": self.id, "version": self.version}
+        return body if self.after is None else {**body, "after": self.after}
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What a reader of a changelog gets: the snapshot ``as_of`` a version (None: the newest), or the deltas ``after``
+    one, up to ``as_of`` or the newest; with ``follow`` also each new version as it comes.
+    """
+
+    as_of: int | None = None
+    after: int | None = None
+    follow: bool = False
+
+    @classmethod
+    def taken(cls, fields: Fields) -> Versions | None:
+        """The reader's wish out of a ticket's fields; None if it has none.
+
+        Raises:
+            InvalidRequest: ``follow`` without ``after``, or with ``as_of``; or they are out of order.
+        """
+        as_of, after = fields.integer("as_of", 0, MAX_VERSION), fields.integer("after", 0, MAX_VERSION)
+        follow = fields.flag("follow")
+        if follow and (after is None or as_of is not None):
+            raise InvalidRequest("'follow' goes with 'after', and not with 'as_of'")
+        if as_of is not None and after is not None and as_of < after:
+            raise InvalidRequest(
+                f"there are no deltas after version {after} up to {as_of}, which is before it"
+            )
+        return None if as_of is None and after is None else cls(as_of, after, follow)
+
+    def to_json(self) -> dict[str, Any]:
+        body = {"as_of": self.as_of, "after": self.after, "follow": self.follow or None}
+        return {key: value for key, value in body.items() if value is not None}
+
+
+@dataclass(frozen=True)
 class PutCommand:
     """The command in a DoPut's descriptor.
 
     ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
-    for kinds with many producers.
+    for kinds with many producers, ``transaction`` for a changelog.
     """
 
     dataset: str
@@ -70,6 +148,7 @@ class PutCommand:
     attempt: str | None = None
     mode: str = "create"
     generation: str | None = None
+    transaction: Transaction | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
@@ -82,6 +161,7 @@ class PutCommand:
             attempt=None if (value := fields.any("attempt")) is None else check_attempt(value),
             mode=fields.text("mode") or "create",
             generation=fields.text("generation"),
+            transaction=Transaction.parse(fields.any("transaction"), "the command"),
         )
         fields.end()
         if command.mode not in ("create", "overwrite"):
@@ -98,6 +178,7 @@ class PutCommand:
             "attempt": self.attempt,
             "mode": None if self.mode == "create" else self.mode,
             "generation": self.generation,
+            "transaction": None if self.transaction is None else self.transaction.to_json(),
         }
         return dump_json({key: value for key, value in body.items() if value is not None})
 
@@ -106,7 +187,7 @@ class PutCommand:
 class Ticket:
     """What a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one. ``from_`` is
     the sequence number of the first wanted frame, ``reader`` the name by which a reader resumes, see
-    ``datasets.places``.
+    ``datasets.places``. ``versions`` is for changelogs only.
     """
 
     dataset: str
@@ -114,6 +195,7 @@ class Ticket:
     generation: str | None = None
     from_: int = 0
     reader: str | None = None
+    versions: Versions | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> Ticket:
@@ -131,6 +213,7 @@ class Ticket:
             partition=fields.integer("partition", 0, MAX_PARTITIONS - 1),
             from_=fields.integer("from", 0, 2**53) or 0,
             reader=None if (name := fields.any("reader")) is None else check_attempt(name, "reader"),
+            versions=Versions.taken(fields),
         )
         fields.end()
         return ticket
@@ -145,6 +228,8 @@ class Ticket:
             body["from"] = self.from_
         if self.reader is not None:
             body["reader"] = self.reader
+        if self.versions is not None:
+            body |= self.versions.to_json()
         return dump_json(body)
 
 

@@ -5,27 +5,38 @@ The server claims its data directory here; ``frames`` and ``datasets`` hold file
 
 from .data_dir import DataDir, DataDirUnusable, raise_open_files_limit
 from .disk import Disk
-from .disk_files import NotAFile, is_real_directory, read_regular, sync_directory
+from .disk_files import (
+    NotAFile,
+    is_real_directory,
+    open_regular,
+    read_regular,
+    sync_directory,
+    sync_file,
+    write_file,
+)
 from .disposal import Disposal, to_its_end
 from .durable_files import MANIFEST_NAME, DurableFiles, Forgotten, Leaving
 from .manifest import DictionaryRecord, FrameRecord, Manifest, PackedFrames, PartitionRecord, Torn
 from .ownership import (
     DATASETS_NAME,
     DIRECTORY_LOCK,
+    MARKER_NAME,
     Marker,
     OtherFormat,
+    make_dataset_directory,
     read_marker,
     remove_unused_directory,
     sweep_staging,
 )
 from .quarantine import DAMAGE_NAME, NOTE_NAME, Quarantined, listed, noted_damage, put_aside
-from .segments import DiskTrouble, Segment, SegmentSlice, SegmentWriter
+from .segments import DiskTrouble, Segment, SegmentSlice, SegmentWriter, trouble_with
 
 __all__ = [
     "DAMAGE_NAME",
     "DATASETS_NAME",
     "DIRECTORY_LOCK",
     "MANIFEST_NAME",
+    "MARKER_NAME",
     "NOTE_NAME",
     "DataDir",
     "DataDirUnusable",
@@ -50,7 +61,9 @@ __all__ = [
     "Torn",
     "is_real_directory",
     "listed",
+    "make_dataset_directory",
     "noted_damage",
+    "open_regular",
     "put_aside",
     "raise_open_files_limit",
     "read_marker",
@@ -58,5 +71,8 @@ __all__ = [
     "remove_unused_directory",
     "sweep_staging",
     "sync_directory",
+    "sync_file",
     "to_its_end",
+    "trouble_with",
+    "write_file",
 ]

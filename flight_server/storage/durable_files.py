@@ -103,6 +103,14 @@ class DurableFiles:
         files.damage = damage
         return files
 
+    def mark_present(self) -> None:
+        """The file that makes the dataset durable is there, or may be."""
+        self._manifest = _Manifest.PRESENT
+
+    def mark_absent(self) -> None:
+        """That file is gone."""
+        self._manifest = _Manifest.ABSENT
+
     def sync(self, segments: Iterable[Segment]) -> None:
         """Write the segments' bytes and names to the medium. Blocks. After DiskTrouble some of them may not be there;
         segments that failed are ``suspect``.

@@ -15,12 +15,17 @@ from flight_server.protocol import (
     Commit,
     CreateRequest,
     DatasetRequest,
+    HoldRequest,
+    KeepRule,
     Kind,
+    Order,
     PutCommand,
     Retention,
+    RuleName,
     SealRequest,
     Ticket,
     Transaction,
+    Versions,
     WriteMode,
     bulk_path,
     check_attempt,
@@ -58,12 +63,50 @@ def put_commands(draw: st.DrawFn) -> PutCommand:
         attempt=attempt,
         mode=draw(st.sampled_from(["create", "overwrite"])),
         generation=draw(GENERATIONS),
+        transaction=draw(st.none() | TRANSACTIONS),
     )
+
+
+TRANSACTIONS = st.builds(Transaction, ATTEMPTS, VERSIONS, st.none() | VERSIONS)
+COLUMNS = st.lists(st.text(min_size=1), min_size=1, max_size=3, unique=True).map(tuple)
+ORDERS = st.lists(
+    st.builds(Order, st.text(min_size=1).filter(lambda name: not name.startswith("-")), st.booleans()),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda order: order.column,
+).map(tuple)
+SCALARS = st.text() | st.integers() | st.booleans()
+
+
+@st.composite
+def keep_rules(draw: st.DrawFn) -> KeepRule:
+    match rule := draw(st.sampled_from(RuleName)):
+        case RuleName.LATEST:
+            return KeepRule(rule, draw(COLUMNS), draw(ORDERS))
+        case RuleName.TOP_K:
+            return KeepRule(rule, draw(COLUMNS), draw(ORDERS), draw(st.integers(1, 1_000_000)))
+        case RuleName.UNTIL_CLOSED:
+            closed_by = draw(st.dictionaries(st.text(), SCALARS, min_size=1, max_size=2))
+            k = draw(st.integers(1, 10))
+            return KeepRule(rule, draw(COLUMNS), draw(ORDERS), k, closed_by=tuple(closed_by.items()))
+        case RuleName.PAIR:
+            order_by, emit = draw(st.just(()) | ORDERS), draw(st.none() | NAMES)
+            return KeepRule(
+                rule, draw(COLUMNS), order_by, kind=draw(st.text()), values=("send", "recv"), emit=emit
+            )
+        case RuleName.SQL:
+            return KeepRule(rule, draw(st.just(()) | COLUMNS), query=draw(st.text(min_size=1)))
+    raise AssertionError(rule)
 
 
 @st.composite
 def create_requests(draw: st.DrawFn) -> CreateRequest:
     kind = draw(st.sampled_from(Kind))
+    if kind is Kind.CHANGELOG:
+        keep, delay_seconds = draw(st.none() | keep_rules()), draw(st.none() | st.floats(0, 1e9))
+        return CreateRequest(
+            draw(NAMES), kind, schema=draw(st.text()), keep=keep, delay_seconds=delay_seconds
+        )
     mode = draw(st.none() | st.sampled_from(WriteMode)) if kind is Kind.SHUFFLE else None
     return CreateRequest(
         draw(NAMES),
@@ -85,7 +128,18 @@ def test_a_put_command_parses_to_itself(command: PutCommand) -> None:
     assert PutCommand.parse(command.encode()) == command
 
 
-@given(st.builds(Ticket, NAMES, st.none() | PARTITIONS, GENERATIONS, st.integers(0, 2**53)))
+@given(
+    st.builds(
+        Ticket,
+        NAMES,
+        st.none() | PARTITIONS,
+        GENERATIONS,
+        st.integers(0, 2**53),
+        versions=st.none()
+        | st.builds(Versions, as_of=VERSIONS)
+        | st.builds(Versions, after=VERSIONS, follow=st.booleans()),
+    )
+)
 def test_a_ticket_parses_to_itself(ticket: Ticket) -> None:
     assert Ticket.parse(ticket.encode()) == ticket
 
@@ -113,6 +167,22 @@ def test_a_create_request_parses_to_itself(request: CreateRequest) -> None:
 @example(SealRequest("d", partition_bytes=5))
 def test_a_seal_request_parses_to_itself(request: SealRequest) -> None:
     assert SealRequest.parse(request.encode()) == request
+
+
+@given(
+    st.builds(
+        HoldRequest,
+        NAMES,
+        ATTEMPTS,
+        GENERATIONS,
+        lease_seconds=st.floats(0.1, 1000),
+        release=st.booleans(),
+        releases=st.none() | ATTEMPTS,
+    )
+    | st.builds(HoldRequest, NAMES, ATTEMPTS, GENERATIONS, st.none() | VERSIONS)
+)
+def test_a_hold_request_parses_to_itself(request: HoldRequest) -> None:
+    assert HoldRequest.parse(request.encode()) == request
 
 
 @given(st.builds(DatasetRequest, NAMES, GENERATIONS, st.booleans()))
