@@ -37,8 +37,10 @@ from flight_server.server import Server
 START_DEADLINE_SECONDS = 120.0
 STOP_DEADLINE_SECONDS = 60.0
 
-_CHANGES = ("open", "write", "pwritev", "fsync", "ftruncate", "rename", "unlink", "mkdir", "rmdir")
-_BY_FD = frozenset({"write", "pwritev", "fsync", "ftruncate", "pread"})
+_WRITES = ("write", "pwrite", "pwritev")
+_SYNCS = ("fsync", "fdatasync")
+_CHANGES = ("open", *_WRITES, *_SYNCS, "ftruncate", "rename", "unlink", "mkdir", "rmdir")
+_BY_FD = frozenset({*_WRITES, *_SYNCS, "ftruncate", "pread"})
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload([__name__])
 
@@ -104,12 +106,11 @@ class FaultyDisk:
             if self._steps == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             self._steps += 1
-            if name in ("pwritev", "write"):
+            if name in _WRITES:
                 if self._steps == kill_at:
                     data = b"".join(rest[0]) if name == "pwritev" else bytes(rest[0])
-                    function(
-                        first, *([[data[: len(data) // 2]], *rest[1:]] if name == "pwritev" else [data[:9]])
-                    )
+                    half = data[: len(data) // 2]
+                    function(first, [half] if name == "pwritev" else half, *rest[1:])
                     os.kill(os.getpid(), signal.SIGKILL)
                 self._steps += 1
 

@@ -38,6 +38,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "sources",
         "tiering",
         "datasets",
+        "rules",
+        "runs",
         "frames",
         "storage",
         "access",

@@ -1,0 +1,89 @@
+"""The k greatest rows of each key: kernels over counts, and the rule ``latest`` or ``top_k``.
+
+A row with count 5 is there five times and takes five of the k places. Counts below zero take none. The rows ascend
+within a key (see :class:`Groups`), so no column is looked at.
+
+Why :func:`needed_of_greatest` is enough. Let c be a row's count, r its later retractions, m = max(c + r, 0). At every
+later version that can be asked for the row is there at least m times, because only its diffs below zero make it less.
+So at least A copies, the sum of m over the greater rows of its key, are above it at each of them. Assertions do not
+make A smaller.
+
+* A row without later retractions can be shown at most max(k - A, 0) times. More copies than these take no place from
+  a smaller row either, because they themselves and the A copies above them fill all k. So min(c, k - A) is needed.
+* A row with later retractions is needed as it is: the retractions must find what they retract.
+* A count below zero is an amount by which later assertions will not be shown. It is needed while A < k; with A >= k
+  the row can never be shown.
+
+Removing copies changes no min(A, k), so doing it twice changes nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .groups import Groups, Kept
+
+Counts = NDArray[np.int64]
+Number = TypeVar("Number", np.int64, np.bool_)
+
+
+def sums(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
+    """For each key the sum over its rows."""
+    totals = _totals(values)
+    return totals[groups.ends] - totals[groups.starts]
+
+
+def of_rows(groups: Groups, of_keys: NDArray[Number]) -> NDArray[Number]:
+    """For each row what its key has."""
+    return np.repeat(of_keys, groups.ends - groups.starts)
+
+
+def greatest(groups: Groups, counts: Counts, k: int | Counts) -> Counts:
+    """How many copies of each row are among the k greatest of its key.
+
+    Args:
+        counts: one for each row; below zero counts as none.
+        k: one number, or one for each row (the same within a key).
+    """
+    # A copy behind the k-th changes nothing; without the limit the sum of many large counts could overflow.
+    present = np.clip(counts, 0, k)
+    return np.clip(k - _above(groups, present), 0, present)
+
+
+def needed_of_greatest(groups: Groups, counts: Counts, later_retractions: Counts, k: int) -> Counts:
+    """How many copies of each row must stay, so that the k greatest are right from now on; see the module's text."""
+    lasting = np.clip(counts + later_retractions, 0, k)
+    room = k - _above(groups, lasting)
+    return np.where(later_retractions < 0, counts, np.where(room > 0, np.minimum(counts, room), 0))
+
+
+def _above(groups: Groups, present: Counts) -> Counts:
+    """For each row how many copies of greater rows its key has."""
+    totals = _totals(present)
+    return of_rows(groups, totals[groups.ends]) - totals[1:]
+
+
+def _totals(values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
+    totals = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=totals[1:])
+    return totals
+
+
+class Greatest:
+    """``latest`` (k = 1) and ``top_k``."""
+
+    def __init__(self, k: int) -> None:
+        self._k = k
+
+    def kept(self, groups: Groups) -> Kept:
+        return Kept(groups.rows, greatest(groups, groups.counts, self._k))
+
+    def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
+        return Kept(groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k))
+
+    def check_idempotent(self, sample: pa.RecordBatch) -> None:
+        pass

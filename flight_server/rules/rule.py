@@ -1,0 +1,118 @@
+"""Rule: what every keep rule can do, and how one is made from its declaration.
+
+The algebra. A changelog is a multiset of rows. ``kept`` is the part of it that readers see at a version. ``needed`` is
+the part that compaction leaves: after it, ``kept`` is the same as before at every version that can still be asked for,
+and at every later one to which further assertions lead. Doing it twice changes nothing more.
+(The idea, feeding the rows that a rule does not need back as retractions, is Frank McSherry's.)
+
+A retraction that comes after compaction, of a row that compaction removed, leaves a count below zero. A rule cannot
+bring back the row that would then be the next; a longer ``delay_seconds`` can, because compaction waits for it.
+
+Rules have no state. Threads may use one rule at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flight_server.protocol import KeepRule, RuleName, Unsupported
+
+from .groups import Groups, Kept
+from .query_limits import DEFAULT_LIMITS, QueryLimits
+
+
+class Rule(Protocol):
+    """One keep rule over rows of one schema. The counts of a call sum to less than 2**63."""
+
+    def kept(self, groups: Groups) -> Kept:
+        """What readers see of these keys: no count is below zero."""
+
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
+        """What compaction leaves of these keys. Counts may be below zero: retractions that wait for assertions.
+
+        Args:
+            groups: counts are sums over all versions up to the one that compaction goes to (``since``).
+            later_retractions: int64, for each row the sum of its diffs below zero at versions after that.
+        """
+
+    def check_idempotent(self, sample: pa.RecordBatch) -> None:
+        """Raise InvalidRequest, with rows that show it, if compaction would change what the rule keeps.
+
+        Only a rule of the user's own can fail; for the others, which are proved, this does nothing. The engine calls it
+        with the rows that ``create`` brings, and else with the rows of the first commits, before it acknowledges them,
+        until it has seen some thousands of rows. A call runs the rule about thirty times.
+        """
+
+
+@runtime_checkable
+class Emitting(Protocol):
+    """A rule that can tell which rows it put together, for another changelog.
+
+    What an update emits is the difference of :meth:`paired` before and after it, both over rows of one compaction:
+    compaction removes pairs, which is not news for the other changelog.
+    """
+
+    @property
+    def emitted_schema(self) -> pa.Schema | None:
+        """The schema of that changelog; None if the declaration names none."""
+
+    def paired(self, groups: Groups) -> Kept:
+        """One row for each pair, in no order. AssertionError if the declaration names no changelog for them."""
+
+
+class EveryRow:
+    """No rule: every row is shown and needed."""
+
+    def kept(self, groups: Groups) -> Kept:
+        return Kept(groups.rows, np.maximum(groups.counts, 0))
+
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:  # noqa: ARG002  # all are needed
+        return Kept(groups.rows, groups.counts)
+
+    def check_idempotent(self, sample: pa.RecordBatch) -> None:
+        pass
+
+
+def make_rule(spec: KeepRule | None, schema: pa.Schema, limits: QueryLimits = DEFAULT_LIMITS) -> Rule:
+    """The rule that a ``create`` declares, for rows of this schema; without a declaration every row is kept.
+
+    Args:
+        schema: the declared columns, dictionary-encoded ones as their value type.
+        limits: of the queries of the rule ``sql``.
+
+    Raises InvalidRequest if the declaration does not fit the schema, or if its query cannot be run over it;
+    Unsupported for ``sql`` if the server has no DuckDB.
+    """
+    if spec is None:
+        return EveryRow()
+    # Imported for the first rule: Arrow's compute kernels and DuckDB cost a server without changelogs 0.1 s each.
+    from .declared import check_columns  # noqa: PLC0415  # as said above
+
+    check_columns(spec, schema)
+    match spec.rule:
+        case RuleName.LATEST | RuleName.TOP_K:
+            from .ranked import Greatest  # noqa: PLC0415  # as said above
+
+            return Greatest(spec.k)
+        case RuleName.UNTIL_CLOSED:
+            from .closing import UntilClosed  # noqa: PLC0415  # as said above
+
+            return UntilClosed(spec, schema)
+        case RuleName.PAIR:
+            from .pairs import Pairs  # noqa: PLC0415  # as said above
+
+            return Pairs(spec, schema)
+        case RuleName.SQL:
+            try:
+                from .queries import Query  # noqa: PLC0415  # as said above
+            except ModuleNotFoundError as missing:
+                if missing.name != "duckdb":
+                    raise
+                raise Unsupported(
+                    "keep: the rule 'sql' needs DuckDB on the server: install flight-shuffle[server,sql] there"
+                ) from missing
+            return Query(spec, schema, limits)

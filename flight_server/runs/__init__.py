@@ -1,0 +1,34 @@
+"""Sorted runs of updates: in memory and in files, the log and the state file of a changelog.
+
+``changelogs`` combines them. A run knows rows, versions and diffs, and no keep rule.
+"""
+
+from .layout import Layout, no_rows
+from .log import Entry, LogFile, read_log
+from .run import MAX_HASH, Damaged, MemoryRun, Run
+from .run_files import Block, RunFile, RunWriter, of_block, to_block
+from .state_file import STATE_NAME, UNFINISHED_NAME, Uncertain, read_state, write_state
+from .updates import Updates
+
+__all__ = [
+    "MAX_HASH",
+    "STATE_NAME",
+    "UNFINISHED_NAME",
+    "Block",
+    "Damaged",
+    "Entry",
+    "Layout",
+    "LogFile",
+    "MemoryRun",
+    "Run",
+    "RunFile",
+    "RunWriter",
+    "Uncertain",
+    "Updates",
+    "no_rows",
+    "of_block",
+    "read_log",
+    "read_state",
+    "to_block",
+    "write_state",
+]

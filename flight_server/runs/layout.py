@@ -1,0 +1,119 @@
+"""Layout: which columns of a changelog's rows are its key and its order, and how a producer's batch becomes rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import pyarrow as pa
+
+from flight_server.protocol import DIFF_COLUMN, RESERVED_COLUMNS, InvalidRequest, KeepRule
+
+from .codes import compute, is_comparable
+from .key_hashes import Hashes, key_hashes
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which values of this one are kept: dictionaries, views and run-end encodings by their values."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return stored_type(kind.value_type)
+    if kind == pa.string_view():
+        return pa.string()
+    if kind == pa.binary_view():
+        return pa.binary()
+    return kind
+
+
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+class Layout:
+    """See the module's text.
+
+    Args:
+        schema: as declared. ``_diff`` is left out, and values are kept in their :func:`stored_type`.
+
+    Raises:
+        InvalidRequest: there is no column; one has a reserved name, occurs twice, or has a type whose values cannot be
+            compared; or ``keep`` names one that is not there.
+    """
+
+    def __init__(self, schema: pa.Schema, keep: KeepRule | None) -> None:
+        fields = [field.with_type(stored_type(field.type)) for field in schema if field.name != DIFF_COLUMN]
+        self.schema = pa.schema(fields, metadata=schema.metadata)
+        names = self.schema.names
+        if not names:
+            raise InvalidRequest("a changelog's schema has at least one column")
+        for field in self.schema:
+            if field.name in RESERVED_COLUMNS:
+                raise InvalidRequest(f"a changelog's schema has no column {field.name!r}: rename it")
+            if names.count(field.name) > 1:
+                raise InvalidRequest(f"a changelog's columns differ in name, but {field.name!r} occurs twice")
+            if not is_comparable(field.type):
+                raise InvalidRequest(
+                    f"column {field.name!r} has type {field.type}, whose values a changelog cannot compare: cast it"
+                )
+        for name in [] if keep is None else keep.columns:
+            if name not in names:
+                raise InvalidRequest(f"keep names column {name!r}, and the schema has {', '.join(names)}")
+        # Without a rule every row is its own key.
+        self.key = list(range(len(names))) if keep is None else [names.index(name) for name in keep.key]
+        order = () if keep is None else keep.order_by
+        self.order = [(names.index(each.column), each.smallest_first) for each in order]
+
+    @cached_property
+    def delta_schema(self) -> pa.Schema:
+        """The schema of deltas."""
+        return self.schema.append(pa.field(DIFF_COLUMN, pa.int64(), nullable=False))
+
+    def hashes(self, rows: pa.RecordBatch) -> Hashes:
+        return key_hashes([rows.column(number) for number in self.key], rows.num_rows)
+
+    def check_producer(self, schema: pa.Schema, dataset: str) -> None:
+        """Raise InvalidRequest unless a producer's schema is the changelog's, with or without ``_diff``."""
+        names = schema.names
+        given = {field.name: field.type for field in schema}
+        diff = given.pop(DIFF_COLUMN, None)
+        if diff is not None and not pa.types.is_integer(diff):
+            raise InvalidRequest(
+                f"dataset {dataset!r}: column {DIFF_COLUMN!r} has type {diff}; it must be an integer type, above zero "
+                "for rows that are asserted and below zero for rows that are retracted",
+                dataset=dataset,
+            )
+        wanted = {field.name: field.type for field in self.schema}
+        if (
+            len(set(names)) != len(names)
+            or {name: stored_type(kind) for name, kind in given.items()} != wanted
+        ):
+            raise InvalidRequest(
+                f"dataset {dataset!r}: the put's columns are {_shown(given)}, and the changelog's "
+                f"{_shown(wanted)} (and {DIFF_COLUMN!r}, if the put retracts rows); cast or rename them",
+                dataset=dataset,
+            )
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The declared columns of a producer's batch, in their stored types. It has passed ``check_producer``."""
+        names = batch.schema.names
+        columns = []
+        for field in self.schema:
+            column = batch.column(names.index(field.name))
+            columns.append(column if column.type == field.type else _stored(column, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    while column.type != stored_type(column.type):
+        if isinstance(column, pa.DictionaryArray):
+            column = column.dictionary_decode()
+        elif isinstance(column, pa.RunEndEncodedArray):
+            column = compute().run_end_decode(column)
+        else:
+            column = column.cast(kind)
+    return column
+
+
+def _shown(types: dict[str, pa.DataType]) -> str:
+    names: Sequence[str] = [f"{name}: {kind}" for name, kind in types.items()]
+    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

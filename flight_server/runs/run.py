@@ -1,0 +1,110 @@
+"""Run: sorted updates of a span of versions, in memory or in a file; never changed.
+
+``RunFile`` (``run_files``) has the same methods. All of them may block, and may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from flight_server.memory import Reservation
+
+from .key_hashes import Hashes
+from .updates import Updates
+
+MAX_HASH = (1 << 64) - 1
+
+
+class Damaged(Exception):
+    """Bytes on disk are not what was written."""
+
+
+class Run(Protocol):
+    """See the module's text."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def first_version(self) -> int: ...
+
+    @property
+    def last_version(self) -> int: ...
+
+    @property
+    def keys(self) -> int:
+        """How many hashes it has."""
+
+    @property
+    def retractions(self) -> int:
+        """How many of its diffs are below zero."""
+
+    def retracted(self) -> Hashes:
+        """The hashes of updates whose diff is below zero; sorted and unique."""
+
+    def rows_below(self, hash_: int) -> int:
+        """How many rows have a smaller hash."""
+
+    def between(self, low: int, high: int) -> Updates:
+        """The updates whose hash is from ``low`` to ``high``, both included."""
+
+    def of_hashes(self, hashes: Hashes) -> Updates:
+        """The updates with one of these hashes, which are sorted and unique."""
+
+    def changed(self, after: int, upto: int) -> Hashes:
+        """The hashes, with repetitions, of updates whose version is above ``after`` and not above ``upto``."""
+
+
+class MemoryRun:
+    """A run in memory.
+
+    Args:
+        room: counts its bytes.
+    """
+
+    def __init__(self, updates: Updates, first_version: int, last_version: int, room: Reservation) -> None:
+        self.updates = updates
+        self.first_version = first_version
+        self.last_version = last_version
+        self._room = room
+
+    @property
+    def rows(self) -> int:
+        return len(self.updates)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.updates.size_bytes
+
+    @property
+    def keys(self) -> int:
+        return self.updates.distinct_hashes
+
+    @property
+    def retractions(self) -> int:
+        return self.updates.retractions
+
+    def retracted(self) -> Hashes:
+        return self.updates.retracted
+
+    def rows_below(self, hash_: int) -> int:
+        return int(np.searchsorted(self.updates.hashes, np.uint64(hash_), "left"))
+
+    def between(self, low: int, high: int) -> Updates:
+        hashes = self.updates.hashes
+        start = int(np.searchsorted(hashes, np.uint64(low), "left"))
+        return self.updates.slice(start, int(np.searchsorted(hashes, np.uint64(high), "right")))
+
+    def of_hashes(self, hashes: Hashes) -> Updates:
+        return self.updates.of_hashes(hashes)
+
+    def changed(self, after: int, upto: int) -> Hashes:
+        updates = self.updates
+        if after < self.first_version and upto >= self.last_version:
+            return updates.hashes
+        return updates.hashes[(updates.versions > after) & (updates.versions <= upto)]

@@ -1,0 +1,396 @@
+"""RunFile: a run on disk, read through a memory mapping; and its writer.
+
+Format
+    Numbers are little-endian. ::
+
+        8 bytes   magic, "FLSHRUN1"
+        blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
+                  ``BLOCK_ROWS`` rows with the changelog's columns and _hash (uint64), _version, _diff (int64)
+        footer    UTF-8 JSON: rows, retractions, first_version, last_version, and for each block
+                  [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C]
+        tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic
+
+Validity
+    Both magics, the footer's length and CRC are right, and the blocks lie within the file. A block's CRC is compared
+    when a process first reads it; another one raises ``Damaged`` then, and at each later read.
+
+Versions
+    A producer's large put writes its rows to files before it commits. Their version column is zero, and the log or the
+    manifest says which version all rows of the file have (``version``).
+
+Mapping
+    A file is mapped when it is first read, without keeping a descriptor, and stays mapped while its :class:`RunFile` or
+    updates of it are held. So views go on reading a file that a merge has deleted. Where a process reads a block for
+    the first time it uses pread(2), because an I/O error or the end of a mapped file would kill it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flight_server.memory import Reservation
+from flight_server.protocol import DIFF_COLUMN, HASH_COLUMN, VERSION_COLUMN
+from flight_server.protocol.checksums import crc32c
+from flight_server.storage import DiskTrouble, open_regular, trouble_with
+
+from .key_hashes import Hashes
+from .layout import Layout
+from .run import Damaged
+from .run_bytes import MAGIC, encode_tail, map_file, read_at, read_footer
+from .updates import Updates
+
+BLOCK_ROWS = 32 << 10
+
+_ALIGNMENT = 64
+
+
+def stored_schema(layout: Layout) -> pa.Schema:
+    """The columns of a block."""
+    schema = layout.schema.remove_metadata()
+    for name, kind in ((HASH_COLUMN, pa.uint64()), (VERSION_COLUMN, pa.int64()), (DIFF_COLUMN, pa.int64())):
+        schema = schema.append(pa.field(name, kind, nullable=False))
+    return schema
+
+
+def to_block(updates: Updates) -> pa.Buffer:
+    """The encapsulated message of these updates."""
+    extra = [pa.array(updates.hashes), pa.array(updates.versions), pa.array(updates.diffs)]
+    batch = pa.RecordBatch.from_arrays([*updates.rows.columns, *extra], schema=stored_schema(updates.layout))
+    return batch.serialize()
+
+
+def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
+    """The updates of a message, which they refer to. Raises Damaged if it is none."""
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), stored_schema(layout))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Damaged(f"a block of {len(data)} bytes is not a record batch: {error}") from error
+    hashes, versions, diffs = (batch.column(-3 + place).to_numpy() for place in range(3))
+    rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)
+    if version is not None:
+        versions = np.full(len(diffs), version, np.int64)
+    return Updates(layout, rows, hashes, versions, diffs)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block's entry in the footer, in the format's order. ``keys``: hashes that no block before it has."""
+
+    offset: int
+    size_bytes: int
+    rows: int
+    low: int
+    high: int
+    first_version: int
+    last_version: int
+    crc32c: int
+    keys: int
+
+
+class RunWriter:
+    """Writes one file; the updates must come in order.
+
+    Args:
+        room: of the disk pool; grows with the file, before each write.
+    """
+
+    def __init__(self, path: Path, layout: Layout, room: Reservation) -> None:
+        self.path = path
+        self._layout = layout
+        self.room = room
+        self.blocks: list[Block] = []
+        self._retractions = 0
+        self._offset = 0
+        self._fd = -1
+        self._fd = self._open(os.O_CREAT | os.O_EXCL)
+        self._write(MAGIC)
+
+    @classmethod
+    def resumed(
+        cls, path: Path, layout: Layout, room: Reservation, blocks: Sequence[Block], retractions: int
+    ) -> RunWriter:
+        """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off."""
+        writer = cls.__new__(cls)
+        writer._fd = -1
+        writer.path, writer._layout, writer.room = path, layout, room
+        writer.blocks, writer._retractions = list(blocks), retractions
+        writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
+        writer._fd = writer._open(0)
+        room.grow(writer._offset)
+        with _disk(path):
+            os.ftruncate(writer._fd, writer._offset)
+            os.lseek(writer._fd, writer._offset, os.SEEK_SET)
+        return writer
+
+    @property
+    def retractions(self) -> int:
+        return self._retractions
+
+    def add(self, updates: Updates) -> None:
+        """Append updates that follow all before. Blocks.
+
+        Raises:
+            DiskTrouble: the disk or its limit leaves no room.
+        """
+        for start in range(0, len(updates), BLOCK_ROWS):
+            part = updates.slice(start, min(start + BLOCK_ROWS, len(updates)))
+            data = to_block(part)
+            begun = bool(self.blocks) and self.blocks[-1].high == int(part.hashes[0])
+            self._write(bytes(-self._offset % _ALIGNMENT))
+            block = Block(
+                self._offset,
+                data.size,
+                len(part),
+                int(part.hashes[0]),
+                int(part.hashes[-1]),
+                int(part.versions.min()),
+                int(part.versions.max()),
+                crc32c(data),
+                part.distinct_hashes - begun,
+            )
+            self._write(memoryview(data))
+            self.blocks.append(block)
+            self._retractions += part.retractions
+
+    def sync(self) -> None:
+        """All blocks so far are on the medium. Blocks. Raises DiskTrouble."""
+        with _disk(self.path):
+            os.fdatasync(self._fd)
+
+    def finish(self) -> None:
+        """Write the footer, and all to the medium; the file's name is there once its directory is synced. Blocks.
+
+        Raises:
+            DiskTrouble: the file is not whole.
+        """
+        footer = json.dumps(
+            {
+                "rows": sum(block.rows for block in self.blocks),
+                "retractions": self._retractions,
+                "first_version": min((block.first_version for block in self.blocks), default=0),
+                "last_version": max((block.last_version for block in self.blocks), default=0),
+                "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
+            },
+            separators=(",", ":"),
+        ).encode()
+        self._write(footer + encode_tail(footer))
+        with _disk(self.path):
+            os.fsync(self._fd)
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor. Twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def abandon(self) -> None:
+        """Close and delete the file. Twice is fine."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+        self.room.free()
+
+    def _open(self, flags: int) -> int:
+        with _disk(self.path):
+            return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if not self.room.try_grow(len(data)):
+            raise DiskTrouble(
+                f"the disk limit leaves no room for {len(data)} bytes of {self.path}", full=True
+            )
+        with _disk(self.path):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        self._offset += len(data)
+
+
+class RunFile:
+    """A finished file. See :class:`~flight_server.runs.run.Run`.
+
+    Args:
+        room: of the disk pool, of the file's size.
+        version: see "Versions" in the module's text.
+
+    Raises:
+        Damaged: the file is not valid.
+        FileNotFoundError, OSError: it cannot be read.
+    """
+
+    def __init__(self, path: Path, layout: Layout, room: Reservation, version: int | None = None) -> None:
+        self.path = path
+        self.version = version
+        self._layout = layout
+        self._room = room
+        footer = read_footer(path)
+        try:
+            self.rows = int(footer["rows"])
+            self.retractions = int(footer["retractions"])
+            self.first_version = int(footer["first_version"]) if version is None else version
+            self.last_version = int(footer["last_version"]) if version is None else version
+            self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"the footer of {path.name} is not valid: {error}") from error
+        self.size_bytes = int(footer["size_bytes"])
+        if sum(block.rows for block in self.blocks) != self.rows or any(
+            block.offset + block.size_bytes > self.size_bytes for block in self.blocks
+        ):
+            raise Damaged(f"the blocks of {path.name} do not lie within it")
+        self.keys = sum(block.keys for block in self.blocks)
+        self._lows = np.array([block.low for block in self.blocks], np.uint64)
+        self._highs = np.array([block.high for block in self.blocks], np.uint64)
+        self._rows_before = np.concatenate([[0], np.cumsum([block.rows for block in self.blocks])]).astype(
+            np.int64
+        )
+        self._data: pa.Buffer | None = None
+        self._checked: set[int] = set()
+        self._retracted: Hashes | None = None
+        if room.size_bytes < self.size_bytes:
+            room.grow(self.size_bytes - room.size_bytes)
+
+    def commit(self, version: int) -> None:
+        """Give all rows this version; see "Versions" in the module's text."""
+        self.version = self.first_version = self.last_version = version
+
+    def delete(self) -> None:
+        """Delete the file; views that have it read on. Blocks. Twice is fine."""
+        with suppress(FileNotFoundError):
+            self._mapped()
+            self.path.unlink()
+
+    def keep_readable(self) -> None:
+        """Let views read on after the file is deleted. Blocks. Raises OSError."""
+        self._mapped()
+
+    def _mapped(self) -> pa.Buffer:
+        data = self._data
+        if data is None:
+            try:
+                data = self._data = map_file(self.path)
+            except FileNotFoundError:
+                data = self._data  # another thread has mapped and deleted it meanwhile
+                if data is None:
+                    raise
+        return data
+
+    def retracted(self) -> Hashes:
+        if self._retracted is None:
+            blocks = range(len(self.blocks)) if self.retractions else range(0)
+            found = [self._block(number).retracted.copy() for number in blocks]
+            self._retracted = np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
+        return self._retracted
+
+    def rows_below(self, hash_: int) -> int:
+        number = int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
+        if number == len(self.blocks):
+            return self.rows
+        before = int(self._rows_before[number])
+        if int(self._lows[number]) >= hash_:
+            return before
+        return before + int(np.searchsorted(self._block(number).hashes, np.uint64(hash_), "left"))
+
+    def between(self, low: int, high: int) -> Updates:
+        start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
+        stop = int(np.searchsorted(self._lows, np.uint64(high), "right"))
+        parts = []
+        for number in range(start, stop):
+            block = self._block(number)
+            begin = int(np.searchsorted(block.hashes, np.uint64(low), "left"))
+            parts.append(block.slice(begin, int(np.searchsorted(block.hashes, np.uint64(high), "right"))))
+        return self._put_together(parts)
+
+    def of_hashes(self, hashes: Hashes) -> Updates:
+        if not len(hashes) or not self.blocks:
+            return Updates.empty(self._layout)
+        # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
+        first = np.searchsorted(self._highs, hashes, "left")
+        last = np.searchsorted(self._lows, hashes, "right")
+        parts = []
+        for number in self._touched(first, last):
+            wanted = hashes[(first <= number) & (last > number)]
+            parts.append(self._block(number).of_hashes(wanted))
+        return self._put_together(parts)
+
+    def _touched(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> Iterator[int]:
+        touched = np.zeros(len(self.blocks) + 1, np.int64)
+        np.add.at(touched, first, 1)
+        np.add.at(touched, np.maximum(first, last), -1)
+        yield from np.flatnonzero(np.cumsum(touched[:-1])).tolist()
+
+    def changed(self, after: int, upto: int) -> Hashes:
+        found = [np.zeros(0, np.uint64)]
+        for number, entry in enumerate(self.blocks):
+            first, last = (
+                (entry.first_version, entry.last_version)
+                if self.version is None
+                else (self.version, self.version)
+            )
+            if last <= after or first > upto:
+                continue
+            block = self._block(number)
+            found.append(block.hashes[(block.versions > after) & (block.versions <= upto)])
+        return np.concatenate(found)
+
+    def _put_together(self, parts: list[Updates]) -> Updates:
+        """The updates of neighbouring blocks, which are in order."""
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return Updates.empty(self._layout)
+        if len(parts) == 1:
+            return parts[0]
+        return Updates(
+            self._layout,
+            pa.concat_batches([part.rows for part in parts]),
+            np.concatenate([part.hashes for part in parts]),
+            np.concatenate([part.versions for part in parts]),
+            np.concatenate([part.diffs for part in parts]),
+        )
+
+    def _block(self, number: int) -> Updates:
+        entry = self.blocks[number]
+        if number not in self._checked:
+            if crc32c(self._read(entry)) != entry.crc32c:
+                raise Damaged(f"block {number} of {self.path.name} has another checksum than its footer says")
+            self._checked.add(number)
+        data = self._mapped().slice(entry.offset, entry.size_bytes)
+        return of_block(self._layout, data, self.version)
+
+    def _read(self, entry: Block) -> Any:
+        try:
+            fd = open_regular(self.path)
+        except FileNotFoundError:
+            return self._mapped().slice(entry.offset, entry.size_bytes)
+        try:
+            return read_at(fd, self.path, entry.offset, entry.size_bytes)
+        finally:
+            os.close(fd)
+
+
+class _disk:  # noqa: N801  # used as a statement
+    """Turns OSError into DiskTrouble."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise trouble_with(self._path, error) from error

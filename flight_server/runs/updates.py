@@ -1,0 +1,246 @@
+"""Updates: rows with their versions and diffs, sorted; what every run of a changelog consists of.
+
+Guarantee: updates are sorted by the key's hash, the key, ``order_by``, all columns, and the version. So rows of one key
+are neighbours, the greatest last, and equal rows are neighbours, too.
+
+Sorting
+    Hash and order columns decide nearly always, as machine integers. Only rows that tie, or whose keys differ under one
+    hash, are compared by all columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .codes import Codes, codes, compute, falling, is_plain, plain
+from .key_hashes import Hashes
+from .layout import Layout, no_rows
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """See the module's text. Four columns of equal length."""
+
+    layout: Layout
+    rows: pa.RecordBatch
+    hashes: Hashes
+    versions: Numbers
+    diffs: Numbers
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @classmethod
+    def empty(cls, layout: Layout) -> Updates:
+        nothing = np.zeros(0, np.int64)
+        return cls(layout, no_rows(layout.schema), nothing.view(np.uint64), nothing, nothing)
+
+    @classmethod
+    def of(cls, layout: Layout, rows: pa.RecordBatch, versions: Numbers, diffs: Numbers) -> Updates:
+        """Sorted updates of rows in any order."""
+        return cls(layout, rows, layout.hashes(rows), versions, diffs)._sorted()
+
+    @classmethod
+    def joined(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
+        """All updates of sorted parts, sorted."""
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return cls.empty(layout)
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            layout,
+            pa.concat_batches([part.rows for part in parts]),
+            np.concatenate([part.hashes for part in parts]),
+            np.concatenate([part.versions for part in parts]),
+            np.concatenate([part.diffs for part in parts]),
+        )._sorted()
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """What the columns take in RAM."""
+        return int(self.rows.nbytes) + 24 * len(self)
+
+    @cached_property
+    def retractions(self) -> int:
+        """How many diffs are below zero."""
+        return int(np.count_nonzero(self.diffs < 0))
+
+    @cached_property
+    def retracted(self) -> Hashes:
+        """uint64, sorted and unique: the hashes of updates whose diff is below zero."""
+        return np.unique(self.hashes[self.diffs < 0]) if self.retractions else self.hashes[:0]
+
+    @cached_property
+    def distinct_hashes(self) -> int:
+        """How many different hashes there are."""
+        return int(np.count_nonzero(self._new_hash))
+
+    def slice(self, start: int, stop: int) -> Updates:
+        """A part; shares memory."""
+        return Updates(
+            self.layout,
+            self.rows.slice(start, stop - start),
+            self.hashes[start:stop],
+            self.versions[start:stop],
+            self.diffs[start:stop],
+        )
+
+    def take(self, indices: Numbers) -> Updates:
+        """These rows, in the order of ``indices``, which must keep them sorted."""
+        return Updates(
+            self.layout,
+            self.rows.take(pa.array(indices)),
+            self.hashes[indices],
+            self.versions[indices],
+            self.diffs[indices],
+        )
+
+    def where(self, wanted: Flags) -> Updates:
+        """The rows of these places."""
+        return self if wanted.all() else self.take(np.flatnonzero(wanted))
+
+    def of_hashes(self, hashes: Hashes) -> Updates:
+        """The rows with one of these hashes, which are sorted and unique."""
+        starts = np.searchsorted(self.hashes, hashes, "left")
+        counts = np.searchsorted(self.hashes, hashes, "right") - starts
+        return self.take(ranges(starts, counts))
+
+    # Neighbours
+
+    @cached_property
+    def row_starts(self) -> Numbers:
+        """int64: where a row differs from the one before it. The first is 0, if there is a row."""
+        return np.flatnonzero(self._new_row)
+
+    @cached_property
+    def key_starts(self) -> Numbers:
+        """int64: where a key begins."""
+        new = self._new_hash.copy()
+        same = np.flatnonzero(~new)
+        new[same] = self._differ(same, self.layout.key)
+        return np.flatnonzero(new)
+
+    @cached_property
+    def _new_hash(self) -> Flags:
+        new = np.ones(len(self), np.bool_)
+        new[1:] = self.hashes[1:] != self.hashes[:-1]
+        return new
+
+    @cached_property
+    def _new_row(self) -> Flags:
+        new = self._new_hash.copy()
+        first = [number for number, _ in self.layout.order]
+        rest = [number for number in range(self.rows.num_columns) if number not in first]
+        for group in (first, rest):
+            same = np.flatnonzero(~new)
+            new[same] = self._differ(same, group)
+        return new
+
+    def _differ(self, places: Numbers, columns: Sequence[int]) -> Flags:
+        """Whether the row at each place (above 0) differs from the one before it in one of the columns."""
+        found = np.zeros(len(places), np.bool_)
+        if len(places) == 0:
+            return found
+        everything = 2 * len(places) > len(self)
+        indices = None if everything else pa.array(places)
+        before = None if everything else pa.array(places - 1)
+        for number in columns:
+            column = plain(self.rows.column(number))
+            if everything:
+                found |= neighbours_differ(column)[places - 1]
+            else:
+                found |= pairs_differ(column.take(indices), column.take(before))
+        return found
+
+    # Sorting
+
+    def _sorted(self) -> Updates:
+        order_codes = [
+            (falling(found) if smallest_first else found)
+            for number, smallest_first in self.layout.order
+            for found in [codes(self.rows.column(number))]
+        ]
+        order = np.lexsort((*reversed(order_codes), self.hashes))
+        hashes = self.hashes[order]
+        sorted_codes = [found[order] for found in order_codes]
+        same_hash = hashes[1:] == hashes[:-1]
+        if same_hash.any():
+            order = self._ties_sorted(order, hashes, same_hash, sorted_codes)
+        if np.array_equal(order, np.arange(len(order))):
+            return self
+        return self.take(order)
+
+    def _ties_sorted(
+        self, order: Numbers, hashes: Hashes, same_hash: Flags, order_codes: list[Codes]
+    ) -> Numbers:
+        """The order with its ties decided; see "Sorting" in the module's text."""
+        tie = same_hash.copy()
+        for found in order_codes:
+            tie &= found[1:] == found[:-1]
+        same = np.flatnonzero(same_hash)
+        indices, before = pa.array(order[same + 1]), pa.array(order[same])
+        collides = np.zeros(len(same), np.bool_)
+        for number in self.layout.key:
+            column = plain(self.rows.column(number))
+            collides |= pairs_differ(column.take(indices), column.take(before))
+        if collides.any():
+            tie |= same_hash & np.isin(hashes[1:], hashes[same + 1][collides])
+        if not tie.any():
+            return order
+        inside = np.zeros(len(order), np.bool_)
+        inside[1:] = tie
+        block_starts = ~inside
+        inside[:-1] |= tie
+        block = np.cumsum(block_starts)[inside]
+        members = order[inside]
+        subset = self.rows.take(pa.array(members))
+        keys = [codes(subset.column(number)) for number in self.layout.key]
+        ordered = [found[inside] for found in order_codes]
+        others = {number for number, _ in self.layout.order} | set(self.layout.key)
+        rest = [codes(subset.column(number)) for number in range(subset.num_columns) if number not in others]
+        ranks = [block, *keys, *ordered, *rest, self.versions[members]]
+        order = order.copy()
+        order[inside] = members[np.lexsort(tuple(reversed(ranks)))]
+        return order
+
+
+def ranges(starts: Numbers, counts: Numbers) -> Numbers:
+    """The integers from each start on, as many as its count, one range after the other."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    found: Numbers = np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    return found
+
+
+def neighbours_differ(column: pa.Array) -> Flags:
+    """For each row but the first, whether it differs from the one before it."""
+    if is_plain(column.type):
+        found = codes(column)
+        flags: Flags = found[1:] != found[:-1]
+        return flags
+    rows = len(column)
+    return pairs_differ(column.slice(1), column.slice(0, rows - 1))
+
+
+def pairs_differ(left: pa.Array, right: pa.Array) -> Flags:
+    """For each row of two arrays of one type, whether they differ. Nulls are equal to each other."""
+    kind = left.type
+    if is_plain(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind):
+        found = codes(pa.concat_arrays([left, right]))
+        flags: Flags = found[: len(left)] != found[len(left) :]
+        return flags
+    differ = compute().not_equal(left, right)
+    if differ.null_count:
+        differ = compute().coalesce(differ, compute().xor(left.is_null(), right.is_null()))
+    unequal: Flags = differ.to_numpy(zero_copy_only=False)
+    return unequal
