@@ -17,7 +17,7 @@ import uvloop
 from pydantic import ValidationError
 
 from flight_server import config
-from flight_server.host import unused_libraries  # noqa: F401  # before the server, which imports pyarrow
+from flight_server.host import shorten_pauses, unused_libraries  # noqa: F401  # before the server, which imports pyarrow
 from flight_server.memory import allocator
 from flight_server.options import options_of_settings
 from flight_server.server import Server
@@ -91,6 +91,7 @@ def serve(config_file: Path | None, **given: Any) -> None:
     _configure_logs(settings)
     tuned = allocator.tune(int(settings.memory_limit))
     try:
+        shorten_pauses()
         uvloop.run(_serve(settings, tuned=tuned))
     except DataDirUnusable as error:
         raise _ended(_EXIT_USAGE, f"--data-dir: {error}") from None

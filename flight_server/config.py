@@ -157,6 +157,11 @@ class Settings(BaseSettings):
         description="a producer that sends no message for so long is ended; 0: never. Inside a message on the "
         "bulk lane it is --stall-seconds",
     )
+    hold_lag_seconds: float = Field(
+        604_800.0,
+        gt=0,
+        description="how long a hold or a stalled follower may keep a changelog's versions that are out of date",
+    )
     schema_seconds: float = Field(
         60.0, gt=0, description="how long a reader waits for a schema that no producer has sent"
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from flight_server.changelogs import Store
 from flight_server.concurrency import Background, Running, Waits
 from flight_server.config import Settings
 from flight_server.datasets import Catalogue, Counters
@@ -21,7 +22,7 @@ from flight_server.reporting import Locations, Observed
 from flight_server.sources import Pulling
 from flight_server.storage import Disk
 from flight_server.tiering import Admission, Durability, Spiller
-from flight_server.transfer import Delivery, Eviction, PutReceiver, Reads
+from flight_server.transfer import Delivery, Eviction, PutReceiver, Reads, VersionAppends
 
 if TYPE_CHECKING:
     from flight_server.sources.creation import Sources
@@ -91,9 +92,18 @@ class Node:
             schema_seconds=settings.schema_seconds,
             resume_seconds=settings.resume_seconds,
         )
+        self.changelogs = Store(
+            self.catalogue,
+            self.background,
+            self.waits,
+            deadline_seconds=settings.budget_deadline_seconds,
+            max_lag_seconds=settings.hold_lag_seconds,
+            max_message_bytes=self.max_message_bytes,
+        )
         self.puts = PutReceiver(
             self.admission,
             self.durability,
+            self.changelogs,
             self.counters,
             max_message_bytes=self.max_message_bytes,
             max_schema_bytes=self.max_schema_bytes,
@@ -114,10 +124,18 @@ class Node:
         )
         self.actions = Actions(
             self.durability,
+            self.changelogs,
             self.observed,
             self.locations,
             self.sources,
-            self.drain_requested,
+            appends=VersionAppends(
+                self.catalogue,
+                self.changelogs,
+                self.admission,
+                self.background,
+                max_message_bytes=self.max_message_bytes,
+            ),
+            drain_requested=self.drain_requested,
             drain_grace_seconds=settings.drain_grace_seconds,
         )
         self._settings = settings

@@ -41,6 +41,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flight_server import config
+from flight_server.changelogs import recover_changelogs
 from flight_server.host import sweep
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
@@ -83,6 +84,7 @@ class Server:
         self._parts = AsyncExitStack()
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
         self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
+        self._parts.push_async_callback(asyncio.to_thread, self.node.changelogs.close)
         self._parts.push_async_callback(self.node.background.stop)
 
     @property
@@ -125,6 +127,7 @@ class Server:
             scheme = "https" if settings.tls_cert is not None else "http"
             self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
         await self._grpc.start()
+        await self.node.changelogs.start()
         self._keep_duties()
         self._parts.push_async_callback(asyncio.to_thread, self._heap.stop)
         self._heap.start()
@@ -148,6 +151,7 @@ class Server:
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Drain for at most ``grace_seconds``, then stop every part. Twice is fine."""
         self.catalogue.draining = True
+        self.node.changelogs.drain()
         if self._grpc is not None:
             await self._health.enter_graceful_shutdown()
         await self.node.running.end(grace_seconds)
@@ -166,6 +170,7 @@ class Server:
         path = self._data_dir.path
         self.catalogue.disk.use(path, owner=self._data_dir.owner, lasting=not self._data_dir.is_temporary)
         recovered = recover(self.catalogue)
+        recover_changelogs(self.node.changelogs)
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
             self.catalogue.budget.disk.limit_bytes = recovered.disk_bytes + int(
@@ -247,9 +252,11 @@ class Server:
     def _keep_duties(self) -> None:
         keep, node = self.node.background.keep, self.node
         keep(node.spiller.run, "spiller")
+        keep(node.changelogs.compactor.run, "compactor")
         for name, duty in (
             ("stalled_readers", _at_once(node.eviction.look)),
             ("leases", _at_once(self._expire)),
+            ("holds", _at_once(node.changelogs.expire_holds)),
             ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
         ):

@@ -29,6 +29,7 @@ from flight_server.protocol import (
     CreateRequest,
     Draining,
     InvalidRequest,
+    Kind,
     NotFound,
     OutOfBudget,
     StaleTicket,
@@ -52,7 +53,8 @@ class Catalogue:
     """See the module's text.
 
     Args:
-        lease_seconds: of datasets created without a lease, unless they are durable; None keeps them until a drop.
+        lease_seconds: of datasets created without a lease, unless they are durable or changelogs; None keeps them
+            until a drop.
     """
 
     def __init__(
@@ -261,7 +263,7 @@ class Catalogue:
             )
         generation = new_generation()
         lease_seconds = request.lease_seconds
-        if lease_seconds is None and not request.durable:
+        if lease_seconds is None and not request.durable and request.kind is not Kind.CHANGELOG:
             lease_seconds = self._lease_seconds
         writer = self.disk.writer(request.dataset, generation)
         files = (

@@ -28,14 +28,20 @@ class Counters:
     pulls_failed: int = 0
 
     def frame_in(self, frame: Frame) -> None:
+        self.batch_in(frame.rows, frame.size_bytes)
+
+    def batch_in(self, rows: int, size_bytes: int) -> None:
         self.frames_in += 1
         self.encodes += 1
-        self.rows_in += frame.rows
-        self.bytes_in += frame.size_bytes
+        self.rows_in += rows
+        self.bytes_in += size_bytes
+
+    def message_out(self, size_bytes: int) -> None:
+        self.frames_out += 1
+        self.bytes_out += size_bytes
 
     def frame_out(self, frame: Frame) -> None:
-        self.frames_out += 1
-        self.bytes_out += frame.size_bytes
+        self.message_out(frame.size_bytes)
 
     def frame_read_back(self, size_bytes: int) -> None:
         self.frames_read_back += 1

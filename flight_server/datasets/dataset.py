@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Protocol
 
 from flight_server.concurrency import Changes
 from flight_server.frames import DictionaryMessage, Frame, Record, SchemaMessage, messages_of
@@ -28,28 +27,18 @@ from flight_server.protocol import (
     Conflict,
     CreateRequest,
     InvalidRequest,
+    KeepRule,
     Kind,
     NotFound,
     Retention,
 )
 from flight_server.storage import DurableFiles, SegmentWriter
 
+from .attached import Changelogged, Puller
 from .attempts import Attempt, Attempts, joined
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
-
-
-class Puller(Protocol):
-    """The pulls of a dataset of kind ``source``; see ``sources.pulls``. It holds no reference to the dataset."""
-
-    def want(self, dataset: Dataset, index: int) -> None:
-        """A reader has come: start a pull if the partition needs one. Never waits."""
-
-    def close(self) -> None:
-        """Stop: the dataset was dropped."""
-
-    def statistics(self) -> dict[str, Any]: ...
 
 
 class Dataset(Lifetime):
@@ -90,12 +79,14 @@ class Dataset(Lifetime):
         self.attempts = Attempts(name, self._metadata)
         self.changes = Changes()  # of what FlightInfo and PollInfo report
         self.puller: Puller | None = None
+        self.changelog: Changelogged | None = None
         self.transactions: dict[str, int] = {}  # the last version of each, see ``transfer.seals``
         self._schema: SchemaMessage | None = None
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
 
     def request(self) -> CreateRequest:
+        declared = None if self.changelog is None else self.changelog.declared
         return CreateRequest(
             self.name,
             self.kind,
@@ -103,7 +94,9 @@ class Dataset(Lifetime):
             producers=self.producers,
             retention=self.retention,
             lease_seconds=self._declared_lease_seconds,
-            durable=self.durable,
+            durable=self.durable and self.changelog is None,
+            keep=None if declared is None or declared.keep is None else KeepRule.parse(declared.keep),
+            delay_seconds=None if declared is None else declared.delay_seconds,
         )
 
     @property
@@ -344,6 +337,8 @@ class Dataset(Lifetime):
         self.step("drop")
         if self.puller is not None:
             self.puller.close()
+        if self.changelog is not None:
+            self.changelog.close()
         self.attempts.discard_all()
         if not self._partitions:
             self.partition(0)  # readers that wait for the schema learn it there
@@ -352,8 +347,8 @@ class Dataset(Lifetime):
 
     def replaced(self) -> None:
         """Another generation has the name: readers finish what can still be completed."""
-        if self.kind is Kind.SHUFFLE and self.state is DatasetState.OPEN:
-            self.drop("replaced")  # it cannot be sealed any more: the action finds it by its name
+        if self.changelog is not None or (self.kind is Kind.SHUFFLE and self.state is DatasetState.OPEN):
+            self.drop("replaced")  # it cannot be written or sealed any more: both find it by its name
         elif self.state is DatasetState.SEALING:
             self.close()  # its place on disk is not needed any more
 

@@ -7,7 +7,7 @@ from flight_server.protocol import AlreadyExists, CreateRequest
 
 from .dataset import Dataset
 
-_COMPARED = ("kind", "partitions", "producers", "retention", "durable")
+_COMPARED = ("kind", "partitions", "producers", "retention", "durable", "keep", "delay_seconds")
 
 
 def check_same(known: Dataset, request: CreateRequest, schema: SchemaMessage | None) -> None:

@@ -16,7 +16,8 @@ What the seal does
     overwrite   the dataset takes the name; readers of the old one finish
     new         the dataset takes the name, or is refused if there is one of that name by then
     append      its partitions that have frames become the last ones of the dataset of that name,
-                whose generation and other partitions stay as they are; without one it takes the name
+                whose generation and other partitions stay as they are; without one it takes the name;
+                of a changelog its rows become a version (``transfer.version_appends``)
     ==========  ====================================================================================
 """
 
@@ -28,6 +29,7 @@ from typing import Any
 
 from flight_server.frames import SchemaMessage
 from flight_server.protocol import (
+    DIFF_COLUMN,
     MAX_PARTITIONS,
     WRITE_LEASE_SECONDS,
     AlreadyExists,
@@ -45,13 +47,16 @@ MAX_ENDED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a seal has made readable, and the generation that it is in. ``partition_bytes``: of those with frames."""
+    """What a seal has made readable, and the generation that it is in. ``partition_bytes``: of those with frames.
+    ``version``: of a changelog.
+    """
 
     generation: str
     rows: int
     frames: int
     bytes: int
     partition_bytes: dict[int, int]
+    version: int | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, partitions: Iterable[Partition]) -> Sealed:
@@ -71,6 +76,7 @@ class Sealed:
             "frames": self.frames,
             "bytes": self.bytes,
             "partition_bytes": {str(index): size for index, size in self.partition_bytes.items()},
+            **({} if self.version is None else {"version": self.version}),
         }
 
 
@@ -165,13 +171,23 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
 
     Raises:
         AlreadyExists: mode ``new``.
-        Conflict: mode ``append``, and ``old`` cannot be extended.
+        Conflict: mode ``append``, and ``old`` cannot be extended; mode ``overwrite``, and it is a changelog.
         InvalidRequest: mode ``append``, and ``old`` has another schema.
     """
     if mode is WriteMode.NEW:
         raise AlreadyExists(
             f"dataset {old.name!r} exists; overwrite it, or choose another name", dataset=old.name
         )
+    if old.changelog is not None:
+        if mode is WriteMode.OVERWRITE:
+            raise Conflict(
+                f"dataset {old.name!r} is a changelog, which is not overwritten: drop it, or append its rows once more "
+                f"with -1 in column {DIFF_COLUMN!r}, which retracts them",
+                dataset=old.name,
+            )
+        if schema is not None:
+            old.changelog.check_producer(schema.schema)
+        return
     if mode is WriteMode.OVERWRITE:
         return
     if old.kind is Kind.SOURCE:

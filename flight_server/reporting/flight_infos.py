@@ -65,7 +65,8 @@ def timestamp_scalar(seconds: float) -> Any:
 
 
 async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
-    """The FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed.
+    """The FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed. A changelog has
+    one endpoint, whose ticket reads the newest snapshot at the time of the read.
 
     Raises:
         FlightShuffleError: the dataset was dropped, or a partition has failed, except of a source, which is pulled
@@ -79,6 +80,9 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
         totals = partition.totals
         rows += totals.rows
         total_bytes += totals.bytes
+    versions = {}
+    if dataset.changelog is not None:
+        versions = {"since": dataset.changelog.since, "upper": dataset.changelog.upper}
     info = flight.FlightInfo(
         EMPTY_SCHEMA,
         flight.FlightDescriptor.for_path(dataset.name),
@@ -87,7 +91,12 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
         total_bytes if dataset.sealed else -1,
         ordered=False,
         app_metadata=dump_json(
-            {"generation": dataset.generation, "kind": dataset.kind.value, "sealed": dataset.sealed}
+            {
+                "generation": dataset.generation,
+                "kind": dataset.kind.value,
+                "sealed": dataset.sealed,
+                **versions,
+            }
         ),
     )
     parts = [info.serialize()]
@@ -118,6 +127,19 @@ async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
     if ends_at is not None:
         parts.append(wire.field(4, wire.timestamp(ends_at)))
     return b"".join(parts)
+
+
+async def next_look(dataset: Dataset) -> None:
+    """Return when a filling dataset has more to show: at its next change, of a changelog at its next version.
+    Cancelling is safe.
+    """
+    changelog = dataset.changelog
+    if changelog is None:
+        await dataset.changes.next()
+        return
+    upper = changelog.upper
+    while changelog.upper == upper and dataset.filling:
+        await changelog.changes.next()
 
 
 async def progress(dataset: Dataset) -> float:

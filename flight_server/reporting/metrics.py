@@ -1,7 +1,7 @@
 """Metrics for Prometheus, read from the server's own state at each scrape.
 
 Labels are bounded: accounts, kinds, waits, the server's own tasks. Datasets' names are not; ``/v1/statistics`` has
-them.
+them. Of changelogs there are totals, which are added up in slices, so that the loop serves the streams meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flight_server.concurrency import in_slices
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
 
@@ -37,24 +38,57 @@ _COUNTERS = {
     "pulls_failed": "pulls of a source's partition that failed",
     "readers_ended_as_too_slow": "stalled readers that were ended because others waited for their room",
 }
+_OF_CHANGELOGS = {
+    "changelogs_damaged": "changelogs that were found damaged on disk",
+    "changelog_rows": "updates in the runs of all changelogs",
+    "changelog_keys": "at most so many keys of all changelogs; one that is in several runs counts in each",
+    "changelog_runs": "runs of all changelogs",
+    "changelog_memory_bytes": "bytes of runs in RAM",
+    "changelog_disk_bytes": "bytes of run files and logs",
+    "changelog_debt_rows": "updates that are not in their changelog's largest run yet",
+    "changelog_fuel_rows": "updates that may be merged now",
+    "changelog_holds": "holds on versions",
+    "changelog_followers": "open streams of deltas",
+    "changelog_versions": "versions committed to the changelogs that there are",
+}
+CHANGELOGS_AT_ONCE = 10
+"""Changelogs between two passes of the event loop: one of 30 runs takes 0.04 ms, one of the most runs 0.3 ms."""
 
 
-def registry(server: Observed) -> CollectorRegistry:
-    """A registry for this server alone: two servers in one process do not mix."""
-    made = CollectorRegistry()
-    made.register(_ServerCollector(server))
-    return made
+class Metrics:
+    """The metrics of one server: two servers in one process do not mix."""
 
-
-def render(from_: CollectorRegistry) -> bytes:
-    """The exposition text, of the type CONTENT_TYPE."""
-    return generate_latest(from_)
-
-
-class _ServerCollector(Collector):
     def __init__(self, server: Observed) -> None:
         self._server = server
         self._started_seconds = time.time()
+
+    async def render(self) -> bytes:
+        """The exposition text, of the type CONTENT_TYPE. Cancelling is safe."""
+        collector = _ServerCollector(self._server, self._started_seconds, await _changelogs(self._server))
+        made = CollectorRegistry()
+        made.register(collector)
+        return generate_latest(made)
+
+
+async def _changelogs(server: Observed) -> Counter[str]:
+    sums: Counter[str] = Counter(dict.fromkeys(_OF_CHANGELOGS, 0))
+    found = [dataset.changelog for dataset in server.catalogue if dataset.changelog is not None]
+    async for changelog in in_slices(found, CHANGELOGS_AT_ONCE):
+        numbers = changelog.statistics()
+        sums["changelogs_damaged"] += "damage" in numbers
+        sums["changelog_holds"] += len(numbers["holds"])
+        sums["changelog_versions"] += numbers["upper"]
+        sums["changelog_memory_bytes"] += numbers["bytes"]
+        for name in ("rows", "keys", "runs", "disk_bytes", "debt_rows", "fuel_rows", "followers"):
+            sums[f"changelog_{name}"] += numbers[name]
+    return sums
+
+
+class _ServerCollector(Collector):
+    def __init__(self, server: Observed, started_seconds: float, changelogs: Counter[str]) -> None:
+        self._server = server
+        self._started_seconds = started_seconds
+        self._changelogs = changelogs
 
     def collect(self) -> Iterator[Metric]:
         server = self._server
@@ -74,6 +108,8 @@ class _ServerCollector(Collector):
             failures.add_metric([task], number)
         yield failures
         yield from self._datasets()
+        for name, text in _OF_CHANGELOGS.items():
+            yield _gauge(name, text, self._changelogs[name])
         yield from self._waits()
 
     def _pools(self) -> Iterator[Metric]:

@@ -32,6 +32,8 @@ from flight_server.transfer import Delivery
 MAX_PAGE = 1000
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
+_AT_ONCE = 50
+"""Datasets in ``statistics`` between two passes of the event loop: a changelog takes up to 0.3 ms."""
 _MAX_FIRST = 1 << 31
 _NUMBER = re.compile("[0-9]{1,15}")
 
@@ -103,7 +105,7 @@ async def statistics(server: Observed, page: Page) -> dict[str, Any]:
     answer["slowest_readers"] = _slowest(server)
     answer["datasets"] = {
         dataset.name: await _summary(dataset, readers[dataset.name])
-        async for dataset in in_slices(listed[page.part])
+        async for dataset in in_slices(listed[page.part], _AT_ONCE)
     }
     return answer
 
@@ -148,6 +150,9 @@ class _Totals:
 
 async def _totals(dataset: Dataset) -> _Totals:
     sums = _Totals(0, 0, 0, 0, Counter())
+    if dataset.changelog is not None:
+        sums.rows, sums.resident_bytes = dataset.changelog.rows, dataset.changelog.memory_bytes
+        sums.size_bytes = dataset.changelog.memory_bytes + dataset.changelog.disk_bytes
     async for partition in in_slices(dataset.partitions()):
         totals = partition.totals
         sums.rows += totals.rows
@@ -185,6 +190,7 @@ async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
         "attempts_rows": arrived_rows,
         "attempts_bytes": arrived_bytes,
         **({} if dataset.puller is None else {"source": dataset.puller.statistics()}),
+        **({} if dataset.changelog is None else {"changelog": dataset.changelog.statistics()}),
     }
 
 

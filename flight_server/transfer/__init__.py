@@ -3,10 +3,11 @@
 from .delivery import Delivery
 from .eviction import Eviction
 from .producers import Producer
-from .reading import Outgoing, Reads, Run, check_start, end_of_read, ended, head_of_read
+from .reading import Outgoing, Reads, Run, check_no_versions, check_start, end_of_read, ended, head_of_read
 from .receiving import PutReceiver, parse_descriptor
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
 from .seals import seal
+from .version_appends import VersionAppends
 
 __all__ = [
     "MAX_CONTROL_BYTES",
@@ -17,7 +18,9 @@ __all__ = [
     "PutReceiver",
     "Reads",
     "Run",
+    "VersionAppends",
     "action_limit_bytes",
+    "check_no_versions",
     "check_size",
     "check_start",
     "counted",

@@ -38,6 +38,7 @@ from flight_server.protocol import (
     CorruptFrame,
     InvalidRequest,
     Unavailable,
+    Versions,
 )
 from flight_server.tiering import ReadBack, Reader, frame_lost
 
@@ -136,6 +137,16 @@ def check_start(partition: Partition, start: int) -> None:
         )
 
 
+def check_no_versions(dataset: Dataset, versions: Versions | None) -> None:
+    """Raise InvalidRequest if a reader of anything but a changelog asks for versions."""
+    if versions is not None:
+        raise InvalidRequest(
+            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a changelog has versions to read "
+            "'as_of' or 'after'",
+            dataset=dataset.name,
+        )
+
+
 class Reads:
     """Reads partitions, for both lanes."""
 
@@ -151,9 +162,9 @@ class Reads:
     ) -> None:
         self.delivery = delivery
         self.budget = catalogue.budget
+        self.counters = counters
         self._disk = catalogue.disk
         self._waits = waits
-        self._counters = counters
         self._schema_seconds = schema_seconds
         self._resume_seconds = resume_seconds
 
@@ -209,9 +220,9 @@ class Reads:
                 budget=self.budget,
                 threads=self._disk.io_threads,
                 waits=self._waits,
-                counted=self._counters.frame_read_back,
+                counted=self.counters.frame_read_back,
             )
-            cursor = _Cursor(self._counters, dataset, subscription, waiting, back)
+            cursor = _Cursor(self.counters, dataset, subscription, waiting, back)
             run = Run(back, partition, told)
             try:
                 while True:
@@ -277,7 +288,7 @@ class _Cursor:
     ) -> None:
         self.waiting = waiting  # taken from the subscription, not yet in a run
         self.ended = False
-        self._counters = counters
+        self.counters = counters
         self._dataset = dataset
         self._subscription = subscription
         self._back = back
@@ -313,7 +324,7 @@ class _Cursor:
         self.waiting += (*missing_messages(self._sent, frame.dictionaries), frame)
         self._sent = frame.dictionaries
         self._dataset.touch()
-        self._counters.frame_out(frame)
+        self.counters.frame_out(frame)
         return True
 
     def _outgoing(self, payload: Payload, room: Reservation) -> Outgoing:

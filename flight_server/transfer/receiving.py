@@ -26,6 +26,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import flight
 
+from flight_server.changelogs import Store
 from flight_server.datasets import Counters
 from flight_server.frames import Accepted, Checked, FrameBuilder, FrameDecoder, Inspected, SchemaMessage
 from flight_server.memory import Reservation
@@ -51,7 +52,7 @@ from flight_server.tiering import Admission, Durability
 
 from .producers import Producer
 from .request_limits import check_size
-from .sinks import AttemptSink, Sink, StreamSink
+from .sinks import AttemptSink, ChangelogSink, Sink, StreamSink
 
 
 class PutAnswers(Protocol):
@@ -113,6 +114,7 @@ class PutReceiver:
         self,
         admission: Admission,
         durability: Durability,
+        changelogs: Store,
         counters: Counters,
         *,
         max_message_bytes: int,
@@ -123,6 +125,7 @@ class PutReceiver:
     ) -> None:
         self.admission = admission
         self.durability = durability
+        self.changelogs = changelogs
         self.counters = counters
         self.max_message_bytes = max_message_bytes
         self._max_schema_bytes = max_schema_bytes
@@ -171,6 +174,7 @@ class _Put:
         self._receiver = receiver
         self._admission = receiver.admission
         self._durability = receiver.durability
+        self._changelogs = receiver.changelogs
         self._catalogue = receiver.durability.catalogue
         self._producer = producer
         self._peer = producer.peer
@@ -210,6 +214,7 @@ class _Put:
             schema = self._catalogue.schemas.hold(accepted.schema, dataset)
             self._sink = self._open(self._command, schema)
             self._builder = FrameBuilder(self._catalogue.budget.metadata, dataset)
+            self._decoder.keeps_batches = isinstance(self._sink, ChangelogSink)
             return
         if accepted.kind is MessageKind.NONE:
             await self._metadata_only(accepted.metadata, before)
@@ -217,6 +222,11 @@ class _Put:
         assert self._sink is not None
         if self._commit_seen:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
+        if isinstance(self._sink, ChangelogSink) and accepted.batch is not None:
+            await self._add(
+                self._sink, accepted.batch, accepted.metadata, max(len(message), inspected.decoded_bytes)
+            )
+            return
         checked = Checked(message, accepted)
         reservation = await self._admission.admit(
             checked.kept_bytes,
@@ -225,6 +235,20 @@ class _Put:
             peer=self._peer,
         )
         self._keep(self._sink, checked, reservation)
+
+    async def _add(
+        self, sink: ChangelogSink, batch: pa.RecordBatch, metadata: bytes, size_bytes: int
+    ) -> None:
+        """Give a batch to a changelog's write."""
+        assert self._command is not None
+        room = await self._admission.admit(
+            size_bytes, dataset=self._command.dataset, partition=None, peer=self._peer
+        )
+        await sink.add(batch, room)
+        self._receiver.counters.batch_in(batch.num_rows, size_bytes)
+        sink.dataset.touch()
+        if metadata and self._command.attempt is None:
+            self._answers.put(metadata)
 
     async def _decode(self, inspected: Inspected, size_bytes: int) -> Accepted:
         """Decode a costly message in a thread, any other one in the loop. Cancelling is safe."""
@@ -259,7 +283,9 @@ class _Put:
         if self._sink is None:
             raise InvalidRequest(f"{self._where()}: the put ended before its schema")
         self._compare(self._answers.checksum, self._running_crc32c)
-        await self._sink.end()
+        last = await self._sink.end()
+        if last is not None:
+            self._answers.put(dump_json(last))
 
     def abort(self, error: FlightShuffleError | None) -> None:
         self._decoder.end()
@@ -286,6 +312,15 @@ class _Put:
                 if command.generation is not None:
                     self._catalogue.find(command.dataset, command.generation)
                 return AttemptSink(self._durability, command, known, schema)
+            if known is not None and known.kind is Kind.CHANGELOG:
+                if command.generation is not None:
+                    self._catalogue.find(command.dataset, command.generation)
+                return ChangelogSink(self._changelogs, command, known, schema)
+            if command.transaction is not None:
+                raise InvalidRequest(
+                    f"dataset {command.dataset!r} is not a changelog: a put into it has no 'transaction'",
+                    dataset=command.dataset,
+                )
             if known is not None and known.kind is not Kind.STREAM:
                 raise Conflict(
                     f"dataset {known.name!r} is of kind {known.kind.value!r}, which takes no puts; "

@@ -10,15 +10,22 @@ from __future__ import annotations
 from functools import partial
 
 from flight_server.datasets import Catalogue, Dataset, Partition, Sealed, check_mode
-from flight_server.protocol import Conflict, SealRequest, Transaction, WriteMode
+from flight_server.protocol import Conflict, Kind, SealRequest, Transaction, WriteMode
 from flight_server.tiering import Durability
+
+from .version_appends import VersionAppends
 
 MAX_TRANSACTIONS = 1000
 """How many ids a dataset remembers; the one that was used least recently is forgotten."""
 
 
-async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -> Sealed:
+async def seal(
+    durability: Durability, dataset: Dataset, request: SealRequest, appends: VersionAppends | None = None
+) -> Sealed:
     """Seal a shuffle with its accepted attempts, a durable one once it is on disk.
+
+    Args:
+        appends: for a dataset that may be staged.
 
     Raises:
         Conflict: see :meth:`Dataset.accept`, or the transaction follows one that is not there; nothing was changed.
@@ -28,6 +35,8 @@ async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -
     catalogue = durability.catalogue
     mode = catalogue.staged.mode_of(dataset)
     if mode is WriteMode.APPEND and (target := catalogue.get(dataset.name)) is not None:
+        if target.kind is Kind.CHANGELOG and appends is not None:
+            return await appends.append(dataset, target, request)
         return _append(catalogue, dataset, target, request)
     if mode is None:
         check, finish = _nothing, dataset.close

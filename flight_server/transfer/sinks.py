@@ -11,6 +11,9 @@ Overwrite
     one, or that has failed and is not on disk, it takes it at once. One that says which ``generation`` it replaces is
     refused if the name leads to another one by then.
 
+Changelog
+    The rows of a put become one version when it commits or, without an attempt, when it ends cleanly.
+
 Shuffle
     An attempt gathers frames for any partition, and counts only once it has committed.
 """
@@ -20,8 +23,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
+import pyarrow as pa
+
+from flight_server.changelogs import Store
 from flight_server.datasets import Attempt, Dataset, Partition
 from flight_server.frames import Frame, SchemaMessage
+from flight_server.memory import Reservation
 from flight_server.protocol import (
     Commit,
     Conflict,
@@ -55,8 +62,8 @@ class Sink(Protocol):
     async def commit(self, totals: Commit) -> dict[str, Any]:
         """Take the producer's commit; returns its answer."""
 
-    async def end(self) -> None:
-        """Take the clean end of the producer's stream."""
+    async def end(self) -> dict[str, Any] | None:
+        """Take the clean end of the producer's stream; returns what the client is still to be told."""
 
     def abort(self, cause: FlightShuffleError) -> None:
         """Take the producer's failure, at any time before ``end`` has returned. Twice is fine."""
@@ -90,6 +97,12 @@ class StreamSink:
             if command.generation is not None:
                 catalogue.find(command.dataset, command.generation)  # overwrite this one and no other
             old = catalogue.get(command.dataset)
+            if old is not None and old.kind is Kind.CHANGELOG:
+                raise Conflict(
+                    f"dataset {old.name!r} is a changelog, which is not overwritten: put its new rows and retract the "
+                    "old ones, or drop it first",
+                    dataset=old.name,
+                )
             if old is not None:
                 # It keeps what the old one was created with, except that one put writes one partition.
                 request = replace(old.request(), kind=Kind.STREAM, partitions=1, producers=None)
@@ -196,6 +209,69 @@ class StreamSink:
                 # The name stays for this long, so that readers get the cause, and is free for the next put.
                 self.dataset.lease_seconds = FAILED_LEASE_SECONDS
                 self.dataset.touch()
+
+
+class ChangelogSink:
+    """One put into a changelog. It takes decoded batches, by ``add``, instead of frames."""
+
+    def __init__(self, store: Store, command: PutCommand, dataset: Dataset, schema: SchemaMessage) -> None:
+        if command.partition:
+            raise InvalidRequest(
+                f"dataset {dataset.name!r} is a changelog: it has no partition {command.partition}",
+                dataset=dataset.name,
+            )
+        self.dataset = dataset
+        self._command = command
+        self._frames = 0
+        store.of(dataset).layout.check_producer(schema.schema, dataset.name)
+        self._write = store.write(dataset)
+        self._committed: dict[str, Any] | None = None
+
+    def place(self, metadata: bytes) -> int:
+        return 0
+
+    def publish(self, partition: int, frame: Frame) -> None:
+        raise AssertionError("a changelog takes batches")
+
+    async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
+        """Take a batch; ``room`` counts its bytes."""
+        self._frames += 1
+        await self._write.add(batch, room)
+
+    async def commit(self, totals: Commit) -> dict[str, Any]:
+        if totals != Commit(self._write.rows, self._frames):
+            raise InvalidRequest(
+                f"dataset {self.dataset.name!r}: the commit says {totals.rows} rows in {totals.frames} frames, but "
+                f"{self._write.rows} rows in {self._frames} frames arrived; write it again",
+                dataset=self.dataset.name,
+            )
+        return await self._commit()
+
+    async def _commit(self) -> dict[str, Any]:
+        done = await self._write.commit(self._command.transaction)
+        self._committed = {
+            "committed": True,
+            "rows": done.rows,
+            "bytes": done.size_bytes,
+            "generation": self.dataset.generation,
+            "version": done.version,
+        }
+        return self._committed
+
+    async def end(self) -> dict[str, Any] | None:
+        if self._committed is not None:
+            return None
+        if self._command.attempt is not None:
+            raise ProducerFailed(
+                f"dataset {self.dataset.name!r}: the producer ended without its commit message; nothing of it was kept",
+                dataset=self.dataset.name,
+                producer=self._command.producer,
+            )
+        return await self._commit()
+
+    def abort(self, cause: FlightShuffleError) -> None:
+        if self._committed is None:
+            self._write.abort()
 
 
 class AttemptSink:

@@ -9,12 +9,14 @@ from types import ModuleType
 
 import pytest
 
+from flight_server.changelogs import changelog
 from flight_server.datasets import attempts, lifetime, partition
 from flight_server.sources import pulls
 from tests.support.rooms import MODULES, parsed
 
 TABLES = {
     attempts: attempts.AttemptState,
+    changelog: changelog.ChangelogState,
     lifetime: lifetime.DatasetState,
     partition: partition.PartitionState,
     pulls: pulls.PullState,

@@ -36,6 +36,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "reporting",
         "transfer",
         "sources",
+        "changelogs",
         "tiering",
         "datasets",
         "rules",

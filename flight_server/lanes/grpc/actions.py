@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import flight
 
+from flight_server.changelogs import Store
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
     ACTIONS,
     COPIES,
+    HOLD,
     AcknowledgeRequest,
     BadFrame,
     CopiesRequest,
     CopyVerb,
     CreateRequest,
     DatasetRequest,
+    HoldRequest,
     InvalidRequest,
     Kind,
     SealRequest,
@@ -36,7 +39,7 @@ from flight_server.protocol import (
 )
 from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
 from flight_server.tiering import Durability
-from flight_server.transfer import seal
+from flight_server.transfer import VersionAppends, seal
 
 if TYPE_CHECKING:
     from flight_server.sources.creation import Sources
@@ -48,15 +51,19 @@ class Actions:
     def __init__(
         self,
         durability: Durability,
+        changelogs: Store,
         observed: reports.Observed,
         locations: Locations,
         sources: Callable[[], Sources],
-        drain_requested: asyncio.Event,
         *,
+        appends: VersionAppends,
+        drain_requested: asyncio.Event,
         drain_grace_seconds: float,
     ) -> None:
         self._catalogue = durability.catalogue
         self._durability = durability
+        self._changelogs = changelogs
+        self._appends = appends
         self._observed = observed
         self._lanes = locations
         self._sources = sources
@@ -78,10 +85,6 @@ class Actions:
 
     async def _create(self, body: bytes) -> bytes:
         request = CreateRequest.parse(body)
-        if request.kind is Kind.CHANGELOG:
-            raise InvalidRequest(
-                f"create: this server does not have kind {request.kind.value!r} yet; use stream, shuffle or source"
-            )
         schema = None
         if request.schema is not None:
             # A large one in a thread: its texts are checked one by one.
@@ -91,7 +94,10 @@ class Actions:
                 if large
                 else decode_schema(request.schema)
             )
-        if request.mode is not None:
+        if request.kind is Kind.CHANGELOG:
+            assert schema is not None
+            dataset, created = await self._changelogs.create(request, schema)
+        elif request.mode is not None:
             dataset, created = self._catalogue.stage(request, schema)
         elif request.kind is Kind.SOURCE:
             sources = await asyncio.to_thread(self._sources)
@@ -112,7 +118,7 @@ class Actions:
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
         if sealed is None:
             dataset = self._catalogue.find(request.dataset, request.generation)
-            sealed = await seal(self._durability, dataset, request)
+            sealed = await seal(self._durability, dataset, request, self._appends)
         return dump_json(
             {
                 "dataset": request.dataset,
@@ -140,6 +146,17 @@ class Actions:
         dataset.partition(request.partition).acknowledge(request.reader, request.frames, time.monotonic())
         dataset.touch()
         return dump_json({"frames": request.frames})
+
+    async def _hold(self, body: bytes) -> bytes:
+        request = HoldRequest.parse(body)
+        dataset = self._catalogue.find(request.dataset, request.generation)
+        if dataset.kind is not Kind.CHANGELOG:
+            raise InvalidRequest(
+                f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only versions of a changelog are held",
+                dataset=dataset.name,
+            )
+        dataset.touch()
+        return dump_json(await self._changelogs.hold(dataset, request))
 
     async def _copies(self, body: bytes) -> bytes:
         request = CopiesRequest.parse(body)
@@ -230,6 +247,7 @@ _HANDLERS: dict[str, Callable[[Actions, bytes], Awaitable[bytes]]] = {
     "renew": Actions._renew,
     ACKNOWLEDGE: Actions._acknowledge,
     COPIES: Actions._copies,
+    HOLD: Actions._hold,
     "statistics": Actions._statistics,
     "why": Actions._why,
     "locations": Actions._locations,

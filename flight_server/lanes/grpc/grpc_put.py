@@ -66,11 +66,14 @@ class GrpcAnswers:
         self._queued_bytes = 0
         self._used = False
         self._more = asyncio.Event()
+        self._sent = asyncio.Event()  # all that was queued has been written
+        self._headed = False
         self._ended = False
         self._task: asyncio.Task[None] | None = None
 
     def put(self, metadata: bytes) -> None:
         self._used = True
+        self._sent.clear()
         self._queue.append(metadata)
         self._queued_bytes += len(metadata) + _ANSWER_COST_BYTES
         while self._queued_bytes > MAX_UNREAD_ANSWER_BYTES and len(self._queue) > 1:
@@ -86,10 +89,20 @@ class GrpcAnswers:
         ``LAST_ANSWERS_SECONDS`` is proof enough.
         """
         if not self._used:
+            self._headed = True
             await self._context.send_initial_metadata(())
-        else:
-            self.put(b"")
-            await self._finish()
+            return
+        assert self._task is not None
+        self.put(b"")
+        sent = asyncio.ensure_future(self._sent.wait())
+        try:
+            await asyncio.wait(
+                [self._task, sent], timeout=LAST_ANSWERS_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            sent.cancel()
+        if self._task.done():
+            self._task.result()
 
     async def _finish(self) -> None:
         """Send what is queued and no more; give up after ``LAST_ANSWERS_SECONDS``."""
@@ -122,12 +135,13 @@ class GrpcAnswers:
 
     async def _write(self) -> None:
         await self._more.wait()
-        if self._queue:
+        if self._queue and not self._headed:
             # Not with the first message: if that is cut off, gRPC would send the headers once more.
             await self._context.send_initial_metadata(())
         while True:
             while self._queue:
                 await self._context.write(_put_result(self._take()))
+            self._sent.set()
             if self._ended:
                 return
             self._more.clear()

@@ -40,7 +40,7 @@ from flight_server.protocol import (
     ipc_framing,
     wire,
 )
-from flight_server.reporting import Locations, flight_info, poll_info
+from flight_server.reporting import Locations, flight_info, next_look, poll_info
 from flight_server.tiering import Reader
 from flight_server.transfer import (
     MAX_CONTROL_BYTES,
@@ -92,7 +92,7 @@ class FlightService:
         self._running = running
         self._catalogue = puts.durability.catalogue
         self._waits = puts.admission.waits
-        self._get = GrpcGet(self._catalogue, reads)
+        self._get = GrpcGet(self._catalogue, reads, puts.changelogs)
         self._token = token
         self._max_schema_bytes = max_schema_bytes
 
@@ -205,8 +205,8 @@ class FlightService:
         return await flight_info(self._locations, self._described(request))
 
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
-        """The PollInfo of one dataset; if it is filling, at its next change, or after ``POLL_SECONDS`` or half of the
-        call's time left, whichever is first.
+        """The PollInfo of one dataset; if it is filling, at its next change (a changelog: its next version), or after
+        ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
         dataset = self._described(request)
         remaining = context.time_remaining()
@@ -219,7 +219,7 @@ class FlightService:
                 suppress(TimeoutError),
             ):
                 async with asyncio.timeout(patience):
-                    await dataset.changes.next()
+                    await next_look(dataset)
         return await poll_info(self._locations, dataset)
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:

@@ -55,19 +55,23 @@ from flight_server.access import Doorkeeper, authorize
 from flight_server.concurrency import Running
 from flight_server.protocol import (
     PUT_PATH,
+    Fields,
     FlightShuffleError,
     InternalError,
     InvalidRequest,
+    Kind,
     NotFound,
     Ticket,
+    Versions,
     check_attempt,
     check_dataset_name,
     dump_json,
     parse_partition,
 )
 from flight_server.reporting import metrics, reports
-from flight_server.transfer import PutReceiver, Reads
+from flight_server.transfer import PutReceiver, Reads, check_no_versions
 
+from .bulk_changelog import BulkChangelogRead
 from .bulk_get import ArrowStream, BulkRead
 from .bulk_put import READ_BYTES, Intake
 from .http_errors import Runner, refusal
@@ -127,7 +131,7 @@ class HttpServer:
         self._options = options
         self._catalogue = observed.catalogue
         self._page = resources.files(__package__).joinpath("dashboard.html").read_text("utf-8")
-        self._metrics = metrics.registry(observed)
+        self._metrics = metrics.Metrics(observed)
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._runner: Runner | None = None
         # Connections that have sent a request, and when each other one was first seen.
@@ -244,14 +248,22 @@ class HttpServer:
             raise InvalidRequest("the path has no dataset's name")
         name = check_dataset_name(unquote(found["dataset"]))
         catalogue, peer = self._catalogue, _peer(request)
+        query = _query(request, "generation", "from", "reader", "as_of", "after", "follow")
+        versions = _versions(query)
+        wanted: BulkRead | BulkChangelogRead
         if found["partition"] is None:
-            query = _query(request, "generation")
-            dataset = catalogue.find(name, query.get("generation"))
-            wanted = BulkRead(self._reads, dataset, None, 0, peer)
+            dataset, index, start = catalogue.find(name, query.get("generation")), None, 0
         else:
-            query = _query(request, "generation", "from", "reader")
             index, start = parse_partition(found["partition"]), _frame_number(query.get("from", "0"))
             dataset, _ = catalogue.resolve(Ticket(name, index, query.get("generation"), start))
+        if dataset.kind is Kind.CHANGELOG:
+            wanted = BulkChangelogRead(
+                self._reads, self._puts.changelogs, dataset, versions or Versions(), peer
+            )
+        else:
+            check_no_versions(dataset, versions)
+            if index is None and ("from" in query or "reader" in query):
+                raise InvalidRequest("'from' and 'reader' go with one partition: …/partitions/0")
             reader = check_attempt(query["reader"], "reader") if "reader" in query else None
             wanted = BulkRead(self._reads, dataset, index, start, peer, reader)
         dataset.touch()
@@ -279,9 +291,7 @@ class HttpServer:
         return _json(reports.why(self._observed, page))
 
     async def _scrape(self, _: web.Request) -> web.StreamResponse:
-        return web.Response(
-            body=metrics.render(self._metrics), headers={"Content-Type": metrics.CONTENT_TYPE}
-        )
+        return web.Response(body=await self._metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _alive(self, _: web.Request) -> web.StreamResponse:
         return _json({"alive": True})
@@ -314,6 +324,21 @@ def _query(request: web.Request, *known: str) -> dict[str, str]:
 def _frame_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 15):
         raise InvalidRequest(f"'from' is the number of a frame in ASCII decimal, not {text[:40]!r}")
+    return int(text)
+
+
+def _versions(query: dict[str, str]) -> Versions | None:
+    wanted: dict[str, Any] = {key: _version(query[key]) for key in ("as_of", "after") if key in query}
+    if "follow" in query:
+        if query["follow"] not in ("true", "false"):
+            raise InvalidRequest(f"'follow' is true or false, not {query['follow'][:40]!r}")
+        wanted["follow"] = query["follow"] == "true"
+    return Versions.taken(Fields(wanted, "the query"))
+
+
+def _version(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise InvalidRequest(f"a version is a number in ASCII decimal, not {text[:40]!r}")
     return int(text)
 
 

@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 
+import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import flight
 
 from flight_server.datasets.counters import Counters
+from tests.support import changelogs
 from tests.support.bulk import RawGet, get
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually
@@ -54,6 +56,41 @@ def test_metrics_show_what_happened(server: ServerProcess) -> None:
     assert used[0] == used[1] > 0
     assert after["flight_shuffle_datasets{kind=stream}"] == 2
     assert after["flight_shuffle_draining"] == 0
+
+
+def test_metrics_add_up_what_changelogs_have(server: ServerProcess) -> None:
+    schema = pa.schema([("key", pa.int64())])
+    with flight.connect(server.location) as client:
+        for name, puts in (("a", 1), ("b", 3), ("empty", 0)):
+            changelogs.create(client, name, schema, delay_seconds=3600)
+            for _ in range(puts):
+                changelogs.put(client, name, pa.table({"key": range(10)}))
+        for hold in ("one", "two"):
+            action(client, "hold", dataset="b", hold=hold)
+        follower = client.do_get(changelogs.ticket("b", after=2, follow=True))
+        assert next(changelogs.steps(follower)).version == 3
+        shown = metrics(server)
+        said = [changelogs.numbers(client, name) for name in ("a", "b")]
+        follower.cancel()
+    found = {
+        name.removeprefix("flight_shuffle_changelog_"): value
+        for name, value in shown.items()
+        if name.startswith("flight_shuffle_changelog_")
+    }
+    assert shown["flight_shuffle_datasets{kind=changelog}"] == 3
+    assert shown["flight_shuffle_changelogs_damaged"] == 0
+    assert found.pop("memory_bytes") == sum(each["bytes"] for each in said) > 0
+    assert found.pop("disk_bytes") == sum(each["disk_bytes"] for each in said) > 0
+    assert found.pop("fuel_rows") == sum(each["fuel_rows"] for each in said) == 160
+    assert found == {
+        "rows": 40,
+        "keys": 40,
+        "runs": 4,
+        "debt_rows": 20,
+        "holds": 2,
+        "followers": 1,
+        "versions": 4,
+    }
 
 
 def test_every_metric_is_explained_and_names_its_unit(server: ServerProcess) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flight_server.concurrency.slices import AT_ONCE
+from flight_server.frames import SchemaMessage
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import InvalidRequest, NotFound
 from flight_server.reporting import flight_infos, reports
+from flight_server.reporting.metrics import CHANGELOGS_AT_ONCE, Metrics
 from flight_server.reporting.reports import MAX_PAGE, Page
 from tests.support.nodes import running_node
 
@@ -64,6 +68,18 @@ async def test_other_tasks_have_their_turns_while_a_long_answer_is_made(
 ) -> None:
     async with core_with_partitions(tmp_path) as node:
         assert await turns_of_others(answer(node)) >= PARTITIONS // AT_ONCE
+
+
+async def test_other_tasks_have_their_turns_while_changelogs_are_added_up(tmp_path: Path) -> None:
+    schema = pa.schema([("key", pa.int64())])
+    text = base64.b64encode(schema.serialize().to_pybytes()).decode()
+    async with running_node(tmp_path) as node:
+        for number in range(60):
+            request = CreateRequest(f"log-{number}", Kind.CHANGELOG, schema=text)
+            await node.changelogs.create(request, SchemaMessage.of(schema))
+        assert await turns_of_others(Metrics(node.observed).render()) >= 60 // CHANGELOGS_AT_ONCE
+        assert await turns_of_others(reports.statistics(node.observed, Page())) >= 1
+        await asyncio.to_thread(node.changelogs.close)
 
 
 async def test_the_pages_of_a_dataset_are_its_partitions_each_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.support import changelogs
 from tests.support.browser import Browser, NoBrowserError
 from tests.support.bulk import RawGet, get
 from tests.support.durable import action, put, table
@@ -102,6 +103,36 @@ def test_the_page_shows_datasets_readers_and_waits_and_keeps_up_with_them(
             writer.close()
             eventually(lambda: dataset(page, "shown/filling")[:2], ["stream", "sealed"])
     assert page.evaluate(STATE).startswith("serving · ")
+    assert page.complaints == []
+
+
+def test_the_page_shows_what_a_changelog_keeps_and_how_far_it_is(
+    page: Browser, server: ServerProcess, client: flight.FlightClient
+) -> None:
+    keep = {"rule": "top_k", "key": ["kind"], "order_by": ["number"], "k": 3}
+    schema = pa.schema([("number", pa.int64()), ("text", pa.string()), ("kind", pa.string())])
+    changelogs.create(client, "shown/rates", schema, keep=keep, delay_seconds=3600)
+    changelogs.put(client, "shown/rates", table(30).cast(schema))
+    action(client, "hold", dataset="shown/rates", hold="mine")
+    show(page, server)
+    for version in (1, 2):
+        eventually(
+            lambda: next((row[1:8] for row in rows(page, "changelogs") if row[0] == "shown/rates"), []),
+            [
+                "top_k 3 by kind",
+                "3600 s",
+                "0",
+                str(version),
+                str(3 * version),
+                str(30 * version),
+                str(version),
+            ],
+        )
+        (shown,) = [row[8:] for row in rows(page, "changelogs") if row[0] == "shown/rates"]
+        assert shown[0].endswith("B")
+        assert shown[2:] == [str(30 * (version - 1)), "1", "0"]
+        changelogs.put(client, "shown/rates", table(30).cast(schema))
+    assert dataset(page, "shown/rates")[0] == "changelog"
     assert page.complaints == []
 
 

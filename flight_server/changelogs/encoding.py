@@ -1,0 +1,85 @@
+"""Encoding: batches of a changelog as IPC messages that say which version they belong to.
+
+Each message's ``custom_metadata`` has ``version``, and ``last`` in the last message of a version, so that readers of
+both lanes know them; the gRPC lane says the same in app_metadata. A message has up to ``MESSAGE_BYTES``, unless one row
+has more.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest, dump_json, ipc_framing, wire
+from flight_server.protocol.checksums import message_crc32c
+
+MESSAGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class VersionedMessage:
+    """A record batch message. ``metadata``: for app_metadata."""
+
+    parts: wire.FlightData
+    crc32c: int
+    rows: int
+    metadata: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.parts.header) + len(self.parts.body)
+
+    def flight_data(self) -> bytes:
+        return wire.flight_data(self.parts.header, metadata=self.metadata, body=self.parts.body)
+
+
+def encode(
+    batch: pa.RecordBatch, version: int, *, last: bool, max_message_bytes: int
+) -> Iterator[VersionedMessage]:
+    """The messages of a batch; one for a batch without rows.
+
+    Args:
+        last: no further batch of this version follows.
+
+    Raises:
+        InvalidRequest: a row is larger than ``max_message_bytes``.
+    """
+    rows = batch.num_rows
+    size_bytes = int(pa.ipc.get_record_batch_size(batch))
+    step = max(1, rows * MESSAGE_BYTES // max(MESSAGE_BYTES, size_bytes))
+    for start in range(0, max(1, rows), step):
+        part = batch.slice(start, step)
+        part_bytes = int(pa.ipc.get_record_batch_size(part))
+        ends = last and start + step >= rows
+        if part.num_rows > 1 and part_bytes > max_message_bytes:
+            middle = part.num_rows // 2
+            yield from encode(part.slice(0, middle), version, last=False, max_message_bytes=max_message_bytes)
+            yield from encode(part.slice(middle), version, last=ends, max_message_bytes=max_message_bytes)
+        elif part_bytes > max_message_bytes:
+            raise InvalidRequest(
+                f"a row has {part_bytes} bytes, more than a message may have ({max_message_bytes}): raise --max-message"
+            )
+        else:
+            yield _message(part, version, last=ends)
+
+
+def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:
+    said = {"version": str(version), **({"last": "true"} if last else {})}
+    written = io.BytesIO()
+    with pa.ipc.new_stream(written, batch.schema) as writer:
+        writer.write_batch(batch, custom_metadata=said)
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
+    reader.read_next_message()  # the schema
+    message = reader.read_next_message()
+    header, body = memoryview(message.metadata), memoryview(message.body)
+    parts = wire.FlightData(header=header, body=body)
+    metadata = dump_json({"version": version, **({"last": True} if last else {})})
+    return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, metadata)
+
+
+def schema_header(schema: pa.Schema) -> bytes:
+    """The header of a schema message."""
+    return ipc_framing.schema_header(schema.serialize().to_pybytes())

@@ -1,0 +1,108 @@
+"""Saving: what of a changelog goes into its state file, and which logs and runs go once it is there (``journal``).
+
+The callers hold the changelog's ``turn``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from flight_server.runs import LogFile, MemoryRun, Run, RunFile
+from flight_server.storage import to_its_end
+
+from .changelog import Changelog
+from .journal import State
+
+T = TypeVar("T")
+
+
+def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State:
+    """The state file's contents, with these runs or its own."""
+    runs = changelog.runs if runs is None else runs
+    covered = _covered(runs, changelog.upper)
+    files = [
+        (run.path.name, run.version)
+        for run in runs
+        if isinstance(run, RunFile) and run.last_version <= covered
+    ]
+    declared = changelog.declared
+    merge = None if changelog.merge is None else changelog.merge.to_json()
+    first_log = next((log for last, log in changelog.logs if last > covered), changelog.log)
+    return State(
+        declared.dataset,
+        declared.generation,
+        declared.schema,
+        declared.keep,
+        declared.delay_seconds,
+        declared.lease_seconds,
+        changelog.since,
+        covered,
+        changelog.timeline.last,
+        _number(first_log),
+        files,
+        changelog.holds.to_json(),
+        changelog.holds.lapsed,
+        {name: list(numbers) for name, numbers in changelog.transactions.items()},
+        merge,
+    )
+
+
+def rotate(changelog: Changelog, runs: tuple[Run, ...]) -> None:
+    """Let a new log take the next appends if these runs cover all that is in the present one. A ``suspect`` one may
+    have more.
+    """
+    last, log = changelog.logs[-1]
+    if log.size_bytes and not log.suspect and last <= _covered(runs, changelog.upper):
+        changelog.new_log(_number(log) + 1)
+
+
+async def begin_log(changelog: Changelog, threads: Executor) -> None:
+    """Let a new log take the next appends, if the runs cover the present one. Takes the turn. Cancelling is safe.
+    Raises DiskTrouble, Forgotten or DatasetDropped.
+    """
+    async with changelog.turn:
+        changelog.step("merge")
+        rotate(changelog, changelog.runs)
+        state = state_of(changelog)
+        await in_thread(threads, save, changelog, state)
+        await in_thread(threads, delete_covered, changelog, (), state.covered)
+
+
+def save(changelog: Changelog, state: State) -> None:
+    """Replace the state file, and delete what an earlier one may have named. Blocks. Raises DiskTrouble, Forgotten."""
+    changelog.save(state)
+    doubtful, changelog.doubtful = changelog.doubtful, []
+    for run in doubtful:
+        run.delete()
+
+
+def delete_covered(changelog: Changelog, runs: tuple[Run, ...], covered: int) -> None:
+    """Delete the files that the state file no longer names, and the logs of covered versions. Blocks."""
+    for run in runs:
+        if isinstance(run, RunFile):
+            run.delete()
+    left = []
+    for last, log in changelog.logs[:-1]:
+        if last <= covered:
+            log.delete()
+        else:
+            left.append((last, log))
+    changelog.logs = [*left, changelog.logs[-1]]
+
+
+async def in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:
+    """The result of blocking work; a cancellation comes after it."""
+    return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work, *arguments))
+
+
+def _covered(runs: tuple[Run, ...], upper: int) -> int:
+    """See ``journal``: the version before the first update that is in memory only."""
+    first = next((run.first_version for run in runs if isinstance(run, MemoryRun)), None)
+    return upper if first is None else first - 1
+
+
+def _number(log: LogFile) -> int:
+    return int(log.path.name.removeprefix("log-"))

@@ -1,0 +1,302 @@
+"""Store: the changelogs of one server: creates them, finds them by their datasets, and has what they share.
+
+A changelog is a dataset of kind ``changelog``: the catalogue has its name, lease and drop, and the dataset holds the
+changelog. It is on disk in the directory ``changelogs`` of the data directory before ``create`` returns, also on a
+server whose data directory ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from flight_server.concurrency import Background, Waits
+from flight_server.datasets import Catalogue, Dataset
+from flight_server.frames import SchemaMessage
+from flight_server.memory import MemoryPool
+from flight_server.protocol import (
+    CreateRequest,
+    HoldRequest,
+    InvalidRequest,
+    Kind,
+    Unavailable,
+    directory_name,
+)
+from flight_server.rules import Emitting
+from flight_server.runs import Layout
+from flight_server.storage import DiskTrouble, Marker, Quarantined, to_its_end
+
+from .changelog import DEFAULT_DELAY_SECONDS, Changelog, ChangelogState
+from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
+from .commits import Commits
+from .compactor import Compactor
+from .emitting import Emitter, is_emitting
+from .journal import hold_entry, release_entry
+from .reads import ChangelogReads
+from .writes import ChangelogWrite
+
+MEMORY_SHARE = 16
+"""Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""
+
+CHANGELOG_BYTES = 4096
+"""An idle changelog beside its dataset: the object, its state, its rule and its log."""
+
+_log = structlog.get_logger("flight_server.changelogs.store")
+
+
+class Store:
+    """See the module's text.
+
+    Args:
+        deadline_seconds: how long a commit waits for memory.
+        max_lag_seconds: how long a hold may keep a version that is out of date.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        background: Background,
+        waits: Waits,
+        *,
+        deadline_seconds: float,
+        max_lag_seconds: float,
+        max_message_bytes: int,
+    ) -> None:
+        budget = catalogue.budget
+        assert budget.metadata.pool.limit_bytes is not None
+        assert budget.memory.limit_bytes is not None
+        self.catalogue = catalogue
+        self.max_lag_seconds = max_lag_seconds
+        self.memory: MemoryPool = budget.metadata.pool.part(
+            "changelogs", max(1, budget.memory.limit_bytes // MEMORY_SHARE)
+        )
+        self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-commit")
+        self._reading = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-read")
+        self.compactor = Compactor(self.memory)
+        self.commits = Commits(
+            background, waits, self.memory, self.threads, deadline_seconds=deadline_seconds, short=self.short
+        )
+        self.reads = ChangelogReads(
+            budget,
+            waits,
+            self._reading,
+            max_message_bytes=max_message_bytes,
+        )
+        self._changelogs: dict[str, Changelog] = {}  # by generation
+        self._emitters: dict[str, Emitter] = {}  # by the generation of their source
+        self._background = background
+
+    def __iter__(self) -> Iterator[Changelog]:
+        return iter(list(self._changelogs.values()))
+
+    # Hooks of changelogs
+
+    def wake(self, changelog: Changelog) -> None:
+        self.compactor.poke(changelog)
+        emitter = self._emitters.get(changelog.generation)
+        if emitter is not None and changelog.state is not ChangelogState.CLOSED:
+            emitter.wake()
+
+    def damaged(self, changelog: Changelog, what: str) -> None:
+        dataset = self.catalogue.get(changelog.name, changelog.generation)
+        if dataset is not None and dataset.files is not None:
+            said = Quarantined.now(changelog.name, changelog.generation, changelog.directory, what)
+            self.catalogue.disk.disposal.damaged(dataset.files, said)
+
+    def short(self) -> None:
+        """Memory is short: let the changelog with the most of it move its runs to disk."""
+        held = [changelog for changelog in self if changelog.merge is None]
+        if held:
+            self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
+
+    # Finding and making
+
+    def of(self, dataset: Dataset) -> Changelog:
+        """The changelog of a dataset of that kind."""
+        return self._changelogs[dataset.generation]
+
+    async def create(self, request: CreateRequest, schema: SchemaMessage) -> tuple[Dataset, bool]:
+        """The dataset of that name, and whether it was made now. Twice is fine.
+
+        Raises:
+            AlreadyExists, InvalidRequest: the name leads to a different dataset.
+            InvalidRequest: the rule does not fit the schema, or a column cannot be kept.
+            Unavailable: the disk refuses.
+            Draining, OutOfBudget: see :meth:`Catalogue.create`.
+        """
+        layout = Layout(schema.schema, request.keep)
+        stored = SchemaMessage.of(layout.schema)
+        delay = DEFAULT_DELAY_SECONDS if request.delay_seconds is None else request.delay_seconds
+        request = replace(request, delay_seconds=delay)
+        async with self.catalogue.disk.turn(request.dataset):
+            known = self.catalogue.get(request.dataset)
+            if known is not None and known.failure is None:
+                dataset, _ = self.catalogue.create(request, stored)
+            else:
+                known, dataset = None, await self._made(request, layout, stored)
+        await self._emit_from(self.of(dataset))
+        return dataset, known is None
+
+    async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
+        dataset = self.catalogue.prepare(request, stored)
+        directory = self._directory(request.dataset, dataset.generation)
+        changelog = await to_its_end(
+            asyncio.get_running_loop().run_in_executor(
+                self.threads, self._new, request, dataset.generation, layout, directory
+            )
+        )
+        self._count(changelog)
+        marker = Marker("dataset", self.catalogue.disk.owner, request.dataset, dataset.generation)
+        files = ChangelogFiles(directory, marker)
+        try:
+            await to_its_end(
+                asyncio.get_running_loop().run_in_executor(self.threads, files.create, changelog.declared)
+            )
+        except (DiskTrouble, OSError) as trouble:
+            self.catalogue.disk.disposal.forget(files)
+            raise Unavailable(
+                f"dataset {request.dataset!r} cannot be created: {trouble}; try again when the disk works",
+                dataset=request.dataset,
+            ) from None
+        changelog.new_log(1)
+        self.add(dataset, changelog, files)
+        self.catalogue.install(dataset)
+        return dataset
+
+    async def _emit_from(self, changelog: Changelog) -> None:
+        """Begin to emit what its rule puts together; makes the other changelog if there is none."""
+        emitter = self._emitters.get(changelog.generation)
+        if not is_emitting(changelog) or (emitter is not None and emitter.open):
+            return
+        assert isinstance(changelog.rule, Emitting)
+        assert changelog.declared.keep is not None
+        name, schema = str(changelog.declared.keep["emit"]), changelog.rule.emitted_schema
+        assert schema is not None
+        text = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        target, _ = await self.create(
+            CreateRequest(name, Kind.CHANGELOG, schema=text), SchemaMessage.of(schema)
+        )
+        self._emitters[changelog.generation] = Emitter(
+            changelog, self.of(target), self.commits, self._background, self.threads
+        )
+
+    async def start(self) -> None:
+        """Go on with what recovered changelogs emit; once, before the compactor runs."""
+        for changelog in self:
+            await self._emit_from(changelog)
+            self.wake(changelog)
+
+    def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
+        """In a thread: a rule's first use may import libraries."""
+        return Changelog.created(
+            request,
+            generation,
+            layout,
+            directory,
+            disk=self.catalogue.disk.pool,
+            max_lag_seconds=self.max_lag_seconds,
+            hooks=self,
+        )
+
+    def _count(self, changelog: Changelog) -> None:
+        changelog.room = self.catalogue.budget.metadata.reserve(
+            CHANGELOG_BYTES, f"changelog {changelog.name!r}", dataset=changelog.name
+        )
+
+    def add(self, dataset: Dataset, changelog: Changelog, files: ChangelogFiles) -> None:
+        """Let a dataset have this changelog."""
+        if changelog.room is None:
+            self._count(changelog)
+        dataset.files = files
+        dataset.changelog = changelog
+        files.in_use = lambda: changelog.state is not ChangelogState.CLOSED
+        changelog.save = files.save
+        self._changelogs[dataset.generation] = changelog
+
+    def _directory(self, name: str, generation: str) -> Path:
+        data_dir = self.catalogue.disk.data_dir
+        if data_dir is None:
+            raise InvalidRequest("this server has no data directory, which changelogs need")
+        return data_dir / CHANGELOGS_NAME / f"{directory_name(name)}-{generation}"
+
+    def write(self, dataset: Dataset) -> ChangelogWrite:
+        """A new write. Raises DatasetDropped or DataQuarantined."""
+        return ChangelogWrite(self.of(dataset), self.commits, self.threads)
+
+    # Holds
+
+    async def hold(self, dataset: Dataset, request: HoldRequest) -> dict[str, object]:
+        """The answer to the action ``hold``; the hold is on disk.
+
+        Raises:
+            Compacted, InvalidRequest: see :meth:`Holds.check`.
+            Unavailable: the disk refuses.
+        """
+        changelog = self.of(dataset)
+        async with changelog.turn:
+            changelog.step("write")
+            released = [] if request.releases is None else changelog.holds.named(request.releases)
+            released = [name for name in released if name != request.hold or request.release]
+            if request.release:
+                released = sorted({*released, request.hold})
+            until = time.time() + request.lease_seconds
+            held = changelog.holds.get(request.hold)
+            entries = [release_entry(released)] if released else []
+            if request.release:
+                version = changelog.upper if held is None else held.version
+            else:
+                version = changelog.holds.check(
+                    request.hold, request.version, changelog.since, changelog.upper
+                )
+                entries.append(hold_entry(request.hold, version, until))
+                # Before the disk is awaited, so that no merge goes past it meanwhile.
+                changelog.holds.put(request.hold, version, until)
+            try:
+                await to_its_end(
+                    asyncio.get_running_loop().run_in_executor(self.threads, changelog.log.append, entries)
+                )
+            except DiskTrouble as trouble:
+                raise Unavailable(
+                    f"dataset {dataset.name!r}: the hold is not on disk: {trouble}; ask again",
+                    dataset=dataset.name,
+                ) from None
+            changelog.holds.release(released)
+        changelog.wake()
+        return {
+            "hold": request.hold,
+            "version": version,
+            "since": changelog.since,
+            "upper": changelog.upper,
+            "lease_left_seconds": 0.0 if request.release else round(until - time.time(), 3),
+        }
+
+    def expire_holds(self) -> None:
+        """End holds whose lease or lag has ended, and forget closed changelogs: a duty of the server."""
+        now = time.time()
+        for generation, changelog in list(self._changelogs.items()):
+            if changelog.state is ChangelogState.CLOSED:
+                del self._changelogs[generation]
+                self._emitters.pop(generation, None)
+                self.threads.submit(delete_forgotten, changelog.directory)
+            elif len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
+                _log.info("holds_ended", dataset=changelog.name, holds=ended)
+                changelog.wake()
+
+    def drain(self) -> None:
+        """End the streams of followers once they have what there is. Twice is fine."""
+        self.reads.draining = True
+        for changelog in self:
+            changelog.changes.tell()
+
+    def close(self) -> None:
+        """End the threads. Blocks. Twice is fine."""
+        self.threads.shutdown(wait=True, cancel_futures=True)
+        self._reading.shutdown(wait=True, cancel_futures=True)
+        self.compactor.close()

@@ -1,0 +1,191 @@
+"""ChangelogWrite: the rows of one put, until they are a version.
+
+Guarantee: nothing of a write is readable before ``commit`` has returned, and nothing is left of one that was aborted
+or never committed (the next start deletes the files of a killed server).
+
+Rows are kept as they came, counted by their messages' reservations, until there are ``CHUNK_ROWS`` or ``CHUNK_BYTES``
+of them, or a quarter of what runs may have in memory. Then a thread sorts them into a run file. So a put of any size
+takes a bounded part of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flight_server.memory import Reservation
+from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
+from flight_server.runs import MAX_HASH, Layout, RunFile, RunWriter, Updates
+from flight_server.storage import DiskTrouble, to_its_end
+
+from .changelog import Changelog
+from .commits import Commits, delete_soon
+
+T = TypeVar("T")
+
+CHUNK_ROWS = 256 << 10
+CHUNK_BYTES = 16 << 20
+MAX_DIFF = (1 << 31) - 1
+"""So the sum of the diffs of 2**32 rows fits into 64 bits."""
+CHECKED_ROWS = 5_000
+"""How many of a changelog's first rows a rule of the user's own is tested on."""
+IN_LOOP_ROWS = 256
+"""So few rows are sorted in the event loop, in less than a millisecond."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit became. ``size_bytes``: of the messages that brought it."""
+
+    version: int
+    rows: int
+    size_bytes: int
+
+
+class ChangelogWrite:
+    """See the module's text. ``add`` and ``commit`` are called one at a time."""
+
+    def __init__(self, changelog: Changelog, commits: Commits, threads: Executor) -> None:
+        changelog.check_step("write")
+        self.changelog = changelog
+        self.rows = 0
+        self.size_bytes = 0
+        self._commits = commits
+        self._threads = threads
+        self._batches: list[pa.RecordBatch] = []
+        self._rooms: list[Reservation] = []
+        self._waiting_rows = 0
+        self._files: list[RunFile] = []
+        self._chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
+
+    async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
+        """Take a batch whose schema has passed ``Layout.check_producer``.
+
+        Args:
+            room: counts the batch's bytes; the write owns it from now on.
+
+        Raises:
+            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``.
+            OutOfBudget, Unavailable: the disk does not take a large write now.
+        """
+        self._check(batch)
+        self._batches.append(batch)
+        self._rooms.append(room)
+        self.rows += batch.num_rows
+        self.size_bytes += room.size_bytes
+        self._waiting_rows += batch.num_rows
+        if (
+            self._waiting_rows >= CHUNK_ROWS
+            or sum(each.size_bytes for each in self._rooms) >= self._chunk_bytes
+        ):
+            await self._to_file()
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        number = batch.schema.get_field_index(DIFF_COLUMN)
+        if number < 0 or not batch.num_rows:
+            return
+        column = batch.column(number)
+        if column.null_count:
+            raise BadFrame(
+                f"dataset {self.changelog.name!r}: column {DIFF_COLUMN!r} has nulls; say how often each row is "
+                "asserted, or leave the column out"
+            )
+        diffs = column.to_numpy()
+        least, greatest = int(diffs.min()), int(diffs.max())
+        if max(greatest, -least) > MAX_DIFF:
+            raise BadFrame(
+                f"dataset {self.changelog.name!r}: column {DIFF_COLUMN!r} has numbers from {least} to {greatest}, and "
+                f"a row of a put is asserted or retracted at most {MAX_DIFF} times"
+            )
+
+    async def commit(self, transaction: Transaction | None = None) -> Committed:
+        """Make it a version. Cancelling is safe: it may become one all the same. Raises as :meth:`Commits.commit`."""
+        changelog = self.changelog
+        updates: Updates | None = None
+        if self._files and self._batches:
+            await self._to_file()
+        if self._batches:
+            few = self._waiting_rows <= IN_LOOP_ROWS
+            batches = self._batches
+            updates = (
+                _updates(changelog.layout, batches)
+                if few
+                else await self._in_thread(_updates, changelog.layout, batches)
+            )
+        await self._test_rule(None if updates is None else updates.rows)
+        files, self._files = self._files, []
+        version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
+        self._batches, self._rooms = [], []
+        return Committed(version, self.rows, self.size_bytes)
+
+    def abort(self) -> None:
+        """Leave nothing behind. Twice is fine."""
+        self._batches, self._rooms = [], []
+        files, self._files = self._files, []
+        for file in files:
+            delete_soon(self._threads, file)
+
+    async def _test_rule(self, rows: pa.RecordBatch | None) -> None:
+        """Test a rule of the user's own on the first rows that come, before they are acknowledged."""
+        changelog = self.changelog
+        if rows is not None and changelog.untested and changelog.checked_rows < CHECKED_ROWS:
+            sample = rows.slice(0, CHECKED_ROWS)
+            await self._in_thread(changelog.rule.check_idempotent, sample)
+            changelog.checked_rows += sample.num_rows
+
+    async def _to_file(self) -> None:
+        changelog = self.changelog
+        changelog.check_step("write")
+        batches, self._batches = self._batches, []
+        try:
+            file = await self._in_thread(_file, changelog, changelog.next_run(), batches)
+        except DiskTrouble as trouble:
+            raise (OutOfBudget if trouble.full else Unavailable)(
+                f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
+                dataset=changelog.name,
+            ) from None
+        self._files.append(file)
+        self._rooms = []
+        self._waiting_rows = 0
+        if changelog.untested:
+            await self._test_rule(file.between(0, MAX_HASH).rows)
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
+
+
+def _updates(layout: Layout, batches: list[pa.RecordBatch]) -> Updates:
+    """Sorted updates, with version 0."""
+    rows = pa.concat_batches([layout.rows(batch) for batch in batches])
+    diffs = np.concatenate([_diffs(batch) for batch in batches])
+    updates = Updates.of(layout, rows, np.zeros(len(diffs), np.int64), diffs)
+    return updates.where(updates.diffs != 0)
+
+
+def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    number = batch.schema.get_field_index(DIFF_COLUMN)
+    if number < 0:
+        return np.ones(batch.num_rows, np.int64)
+    diffs: NDArray[np.int64] = batch.column(number).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return diffs
+
+
+def _file(changelog: Changelog, path: Path, batches: list[pa.RecordBatch]) -> RunFile:
+    """A run file of the rows, or none after an error. Runs in a thread."""
+    updates = _updates(changelog.layout, batches)
+    writer = RunWriter(path, changelog.layout, changelog.disk.empty())
+    try:
+        writer.add(updates)
+        writer.finish()
+        return RunFile(writer.path, changelog.layout, writer.room)
+    except BaseException:
+        writer.abandon()
+        raise

@@ -1,0 +1,95 @@
+"""The bulk lane for reading a changelog: ``GET /v1/datasets/{name}/partitions/0?as_of=…&after=…&follow=true``.
+
+Guarantee: as ``bulk_get``'s: the terminator follows only the end of a snapshot or of deltas; a follower's stream is
+cut. Each message's ``custom_metadata`` names its version (``changelogs.encoding``).
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from flight_server.changelogs import Store, schema_header
+from flight_server.datasets import Dataset
+from flight_server.memory import Pace
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    FRAMES_TRAILER,
+    PARTITION_HEADER,
+    ROWS_TRAILER,
+    Versions,
+    wire,
+)
+from flight_server.protocol.checksums import message_crc32c
+from flight_server.tiering import Reader
+from flight_server.transfer import Reads, head_of_read
+
+from .bulk_get import ArrowStream
+from .chunks import Message, chunks_of
+
+
+@dataclass(frozen=True)
+class BulkChangelogRead:
+    """One request to read versions."""
+
+    reads: Reads
+    changelogs: Store
+    dataset: Dataset
+    versions: Versions
+    peer: str
+
+    def check(self) -> None:
+        """Raise what a read would raise at once, while an HTTP status can still be sent."""
+        self.changelogs.reads.check(self.changelogs.of(self.dataset), self.versions)
+
+    def headers(self) -> dict[str, str]:
+        """The headers before the first byte."""
+        return {
+            **dict(head_of_read(self.dataset)),
+            PARTITION_HEADER: f"{self.dataset.name}/0",
+            "Cache-Control": "no-store",
+        }
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Send the stream to its end, or cut it.
+
+        Raises:
+            FlightShuffleError: before the first byte it becomes a status; after it the connection is cut.
+            ConnectionError: the client has left.
+        """
+        self.check()
+        changelog, reads = self.changelogs.of(self.dataset), self.changelogs.reads
+        delivery, counters = self.reads.delivery, self.reads.counters
+        counters.gets += 1
+        pace = Pace()
+        reader = Reader(self.dataset.name, 0, self.peer, pace)
+        checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
+        headers = {**self.headers(), "Trailer": f"{ROWS_TRAILER}, {FRAMES_TRAILER}"}
+        if checked:
+            headers[CHECKSUMS_HEADER] = CHECKSUMS
+        stream = ArrowStream(headers)
+        await stream.prepare(request)
+        rows = frames = 0
+        try:
+            header = schema_header(reads.schema(changelog, self.versions))
+            first = Message(wire.FlightData(header=memoryview(header)), message_crc32c(header))
+            await delivery.deliver(stream.write, chunks_of([first], checked=checked), reader)
+            async with aclosing(reads.read(changelog, reader, self.versions)) as parts:
+                async for part in parts:
+                    messages = [Message(message.parts, message.crc32c) for message in part]
+                    await delivery.deliver(
+                        stream.write, chunks_of(messages, checked=checked), reader, room=part.room
+                    )
+                    for message in part:
+                        counters.message_out(message.size_bytes)
+                        rows, frames = rows + message.rows, frames + 1
+                    self.dataset.touch()
+                    del part, messages
+            trailers = {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}
+            await delivery.deliver(stream.finish, trailers, reader)
+        finally:
+            stream.cut_unless_whole()
+        return stream

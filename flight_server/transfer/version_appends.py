@@ -1,0 +1,162 @@
+"""Appends of staged writes to changelogs: the accepted rows of all tasks become one version.
+
+Guarantee: the version has exactly the rows of the accepted attempts, or there is none. A seal that is repeated gets the
+version that the first one made, also while that one still works. After a restart of the server only a transaction can
+tell that a write was there before.
+
+Who holds what
+    The attempts keep their frames until the version is there; frames on disk are read back one at a time. Each batch
+    is admitted like one of a put into the changelog, which holds it until it is in a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from flight_server.changelogs import ChangelogWrite, Store
+from flight_server.concurrency import Background
+from flight_server.datasets import Attempt, Catalogue, Dataset, Sealed, check_mode
+from flight_server.frames import NO_DICTIONARIES, FrameDecoder, Inspected, Message, missing_messages
+from flight_server.memory import Reservation
+from flight_server.protocol import (
+    FlightShuffleError,
+    ReadTrouble,
+    SealRequest,
+    Unavailable,
+    WriteMode,
+    wire,
+)
+from flight_server.storage import DiskTrouble, to_its_end
+from flight_server.tiering import Admission
+
+T = TypeVar("T")
+
+
+class VersionAppends:
+    """See the module's text. ``max_message_bytes``: of the messages that the server takes."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: Store,
+        admission: Admission,
+        background: Background,
+        *,
+        max_message_bytes: int,
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._admission = admission
+        self._background = background
+        self._max_message_bytes = max_message_bytes
+
+    async def append(self, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
+        """Make the version, once. Cancelling is safe: the append goes on, and a repeated seal finds it.
+
+        Raises:
+            Conflict: an accepted attempt has not committed, or the transaction follows one that is not there.
+            NotFound: the staged dataset was dropped meanwhile.
+            InvalidRequest: the schema is not the changelog's.
+            CorruptFrame: a frame came back damaged from disk.
+            Unavailable: there was no room in time, or the disk refuses; nothing was kept, seal it again.
+        """
+        return await asyncio.shield(self._begin(staged, target, request))
+
+    def _begin(self, staged: Dataset, target: Dataset, request: SealRequest) -> asyncio.Future[Sealed]:
+        done: asyncio.Future[Sealed] = asyncio.get_running_loop().create_future()
+        run = self._run(staged, target, request, done)
+        self._background.start(run, f"append to {target.name}")  # type: ignore[unused-awaitable]
+        return done
+
+    async def _run(
+        self, staged: Dataset, target: Dataset, request: SealRequest, done: asyncio.Future[Sealed]
+    ) -> None:
+        try:
+            async with self._catalogue.disk.turn(staged.generation):
+                sealed = self._catalogue.staged.appended(staged.name, staged.generation)
+                if sealed is None:
+                    sealed = await self._append(staged, target, request)
+            done.set_result(sealed)
+        except FlightShuffleError as refusal:
+            done.set_exception(refusal)
+        except BaseException:
+            done.set_exception(
+                Unavailable(f"dataset {target.name!r}: the server is going down, or has a bug; seal it again")
+            )
+            raise
+
+    async def _append(self, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
+        check_mode(WriteMode.APPEND, target, staged.schema, durable=staged.durable)
+        write = self._store.write(target)
+        frames = 0
+        try:
+            for attempt in staged.attempts.chosen(request.attempts) or []:
+                frames += attempt.frame_count
+                await self._add(write, staged, attempt)
+            self._check(staged)
+            made = await write.commit(request.transaction)
+        except BaseException:
+            write.abort()
+            raise
+        target.touch()
+        sealed = Sealed(target.generation, made.rows, frames, made.size_bytes, {}, made.version)
+        self._catalogue.unstage(staged, sealed)
+        return sealed
+
+    def _check(self, staged: Dataset) -> None:
+        """Raise NotFound if the staged dataset is gone, with its frames; else it stays."""
+        self._catalogue.find(staged.name, staged.generation)
+        staged.touch()
+
+    async def _add(self, write: ChangelogWrite, staged: Dataset, attempt: Attempt) -> None:
+        """Give an attempt's rows to the write, in order."""
+        assert staged.schema is not None
+        decoder = FrameDecoder(max_message_bytes=self._max_message_bytes, full_validation=False)
+        decoder.keeps_batches = True
+        decoder.feed(wire.flight_data(staged.schema.header))
+        sent = NO_DICTIONARIES
+        rooms: list[Reservation] = []  # of the dictionaries, which the decoder keeps
+        for index in range(attempt.frame_count):
+            self._check(staged)
+            frame = attempt.frames.item(index)
+            for message in missing_messages(sent, frame.dictionaries):
+                inspected, room = await self._inspected(decoder, staged, message)
+                decoder.decode(inspected)
+                rooms.append(room)
+            sent = frame.dictionaries
+            inspected, room = await self._inspected(decoder, staged, frame)
+            accepted = (
+                await self._in_thread(decoder.decode, inspected)
+                if inspected.costly
+                else decoder.decode(inspected)
+            )
+            assert accepted.batch is not None
+            await write.add(accepted.batch, room)
+
+    async def _inspected(
+        self, decoder: FrameDecoder, staged: Dataset, message: Message
+    ) -> tuple[Inspected, Reservation]:
+        """A message's bytes, from RAM or disk, and room for what is decoded of them."""
+        room = await self._room(staged, message.size_bytes)
+        payload = message.at_hand()
+        try:
+            data = await self._in_thread(message.read_back) if payload is None else payload.data
+        except DiskTrouble as trouble:
+            raise ReadTrouble(
+                f"dataset {staged.name!r}: the disk does not give back what was staged: {trouble}; seal it again later",
+                dataset=staged.name,
+            ) from None
+        inspected = decoder.inspect(data)
+        if inspected.decoded_bytes > room.size_bytes:  # compressed
+            room.free()
+            room = await self._room(staged, inspected.decoded_bytes)
+        return inspected, room
+
+    async def _room(self, staged: Dataset, size_bytes: int) -> Reservation:
+        return await self._admission.admit(size_bytes, dataset=staged.name, partition=None, peer="seal")
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await to_its_end(loop.run_in_executor(self._catalogue.disk.io_threads, work, *arguments))

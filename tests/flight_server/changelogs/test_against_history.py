@@ -1,0 +1,226 @@
+"""A changelog and a model that keeps its whole history, through any sequence of commits, merges, crashes and reads.
+
+The machine retracts only what was asserted after ``since``, and what was never asserted: for these a changelog promises
+to be what the whole history says. A later retraction may find its runner-up gone; that is what ``delay_seconds`` means.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from contextlib import ExitStack
+from itertools import groupby
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from flight_server.changelogs import merges, views
+from flight_server.protocol import KeepRule, Transaction
+from flight_server.runs import MemoryRun, Run, run_files
+from tests.support import keep_model
+from tests.support.changelog_store import Engine
+from tests.support.keep_model import SCHEMA, Row
+from tests.support.ram_directory import ram_directory
+
+LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
+RULES: dict[str, dict[str, Any] | None] = {
+    "latest": LATEST,
+    "top_k": {"rule": "top_k", "key": ["key"], "order_by": ["-time", "value"], "k": 2},
+    "until_closed": {
+        "rule": "until_closed",
+        "key": ["key"],
+        "closed_by": {"kind": "closed"},
+        "keep": {"rule": "latest", "order_by": ["value", "-time"]},
+    },
+    "pair": {"rule": "pair", "key": ["key", "time"], "kind": "kind", "values": ["send", "recv"]},
+    "sql": {
+        "rule": "sql",
+        "key": ["key"],
+        "query": "select * from input qualify row_number() over (partition by key order by time desc nulls last, "
+        "kind desc nulls last, value desc nulls last) = 1",
+    },
+    "every row": None,
+}
+
+rows = st.tuples(
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from([1, 2, 3, None]),
+    st.sampled_from(["bid", "closed", None]),
+    st.integers(0, 2),
+)
+# At most one send and one receipt of each key: which of several would remain is not told by the set alone.
+paired_rows = st.tuples(
+    st.sampled_from(["a", "b"]), st.integers(1, 3), st.sampled_from(["send", "recv"]), st.just(0)
+)
+
+
+class History(RuleBasedStateMachine):
+    """See the module's text."""
+
+    keep: dict[str, Any] | None = LATEST
+    rows = rows
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = ExitStack()
+        self.base = self._ended.enter_context(ram_directory())
+        self.copies = 0
+        self.versions: list[list[tuple[Row, int]]] = []
+        self.merge: merges.Merge | None = None
+
+    @initialize()
+    def start(self) -> None:
+        directory = self.base / "0"
+        directory.mkdir()
+        self.engine = Engine(directory, SCHEMA, self.keep)
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.close()
+        self._ended.close()
+
+    # The model
+
+    def counts(self, version: int) -> Counter[Row]:
+        found: Counter[Row] = Counter()
+        for updates in self.versions[:version]:
+            for row, diff in updates:
+                found[row] += diff
+        return found
+
+    def shown(self, version: int) -> Counter[Row]:
+        there = +self.counts(version)
+        if self.keep is None:
+            return there
+        spec = KeepRule.parse(LATEST if self.keep["rule"] == "sql" else self.keep)
+        if self.keep["rule"] != "sql":
+            return keep_model.kept(spec, there, SCHEMA)
+        found: dict[str | None, Row] = {}
+        for row in there:
+            best = found.get(row[0])
+            if best is None or _order(row) > _order(best):
+                found[row[0]] = row
+        return Counter(found.values())
+
+    # What happens
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        changelog, before = self.engine.changelog, self.counts(len(self.versions))
+        late = [row for updates in self.versions[changelog.since :] for row, diff in updates if diff > 0]
+        updates: list[tuple[Row, int]] = []
+        for row in data.draw(st.lists(self.rows, max_size=4)):
+            if self.keep is not None and self.keep["rule"] == "pair":
+                if before[row] == 0 and all(row != other for other, _ in updates):
+                    updates.append((row, 1))
+            elif before[row] == 0 and data.draw(st.integers(0, 9)) == 0:
+                updates.append((row, -1))  # before its assertion
+            else:
+                updates.append((row, 1))
+        wants: int = data.draw(st.integers(0, 1))
+        if late and wants:
+            row = data.draw(st.sampled_from(late))
+            if before[row] > 0 and self.rows is rows:
+                updates.append((row, -1))
+        self.versions.append(updates)
+        transaction = Transaction("writer", len(self.versions))
+        assert self.engine.commit(updates, transaction) == len(self.versions)
+        if data.draw(st.integers(0, 5)) == 0:
+            assert self.engine.commit(updates, transaction) == len(self.versions), (
+                "a repetition changes nothing"
+            )
+
+    @precondition(lambda self: self.merge is None and self.engine.changelog.runs)
+    @rule(data=st.data())
+    def begin_merge(self, data: st.DataObject) -> None:
+        changelog = self.engine.changelog
+        groups = [list(group) for _, group in groupby(changelog.runs, lambda run: isinstance(run, MemoryRun))]
+        group = data.draw(st.sampled_from(groups), label="group") if len(groups) < 3 else groups[0]
+        in_memory = isinstance(group[0], MemoryRun)
+        to_file = not in_memory or data.draw(st.booleans())
+        start = 0 if in_memory and to_file else data.draw(st.integers(0, len(group) - 1))
+        stop = data.draw(st.integers(start + 1, len(group)))
+        runs: tuple[Run, ...] = tuple(group[start:stop])
+        since = data.draw(st.integers(changelog.since, changelog.upper))
+        self.merge = self.engine.begin_merge(runs, since, to_file=to_file)
+
+    @precondition(lambda self: self.merge is not None and not self.merge.done)
+    @rule()
+    def step_of_the_merge(self) -> None:
+        assert self.merge is not None
+        self.merge.step()
+
+    @precondition(lambda self: self.merge is not None)
+    @rule()
+    def publish_the_merge(self) -> None:
+        assert self.merge is not None
+        while not self.merge.done:
+            self.merge.step()
+        self.engine.publish(self.merge)
+        self.merge = None
+
+    @precondition(lambda self: self.merge is not None and self.merge.to_json() is not None)
+    @rule()
+    def checkpoint_the_merge(self) -> None:
+        assert self.merge is not None
+        self.engine.checkpoint(self.merge)
+
+    @rule()
+    def crash(self) -> None:
+        """Go on with what the disk has at this moment."""
+        self.copies += 1
+        directory = self.base / str(self.copies)
+        shutil.copytree(self.engine.directory, directory)
+        self.engine.close()
+        self.engine = Engine(directory, SCHEMA, self.keep)
+        self.merge = self.engine.changelog.merge
+        assert self.engine.changelog.upper == len(self.versions)
+
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        changelog = self.engine.changelog
+        version = data.draw(st.integers(changelog.since, changelog.upper))
+        after = data.draw(st.integers(changelog.since, version))
+        assert self.engine.snapshot(version) == self.shown(version)
+        before, now = self.shown(after), self.shown(version)
+        changes = {row: now[row] - before[row] for row in before | now if now[row] != before[row]}
+        assert self.engine.deltas(after, version) == changes
+
+    @invariant()
+    def every_version_is_there(self) -> None:
+        if hasattr(self, "engine"):
+            assert self.engine.changelog.upper == len(self.versions)
+
+
+def _order(row: Row) -> list[tuple[bool, Any]]:
+    return [(value is not None, value) for value in row[1:]]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_changelog_is_what_its_whole_history_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MIN_SLICE_ROWS", 3)
+    monkeypatch.setattr(views, "SLICE_ROWS", 3)
+    monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
+
+    class Machine(History):
+        keep = RULES[name]
+        rows = paired_rows if name == "pair" else rows
+
+    many = settings(
+        max_examples=3 if name == "sql" else 12,  # a query takes some 10 ms
+        stateful_step_count=25,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Machine, settings=many)

@@ -1,0 +1,126 @@
+"""Every moment at which a process, or its machine, may end while it works on a directory.
+
+``with CrashPoints(root, copies) as points:`` wraps the functions of :mod:`os` that change what is below ``root``. After
+each of them, and in the middle of each write, it keeps two images of the directory:
+
+* of a killed process: all that it has written is there;
+* of a machine without power: a file has the bytes that it had at its last fsync, a directory the entries that it had
+  then. That is the least that a file system promises.
+
+``points.acknowledged`` goes with each image. Equal images with equal facts are kept once.
+
+Limits: only calls through :mod:`os` are seen; inode numbers must not be used again while it runs, as on tmpfs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+_BY_FD = ("write", "pwrite", "fsync", "fdatasync", "ftruncate")
+_BY_PATH = ("truncate", "rename", "unlink", "mkdir", "rmdir")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A directory as a crash would leave it. ``step``: what was done last."""
+
+    path: Path
+    step: str
+    acknowledged: int
+
+
+class CrashPoints:
+    """See the module's text."""
+
+    def __init__(self, root: Path, copies: Path) -> None:
+        self.images: list[Image] = []
+        self.acknowledged = 0
+        self._root = root
+        self._copies = copies
+        self._lock = threading.RLock()
+        self._originals: dict[str, Callable[..., Any]] = {}
+        self._synced: dict[int, bytes] = {}  # by inode
+        self._entries: dict[Path, dict[str, int]] = {}  # by directory
+        self._known: set[tuple[bytes, int]] = set()
+
+    def __enter__(self) -> Self:
+        for path in [self._root, *self._root.rglob("*")]:  # what is there has been there for long
+            self._sync(path)
+        for name in (*_BY_FD, *_BY_PATH):
+            self._originals[name] = getattr(os, name)
+            setattr(os, name, self._wrapped(name, getattr(os, name)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name, function in self._originals.items():
+            setattr(os, name, function)
+
+    def _wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(first: Any, *rest: Any, **options: Any) -> Any:
+            path = Path(f"/proc/self/fd/{first}").readlink() if name in _BY_FD else Path(first)
+            if not path.is_relative_to(self._root):
+                return function(first, *rest, **options)
+            with self._lock:
+                if name in ("write", "pwrite"):
+                    data = bytes(rest[0])
+                    half = len(data) // 2
+                    function(first, data[:half], *rest[1:])
+                    self._keep(f"half of {name} {path.name}")
+                    place = () if name == "write" else (rest[1] + half,)
+                    result = half + function(first, data[half:], *place)
+                else:
+                    result = function(first, *rest, **options)
+                if name in ("fsync", "fdatasync"):
+                    self._sync(path)
+                self._keep(f"{name} {path.name}")
+                return result
+
+        return wrapper
+
+    def _sync(self, path: Path) -> None:
+        if path.is_dir():
+            self._entries[path] = {entry.name: entry.stat().st_ino for entry in path.iterdir()}
+        elif path.exists():
+            self._synced[path.stat().st_ino] = path.read_bytes()
+
+    def _keep(self, step: str) -> None:
+        there = sorted(self._root.rglob("*"))
+        self._keep_image(
+            f"killed after {step}", {path: None if path.is_dir() else path.read_bytes() for path in there}
+        )
+        self._keep_image(f"without power after {step}", self._durable(self._root))
+
+    def _durable(self, directory: Path) -> dict[Path, bytes | None]:
+        found: dict[Path, bytes | None] = {}
+        for name, inode in self._entries.get(directory, {}).items():
+            path = directory / name
+            if path in self._entries or path.is_dir():
+                found |= {path: None, **self._durable(path)}
+            else:
+                found[path] = self._synced.get(inode, b"")
+        return found
+
+    def _keep_image(self, step: str, found: dict[Path, bytes | None]) -> None:
+        """Args: ``found``: the bytes of files, None of directories."""
+        digest = hashlib.sha256(repr(sorted(found.items())).encode()).digest()
+        if (digest, self.acknowledged) in self._known:
+            return
+        self._known.add((digest, self.acknowledged))
+        image = self._copies / f"image-{len(self.images)}"
+        image.mkdir(parents=True)
+        for path, data in found.items():
+            copy = image / path.relative_to(self._root)
+            if data is None:
+                copy.mkdir()
+            else:
+                copy.write_bytes(data)
+        self.images.append(Image(image, step, self.acknowledged))
