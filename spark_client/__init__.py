@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast
+    from spark_client.changelogs import Changelog, latest, pair, sql, top_k, until_closed
     from spark_client.client import ShuffleClient
     from spark_client.connection import Reading, Timeouts, Writing
     from spark_client.dataset_calls import DatasetInfo
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Broadcast": "spark_client.broadcast.broadcasts",
+    "Changelog": "spark_client.changelogs.changelog_handle",
     "Copies": "spark_client.hosts.host_files",
     "DatasetInfo": "spark_client.dataset_calls",
     "FlightDataSource": "spark_client.datasource.flight_source",
@@ -27,10 +29,16 @@ _HOMES = {
     "Reading": "spark_client.connection.stream_options",
     "Timeouts": "spark_client.connection.stream_options",
     "Writing": "spark_client.connection.stream_options",
+    "latest": "spark_client.changelogs.declared_rules",
+    "pair": "spark_client.changelogs.declared_rules",
+    "sql": "spark_client.changelogs.declared_rules",
+    "top_k": "spark_client.changelogs.declared_rules",
+    "until_closed": "spark_client.changelogs.declared_rules",
 }
 
 __all__ = [
     "Broadcast",
+    "Changelog",
     "Copies",
     "DatasetInfo",
     "FlightDataSource",
@@ -39,6 +47,11 @@ __all__ = [
     "ShuffleClient",
     "Timeouts",
     "Writing",
+    "latest",
+    "pair",
+    "sql",
+    "top_k",
+    "until_closed",
 ]
 
 

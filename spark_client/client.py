@@ -1,10 +1,11 @@
 """ShuffleClient: a client of one server, for a driver or any Python program.
 
-Guarantees and errors of its calls: ``dataset_calls``, ``pipeline.plan``, ``broadcast.broadcasts``.
+Guarantees and errors of its calls: ``dataset_calls``, ``pipeline.plan``, ``broadcast.broadcasts``, ``lookup.lookups``.
 
 What a client owns
     The results of its pipelines and its broadcasts. A thread renews their leases until :meth:`ShuffleClient.close`;
-    after that every call raises. A dataset of ``put`` stays until it is dropped or the server's default lease ends.
+    after that every call raises. A dataset of ``put``, and a changelog, stays until it is dropped or the server's
+    default lease ends.
 
 ``get`` is two things: ``ShuffleClient.get(spark)`` gives the client of a session's ``spark.flight.shuffle.*``, and
 ``client.get(name)`` a dataset's rows.
@@ -38,6 +39,7 @@ from spark_client.connection import (
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.either import OnClassOrObject
 from spark_client.hosts import Copies, HostFiles
+from spark_client.lookup_calls import LookupCalls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,7 +104,7 @@ def _of_session(
     return client
 
 
-class ShuffleClient(DatasetCalls):
+class ShuffleClient(DatasetCalls, LookupCalls):
     """A client of the server at ``location``; also a context manager that closes it.
 
     Args:

@@ -6,6 +6,7 @@ asks for nothing before. While the dataset is replaced a query finishes the part
 task or a query that begins later fails, with an error that says so.
 
 Batches go to Spark as they are, but Spark makes rows of them: 4.1 to 4.3 have no columnar reader for Python sources.
+Changelogs are planned by ``changelog_reads``.
 
 Plan
     One input partition for each partition of the dataset. Of a sealed dataset the server knows the rows: empty ones
@@ -18,18 +19,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import InvalidRequest, NotFound, Released, StaleTicket, dump_json, parse_json
+from flight_server.protocol import (
+    Compacted,
+    InvalidRequest,
+    Kind,
+    NotFound,
+    Released,
+    StaleTicket,
+    dump_json,
+    parse_json,
+)
 from spark_client.connection import Server, about
 from spark_client.executors import portable
 from spark_client.jobs import Readable
 
-from .source_options import SourceOptions
+from .source_options import OF_CHANGELOGS, SourceOptions
 from .spark_schema import SparkSchema
 
 _PAGE = 1000
@@ -43,12 +53,18 @@ class Found:
     schema: pa.Schema
     partitions: int
     sealed: bool
+    kind: str
+
+    @property
+    def is_changelog(self) -> bool:
+        return self.kind == Kind.CHANGELOG
 
 
-def find(server: Server, dataset: str) -> Found:
-    """Ask the server.
+def find(server: Server, dataset: str, generation: str | None = None) -> Found:
+    """Ask the server. ``generation`` is the one that is wanted, None for the present one.
 
     Raises:
+        StaleTicket: the dataset was replaced.
         NotFound: there is no such dataset.
         Unavailable: its schema is not known yet, or the server cannot be reached.
     """
@@ -57,7 +73,9 @@ def find(server: Server, dataset: str) -> Found:
         schema = info.schema if info.schema.names else server.schema(dataset)
     facts = parse_json(info.app_metadata, "the FlightInfo")
     readable = Readable.of(server, dataset, str(facts["generation"]), info.endpoints[0])
-    return Found(readable, schema, len(info.endpoints), bool(facts["sealed"]))
+    if generation not in (None, readable.generation):
+        raise replaced(dataset)
+    return Found(readable, schema, len(info.endpoints), bool(facts["sealed"]), str(facts["kind"]))
 
 
 @dataclass(frozen=True)
@@ -68,28 +86,32 @@ class Share(InputPartition):
     limit: int | None = None
 
 
+class Rows(Protocol):
+    """What a task reads of a dataset, by partitions."""
+
+    @property
+    def dataset(self) -> str: ...
+
+    def read(self, partition: int) -> Generator[Any, None, None]: ...
+
+
 class FlightReader(DataSourceReader):
     """Reads one generation. Made on the driver; its pickle goes into the tasks."""
 
-    def __init__(self, readable: Readable, schema: SparkSchema, shares: tuple[Share, ...] = ()) -> None:
+    def __init__(self, readable: Rows, schema: SparkSchema, shares: tuple[Share, ...] = ()) -> None:
         self._readable = readable
         self._schema = schema
         self._shares = shares
 
     @classmethod
-    def plan(cls, options: SourceOptions, struct: StructType, generation: str | None) -> FlightReader:
-        """Find the dataset and share it out; ``generation`` is the one that is wanted, None for the present one.
+    def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightReader:
+        """Share the dataset out.
 
         Raises:
-            StaleTicket: the dataset was replaced.
-            NotFound, Unavailable: see :func:`find`.
-            InvalidRequest: a partition or a column that the dataset does not have, or a type that cannot be cast to
-                ``struct``'s.
+            InvalidRequest: a partition, a column or an option that the dataset does not have, or a type that cannot be
+                cast to ``struct``'s.
         """
-        server = options.server()
-        found = find(server, options.dataset)
-        if generation not in (None, found.readable.generation):
-            raise _replaced(options.dataset)
+        options.refuse(OF_CHANGELOGS, "is no changelog")
         wanted = options.get("partitions")
         if wanted is not None and wanted[-1] >= found.partitions:
             raise InvalidRequest(
@@ -130,12 +152,12 @@ class FlightReader(DataSourceReader):
     def _batches(self, number: int) -> Generator[Any, None, None]:
         try:
             yield from self._readable.read(number)
-        except Released:
+        except (Released, Compacted):
             raise
         except NotFound as error:
             readable = self._readable
             if isinstance(error, StaleTicket):
-                raise _replaced(readable.dataset) from error
+                raise replaced(readable.dataset) from error
             raise NotFound(
                 f"dataset {readable.dataset!r} was dropped, or lost with its server, while Spark read it "
                 f"({error.message})",
@@ -163,7 +185,8 @@ def share_out(partitions: Sequence[int], rows: dict[int, int] | None, limit: int
         yield Share(())  # Spark would make one of its own
 
 
-def _replaced(dataset: str) -> StaleTicket:
+def replaced(dataset: str) -> StaleTicket:
+    """The error for a DataFrame whose dataset has another generation by now."""
     return StaleTicket(
         f"dataset {dataset!r} was replaced after this DataFrame was made: load it again", dataset=dataset
     )
@@ -182,7 +205,7 @@ def pages(readable: Readable, first: int, end: int | None) -> Iterator[tuple[int
         answer = readable.server.action("statistics", dump_json(body))
         facts = answer["datasets"][readable.dataset]
         if facts["generation"] != readable.generation:
-            raise _replaced(readable.dataset)
+            raise replaced(readable.dataset)
         last = min(first + _PAGE, answer["count"], answer["count"] if end is None else end)
         for index in range(first, last):
             known = facts["partitions"].get(str(index))

@@ -8,7 +8,7 @@ Modes
     and ``ignore``. For these two ``append`` has the option ``exists``.
 
 A partition of the dataset has the rows of one task, in their order; a task without rows has an empty one, which an
-append leaves out.
+append leaves out. A write to a changelog is one version, also without rows.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ from spark_client.executors import portable
 
 from .batch_read import FlightReader, find
 from .batch_write import FlightWriter
+from .changelog_reads import plan_versions, with_diff
+from .changelog_streams import ChangelogStreamReader
 from .source_options import ANY_READ, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, SourceOptions
 from .spark_schema import spark_struct
 from .stream_read import FlightStreamReader
@@ -50,21 +52,27 @@ class FlightDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Spark's schema of the dataset, as the server has it now. Errors are those of :meth:`FlightReader.plan`."""
+        """Spark's schema of the dataset, as the server has it now. Raises as :func:`find` and :func:`spark_struct`."""
         options = self._checked(ANY_READ)
         found = find(options.server(), options.dataset)
         self._generation = found.readable.generation
-        return spark_struct(found.schema, options.dataset, options.get("columns"))
+        given = with_diff(found.schema) if found.is_changelog else found.schema
+        return spark_struct(given, options.dataset, options.get("columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._checked(BATCH_READ)
-        return FlightReader.plan(options, schema, self._generation)
+        found = find(options.server(), options.dataset, self._generation)
+        plan = plan_versions if found.is_changelog else FlightReader.plan
+        return plan(options, found, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's call, as below
         return FlightWriter.plan(self._checked(BATCH_WRITE), schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names
-        return FlightStreamReader.plan(self._checked(STREAM_READ), schema)
+        options = self._checked(STREAM_READ)
+        found = find(options.server(), options.dataset)
+        plan = ChangelogStreamReader.plan if found.is_changelog else FlightStreamReader.plan
+        return plan(options, found, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         return FlightStreamWriter.plan(self._checked(STREAM_WRITE), schema, overwrite=overwrite)

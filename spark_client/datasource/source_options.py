@@ -1,6 +1,7 @@
 """The options of the data source, checked: a wrong one is named, with the options that there are.
 
-Spark gives all of them as text, and their names in lower case.
+Spark gives all of them as text, and their names in lower case. Underscores in names do not count: ``maxRowsPerTrigger``
+is ``max_rows_per_trigger``.
 
 Defaults
     Those of the session's ShuffleClient, if it has registered the source: its server, token, certificates and
@@ -12,12 +13,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, check_dataset_name
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, KeepRule, check_dataset_name
 from spark_client.connection import Server, Timeouts, check_location
 from spark_client.settings import certificates, flag, integer, one_of, seconds, size_bytes, some_text
 
@@ -27,6 +28,11 @@ USES = frozenset({BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE})
 ANY_READ = "spark.read or spark.readStream"
 """Spark does not say which of the two it asks the schema for."""
 LIMITS = ("max_rows_per_trigger", "max_bytes_per_trigger", "max_partitions_per_trigger")
+EVERY_ROW = "all"
+"""The value of the option ``changelog`` for one that keeps every row."""
+OF_CHANGELOGS = ("as_of", "after", "starting_version", "max_versions_per_trigger", "hold_lease_seconds")
+OF_PARTITIONS = ("partitions", "starting", *LIMITS)
+"""What only a read of a changelog has, and only a read of another dataset."""
 
 _TIMEOUTS = tuple(each.name for each in fields(Timeouts))
 
@@ -76,6 +82,28 @@ def _token(text: str) -> str:
     return text
 
 
+def _keep(text: str) -> KeepRule | str:
+    if text.strip().lower() == EVERY_ROW:
+        return EVERY_ROW
+    try:
+        rule = json.loads(text)
+    except ValueError:
+        raise ValueError(
+            f"{EVERY_ROW!r}, or a keep rule in JSON, as "
+            '{"rule": "latest", "key": ["currency"], "order_by": ["time"]}'
+        ) from None
+    return KeepRule.parse(rule)
+
+
+def _start(text: str) -> str | int:
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        return one_of("earliest", "latest")(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or a version") from None
+
+
 _READS = frozenset({BATCH_READ, STREAM_READ})
 _WRITES = frozenset({BATCH_WRITE, STREAM_WRITE})
 _READ, _WRITE = frozenset({BATCH_READ}), frozenset({BATCH_WRITE})
@@ -96,13 +124,21 @@ _OPTIONS: dict[str, _Option] = {
     "limit": _Option(integer(0), _READ),
     "starting": _Option(one_of("earliest", "latest"), _STREAM_READ),
     **{name: _Option(integer(1), _STREAM_READ) for name in LIMITS},
+    "as_of": _Option(integer(0), _READ),
+    "after": _Option(integer(0), _READ),
+    "starting_version": _Option(_start, _STREAM_READ),
+    "max_versions_per_trigger": _Option(integer(1), _STREAM_READ),
+    "hold_lease_seconds": _Option(seconds(0.1), _READS),
     "exists": _Option(one_of("append", "error", "ignore"), _WRITE),
     "lease_seconds": _Option(seconds(0.1), _WRITES),
     "durable": _Option(flag, _WRITES),
+    "changelog": _Option(_keep, _WRITES),
+    "delay_seconds": _Option(seconds(0.0), _WRITES),
     "fail_on_data_loss": _Option(flag, _STREAM_WRITE),
-    "checkpointlocation": _Option(str, _STREAM_WRITE),  # Spark's own, as the next one
-    "queryname": _Option(str, _STREAM_WRITE),
+    "checkpoint_location": _Option(str, _STREAM_WRITE),  # Spark's own, as the next one
+    "query_name": _Option(str, _STREAM_WRITE),
 }
+_SPELLED = {name.replace("_", ""): name for name in _OPTIONS}
 
 
 class SourceOptions:
@@ -115,12 +151,16 @@ class SourceOptions:
     def __init__(self, given: Mapping[str, str], use: str, defaults: Server | None = None) -> None:
         self._defaults = defaults
         self._values: dict[str, Any] = {}
+        self._use = use
         for name, text in given.items():
-            option = _OPTIONS.get(name.lower())
+            known = _spelled(name)
+            option = _OPTIONS.get(known)
             if option is None or not _fits(option, use):
                 raise _unknown(name, use)
+            if known in self._values:
+                raise InvalidRequest(f"{use}: option {known!r} is given in two spellings")
             try:
-                self._values[name.lower()] = option.parse(text)
+                self._values[known] = option.parse(text)
             except ValueError as error:
                 raise InvalidRequest(f"option {name!r} of {use} is {error}, not {text!r}") from error
         if "location" not in self._values and defaults is None:
@@ -141,6 +181,16 @@ class SourceOptions:
     def get(self, name: str, default: Any = None) -> Any:
         """The option's value."""
         return self._values.get(name, default)
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise InvalidRequest if one of these options is given."""
+        given = [name for name in names if name in self._values]
+        if given:
+            raise InvalidRequest(
+                f"{self._use}: dataset {self.dataset!r} {why}, so it takes no option {given[0]!r}",
+                dataset=self.dataset,
+                option=given[0],
+            )
 
     def server(self) -> Server:
         """The server, not connected yet."""
@@ -165,7 +215,12 @@ def _fits(option: _Option, use: str) -> bool:
     return bool(option.uses & _READS) if use == ANY_READ else use in option.uses
 
 
-_SPARKS = frozenset({"path", "checkpointlocation", "queryname"})
+_SPARKS = frozenset({"path", "checkpoint_location", "query_name"})
+
+
+def _spelled(name: str) -> str:
+    """The option's name, if there is such an option."""
+    return _SPELLED.get(name.lower().replace("_", ""), name.lower())
 
 
 def _unknown(name: str, use: str) -> InvalidRequest:
@@ -174,7 +229,7 @@ def _unknown(name: str, use: str) -> InvalidRequest:
         return InvalidRequest(
             f'{use} takes one dataset, as in .load("countries"); read several and union them'
         )
-    elsewhere = _OPTIONS.get(name.lower())
+    elsewhere = _OPTIONS.get(_spelled(name))
     near = difflib.get_close_matches(name.lower(), known, 1)
     if elsewhere is not None:
         hint = f", which is one of {' and '.join(sorted(elsewhere.uses))}"

@@ -11,12 +11,12 @@ Who holds what
 
 Schema
     An append has the schema of the dataset that it is for, and rows are cast to it, columns by name; else it is
-    Spark's. Casts are safe ones (``arrow.types``).
+    Spark's. Casts are safe ones (``arrow.types``). ``changelog_writes`` has what is different for a changelog, where
+    the seal makes one version of all rows.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import random
@@ -51,6 +51,7 @@ from spark_client.connection import LeaseKeeper, Server
 from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import PutStream
 
+from .changelog_writes import appended_schema, check_changelog, encoded
 from .source_options import SourceOptions
 
 JOINED_BYTES = 128 << 20
@@ -80,20 +81,23 @@ class Staging:
 
     @classmethod
     def of(cls, options: SourceOptions, struct: StructType, mode: WriteMode, *, together: bool) -> Staging:
-        """A write of rows of ``struct``. Asks the server for the schema that an append must have.
+        """A write of rows of ``struct``. Asks the server for the schema that an append must have, and makes a changelog
+        if the options say so.
 
         Raises:
-            InvalidRequest: no columns, or an append whose rows cannot be cast to the schema of the dataset.
+            InvalidRequest: no columns, an append whose rows cannot be cast to the schema of the dataset, or options
+                for a changelog that do not fit.
             Unavailable: the server cannot be reached.
         """
+        check_changelog(options, mode)
         server, name = options.server(), options.dataset
         if not struct.names:
             raise InvalidRequest(f"dataset {name!r}: the DataFrame has no columns to write", dataset=name)
         schema = utc_arrow_schema(struct)
         declared = Declared(f"dataset {name!r}", schema, by_name=True)
         if mode is WriteMode.APPEND:
-            with contextlib.suppress(NotFound):
-                declared = Declared(f"append to dataset {name!r}", server.schema(name), by_name=True)
+            if (known := appended_schema(options, server, schema)) is not None:
+                declared = Declared(f"append to dataset {name!r}", known, by_name=True)
             # Refused here, not in a task.
             declared.cast(
                 pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)
@@ -101,7 +105,7 @@ class Staging:
         request = CreateRequest(
             name,
             Kind.SHUFFLE,
-            schema=base64.b64encode(declared.schema.serialize().to_pybytes()).decode(),
+            schema=encoded(declared.schema),
             partitions=MAX_PARTITIONS,
             lease_seconds=options.get("lease_seconds"),
             durable=options.get("durable", False),
@@ -179,7 +183,7 @@ class Staging:
             try:
                 self.server.action("seal", request.encode())
             except NotFound as error:
-                raise self._lost() from error
+                raise self._lost(asked_before=failures > 0) from error
             except Unavailable:
                 if failures >= timeouts.tries:
                     raise
@@ -188,11 +192,14 @@ class Staging:
             else:
                 return
 
-    def _lost(self) -> FlightShuffleError:
+    def _lost(self, *, asked_before: bool = False) -> FlightShuffleError:
+        why = "the server restarted, or no task wrote for an hour"
+        if asked_before:
+            what = f"is lost ({why}), or was published before that: look whether it is there, else write it again"
+        else:
+            what = f"is lost, or a part of it: {why}; nothing was published, write it again"
         return FlightShuffleError(
-            f"dataset {self.request.dataset!r}: what was written is lost, or a part of it: the server restarted, or "
-            "no task wrote for an hour; nothing was published, write it again",
-            dataset=self.request.dataset,
+            f"dataset {self.request.dataset!r}: what was written {what}", dataset=self.request.dataset
         )
 
     def drop(self, generations: Iterable[str]) -> None:

@@ -1,12 +1,13 @@
-"""Streaming reads: each partition of a dataset once, in order, as it is sealed.
+"""Streaming reads: each partition of a dataset once, in order, as it is sealed. ``changelog_streams`` reads changelogs.
 
 Guarantee: a micro-batch has whole partitions, from the one after the last batch on. A sealed partition never changes,
 so a batch that Spark runs again reads the same rows. When the dataset is replaced, dropped or lost, the query fails
 with an error that says so.
 
 Offsets
-    ``{"generation": …, "partitions": n}``: the first ``n`` partitions were read. Appends (``staged_writes`` on the
-    server) add partitions to a generation, so a query goes on over them.
+    ``{"generation": …, "partitions": n, "start": m}``: the first ``n`` partitions were read, by a query that began
+    after the first ``m``. Spark stores the end of each batch, and not where the first one began, so each end says it.
+    Appends (``staged_writes`` on the server) add partitions to a generation, so a query goes on over them.
 
 Admission
     A trigger takes all sealed partitions, or as many as fit one limit, at least one. A partition is not divided.
@@ -28,23 +29,16 @@ from flight_server.protocol import DatasetRequest, InvalidRequest, NotFound, Sta
 from spark_client.executors import portable
 from spark_client.jobs import Readable
 
-from .batch_read import FlightReader, Share, find, pages
-from .source_options import LIMITS, SourceOptions
+from .batch_read import FlightReader, Found, Share, pages
+from .read_limits import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from .source_options import LIMITS, OF_CHANGELOGS, SourceOptions
 from .spark_schema import SparkSchema
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxBytes,
-        ReadMaxFiles,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-except ImportError:  # Spark 4.1 has no admission control for Python sources: a trigger takes all there is
-    ReadAllAvailable = ReadMaxRows = ReadMaxBytes = ReadMaxFiles = None  # type: ignore[assignment,misc]
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """As Spark's."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +76,17 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starting = starting
         self._limit = limit
         self._last: int | None = None  # of a query that ends with what there is
+        self._first: dict[str, Any] | None = None  # Spark asks for it twice
         self._seen = 0  # how many were sealed: Spark 4.1 does not say where the last batch ended
 
     @classmethod
-    def plan(cls, options: SourceOptions, struct: StructType) -> FlightStreamReader:
-        """Find the dataset.
+    def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightStreamReader:
+        """The reader of a dataset.
 
         Raises:
-            InvalidRequest: several limits, or a column or type as for ``FlightReader.plan``.
-            NotFound: there is no such dataset.
+            InvalidRequest: several limits, or an option, column or type as for ``FlightReader.plan``.
         """
-        found = find(options.server(), options.dataset)
+        options.refuse(OF_CHANGELOGS, "is no changelog")
         schema = SparkSchema.of(found.schema, options.dataset, struct)
         given = [name for name in LIMITS if options.get(name) is not None]
         if len(given) > 1:
@@ -109,7 +103,10 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On the driver.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, as below
-        return self._offset(self._sealed(0, _Limit()) if self._starting == "latest" else 0)
+        if self._first is None:
+            self._seen = self._sealed(0, _Limit()) if self._starting == "latest" else 0
+            self._first = self._offset(self._seen)
+        return self._first
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return self._limit or ReadAllAvailable()
@@ -121,10 +118,13 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StaleTicket: the dataset was replaced since ``start``.
             NotFound: it is gone.
         """
+        begin = self._first if start is None else start
         first = self._seen if start is None else self._count(start)
         self._renew()
         self._seen = self._sealed(first, _Limit.of(limit))
-        return self._offset(self._seen)
+        if begin is not None and self._seen == begin["partitions"]:
+            return begin
+        return self._offset(self._seen, start=first if begin is None else begin.get("start", first))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._last = self._sealed(0, _Limit())
@@ -132,6 +132,8 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task for each partition with rows between the two offsets."""
         first, last = self._count(start), self._count(end)
+        if "start" not in start:
+            first = end.get("start", first)
         shares = []
         for index, facts in pages(self._readable, first, last):
             if facts is not None and facts["rows"]:
@@ -149,8 +151,8 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Inside.
 
-    def _offset(self, partitions: int) -> dict[str, Any]:
-        return {"generation": self._readable.generation, "partitions": partitions}
+    def _offset(self, partitions: int, **start: int) -> dict[str, Any]:
+        return {"generation": self._readable.generation, "partitions": partitions, **start}
 
     def _count(self, offset: dict[str, Any]) -> int:
         if offset["generation"] != self._readable.generation:

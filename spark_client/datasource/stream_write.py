@@ -6,6 +6,10 @@ dataset was dropped, overwritten, or lost with its server); ``fail_on_data_loss`
 
 Each micro-batch with rows becomes one partition, or one for each 128 MiB, so a dataset takes at most 100,000 batches;
 then the query fails. Output mode ``complete`` overwrites the dataset with each batch. Spark refuses ``update``.
+
+Of a changelog each micro-batch becomes one version, also without rows, and there is no limit of batches. It remembers
+the last batch of each query also over restarts of the server, of the ``changelog.MAX_TRANSACTIONS`` queries that wrote
+last.
 """
 
 from __future__ import annotations

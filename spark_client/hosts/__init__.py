@@ -1,4 +1,4 @@
-"""Files that the processes of one host share. For ``broadcast``, ``jobs`` and ``client``."""
+"""Files that the processes of one host share. For ``broadcast``, ``lookup``, ``jobs`` and ``client``."""
 
 from .host_files import Copies, HostFile, HostFiles, Part
 

@@ -24,6 +24,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +43,7 @@ ROOM_SECONDS = 15.0
 _GROWTH_BYTES = 64 * 1024 * 1024
 _POLL_SECONDS = 0.01
 _ROOM_POLL_SECONDS = 0.2
+_NO_DIRECTORY = "this host has no directory for copies of broadcasts: name one by dirs of Copies"
 _T = TypeVar("_T")
 _SHARED_SECONDS = 10.0
 
@@ -71,6 +73,10 @@ class HostFile:
     @property
     def is_current(self) -> bool:
         return directories.leads_to(self.path, self._descriptor)
+
+    @property
+    def inode(self) -> int:
+        return os.fstat(self._descriptor).st_ino
 
     def map(self) -> pa.Buffer:
         return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
@@ -143,6 +149,20 @@ class HostFiles:
                 return found
         return None
 
+    def opened(self, prefix: str) -> dict[str, float]:
+        """The keys of files that begin with ``prefix``, and when each was last opened."""
+        found = [entry for directory in self._directories for entry in directory.entries()]
+        return {
+            each.key: each.opened for each in found if each.kind == "arrows" and each.key.startswith(prefix)
+        }
+
+    def locked(self, key: str, deadline_seconds: float) -> AbstractContextManager[int]:
+        """Hold the lock of a key, which need not be a file's. Raises as :meth:`open_or_make`."""
+        if not self._directories:
+            raise Unavailable(_NO_DIRECTORY)
+        self._directories[0].prepare()
+        return locked(self._directories[0].path / f"{key}.lock", deadline_seconds, "fetching")
+
     @property
     def place(self) -> str | None:
         """The name of this host and directory, unlike that of any other; None while it has no directory."""
@@ -165,9 +185,7 @@ class HostFiles:
             PermissionError: other users can access a directory, or it has files that are not ours.
         """
         if not self._directories:
-            raise Unavailable(
-                "this host has no directory for copies of broadcasts: name one by dirs of Copies"
-            )
+            raise Unavailable(_NO_DIRECTORY)
         for directory in self._directories:
             directory.prepare()
         if (found := self.open(key)) is not None:

@@ -14,6 +14,7 @@ from .spark_types import arrow_schema, batch_limits, check_frame, check_key, dec
 from .stages import GroupStage, MapStage, Pass, Stage, run
 from .task_sizes import SplitSizes, split_sizes
 from .tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, Source, WriteTask
+from .worker_memory import reading_budget
 
 __all__ = [
     "WRITE_BUDGET_BYTES",
@@ -42,6 +43,7 @@ __all__ = [
     "cores",
     "declared_struct",
     "reader",
+    "reading_budget",
     "run",
     "split_sizes",
     "tasks_for",

@@ -21,17 +21,18 @@ from flight_server.protocol import InvalidRequest
 from .limits import BatchLimits
 
 
-def check_frame(df: DataFrame, where: str) -> None:
+def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
     """Check that ``mapInArrow`` can take ``df``'s rows.
 
     Raises:
-        InvalidRequest: ``df`` is no DataFrame, is a stream, or has a dot or backtick in a column's name.
+        InvalidRequest: ``df`` is no DataFrame, is a stream without ``streams``, or has a dot or backtick in a column's
+            name.
     """
     if not hasattr(df, "mapInArrow"):
         raise InvalidRequest(
             f"{where} is of type {type(df).__name__}, not a DataFrame of Spark; spark.createDataFrame makes one"
         )
-    if df.isStreaming:
+    if df.isStreaming and not streams:
         raise InvalidRequest(
             f"{where} is a stream: use it inside foreachBatch, where each batch is a DataFrame"
         )

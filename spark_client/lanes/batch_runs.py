@@ -26,6 +26,7 @@ Copies
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -83,10 +84,11 @@ class RunReader:
                 if (run := self._next_of_chunk()) is not None:
                     return run
         try:
-            batch = self._messages.read_next_batch()
+            batch, metadata = self._messages.read_next_batch_with_custom_metadata()
         except StopIteration:
             return None
-        return BatchRun([batch], checksums=() if self._checked is None else self._checked.taken())
+        checksums = () if self._checked is None else self._checked.taken()
+        return BatchRun([batch], checksums=checksums, metadata=(metadata,))
 
     def _next_of_chunk(self) -> BatchRun | None:
         run = next(self._runs, None)
@@ -106,17 +108,19 @@ class RunReader:
             return
         source = pa.BufferReader(buffer.slice(0, ends[-1]) if ends else buffer)
         batches: list[pa.RecordBatch] = []
+        metadata: list[Any] = []
         count = decoded_bytes = 0
         begin = start
         sums: list[int] = []
         try:
             messages = pa.ipc.open_stream(source)
             while True:
-                batch = messages.read_next_batch()
+                batch, said = messages.read_next_batch_with_custom_metadata()
                 end = source.tell()
                 if ends and end != ends[count]:
                     break
                 batches.append(batch)
+                metadata.append(said)
                 if ends:
                     sums.append(checksums[count])
                 elif self._checked is not None:
@@ -124,8 +128,8 @@ class RunReader:
                 count, start = count + 1, end
                 decoded_bytes += batch.get_total_buffer_size()
                 if decoded_bytes >= MAX_CHUNK_BYTES:
-                    yield BatchRun(batches, buffer.size, sums, view[begin:start])
-                    batches, sums, decoded_bytes, begin = [], [], 0, start
+                    yield BatchRun(batches, buffer.size, sums, view[begin:start], metadata)
+                    batches, sums, metadata, decoded_bytes, begin = [], [], [], 0, start
         except (StopIteration, OSError, pa.ArrowException):
             pass
         if ends:
@@ -134,7 +138,7 @@ class RunReader:
         elif start < buffer.size:
             self._body.give_back(view[start:])
         if batches:
-            yield BatchRun(batches, buffer.size, sums, view[begin:start])
+            yield BatchRun(batches, buffer.size, sums, view[begin:start], metadata)
 
     def _said(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
         """The ends and checksums of the messages up to the first damaged one, which is kept in ``_damage``.

@@ -45,13 +45,20 @@ def target_of(location: str, ticket: Ticket) -> str:
     parts = urlsplit(location)
     if parts.path in ("", "/"):
         return bulk_path(
-            ticket.dataset, ticket.partition or 0, ticket.generation, ticket.from_, ticket.reader
+            ticket.dataset,
+            ticket.partition or 0,
+            ticket.generation,
+            ticket.from_,
+            reader=ticket.reader,
+            versions=ticket.versions,
         )
     query = dict(parse_qsl(parts.query))
     if ticket.generation is not None:
         query["generation"] = ticket.generation
     if ticket.from_:
         query["from"] = str(ticket.from_)
+    if ticket.versions is not None:
+        query |= {name: str(value).lower() for name, value in ticket.versions.to_json().items()}
     return parts.path + (f"?{urlencode(query)}" if query else "")
 
 

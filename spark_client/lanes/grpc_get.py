@@ -89,7 +89,7 @@ class GrpcReader:
                     f"a frame could not be decoded: {error.message}", **error.detail
                 ) from error
             if chunk.data is not None:
-                return BatchRun([chunk.data])
+                return BatchRun([chunk.data], metadata=(chunk.app_metadata,))
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -44,11 +44,11 @@ class HttpPool:
     """Connections to one ``http://`` or ``https://`` address in one process. Thread-safe.
 
     Each carries one stream at a time. The pool keeps up to ``max_idle`` unused ones, but none whose stream was not
-    read to its end.
+    read to its end. ``max_busy`` None is no limit.
     """
 
     def __init__(
-        self, url: str, server: Server, *, max_busy: int = MAX_BUSY, max_idle: int = MAX_IDLE
+        self, url: str, server: Server, *, max_busy: int | None = MAX_BUSY, max_idle: int = MAX_IDLE
     ) -> None:
         parts = urlsplit(url)
         self.location = f"{parts.scheme}://{parts.netloc}"
@@ -58,7 +58,7 @@ class HttpPool:
         if parts.scheme == "https":
             certs = server.tls_root_certs
             self._tls = ssl.create_default_context(cadata=None if certs is None else certs.decode())
-        self._slots = threading.BoundedSemaphore(max_busy)
+        self._slots = None if max_busy is None else threading.BoundedSemaphore(max_busy)
         self._max_idle = max_idle
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
@@ -77,8 +77,8 @@ class HttpPool:
 
         If none came free within ``wait_seconds``: one without a slot if ``beyond``, else None.
         """
-        has_slot = self._slots.acquire(timeout=wait_seconds)
-        if not has_slot and not beyond:
+        has_slot = self._slots is not None and self._slots.acquire(timeout=wait_seconds)
+        if self._slots is not None and not has_slot and not beyond:
             return None
         with self._lock:
             connection = self._idle.pop() if self._idle else None
@@ -93,7 +93,7 @@ class HttpPool:
 
     def release(self, connection: Connection, *, reusable: bool) -> None:
         """Give a connection and its slot back; ``reusable`` when its last answer was read to the end."""
-        if connection.has_slot:
+        if self._slots is not None and connection.has_slot:
             connection.has_slot = False
             self._slots.release()
         if reusable:

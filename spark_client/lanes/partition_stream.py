@@ -38,6 +38,7 @@ from pyarrow import flight
 
 from flight_server.protocol import (
     FROM_TRAILER,
+    Compacted,
     NotFound,
     PartitionFailed,
     Released,
@@ -242,7 +243,7 @@ class PartitionStream:
             except Unavailable as error:
                 failure = error
             except NotFound as error:
-                if isinstance(error, Released) or self.next_frame == self.start:
+                if isinstance(error, Compacted | Released) or self.next_frame == self.start:
                     raise
                 raise self._replaced() from error
             else:
@@ -251,9 +252,7 @@ class PartitionStream:
 
     def _begin(self, address: Address) -> None:
         self._asked_from = self.next_frame
-        reader = self._acknowledging.reader
-        ticket = Ticket(self.dataset, self.partition, self.generation, self._asked_from, reader)
-        self._reading = reading = self._reading_at(address, ticket)
+        self._reading = reading = self._reading_at(address, self._ticket())
         try:
             # ``cancel`` sets the flag, then reads ``_reading``; here the reverse, so that no cancel is lost.
             if self._cancelled:
@@ -269,6 +268,11 @@ class PartitionStream:
         self.generation = self.generation or generation
         self._schema = schema
         self._acknowledging.opened(reading.headers, generation)
+
+    def _ticket(self) -> Ticket:
+        """What a new connection asks for."""
+        reader = self._acknowledging.reader
+        return Ticket(self.dataset, self.partition, self.generation, self._asked_from, reader)
 
     def _open(self, reading: LaneReader, address: Address) -> pa.Schema:
         timeouts = self.server.timeouts
@@ -321,12 +325,16 @@ class PartitionStream:
 
     # The errors.
 
+    @property
+    def _position(self) -> str:
+        return f"frame {self.next_frame}"
+
     def _closed(self) -> Closed:
         return Closed(f"reading {self.name} was cancelled")
 
     def _give_up(self, last: Unavailable) -> Unavailable:
         error = BrokenStream(
-            f"{self.name} could not be read beyond frame {self.next_frame}, after {self._failures} tries at "
+            f"{self.name} could not be read beyond {self._position}, after {self._failures} tries at "
             f"{', '.join(dict.fromkeys(a.location for a in self._addresses))}; the last: {last.message}",
             dataset=self.dataset,
             partition=self.partition,

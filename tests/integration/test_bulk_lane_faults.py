@@ -64,8 +64,8 @@ def readers(server: ServerProcess, name: str) -> list[str]:
 
 
 @pytest.fixture
-def server(flight_server_process: Start) -> ServerProcess:
-    return flight_server_process()
+def server(empty_server: ServerProcess) -> ServerProcess:
+    return empty_server
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ def test_an_answer_cut_at_any_byte_is_an_error_for_ordinary_readers(whole_answer
         assert read_as_others_do(source.url) == 6
 
 
-def test_a_killed_server_leaves_no_reader_with_a_whole_looking_part(
-    server: ServerProcess, client: flight.FlightClient
-) -> None:
+def test_a_killed_server_leaves_no_reader_with_a_whole_looking_part(flight_server_process: Start) -> None:
+    server = flight_server_process()
+    client = flight.connect(server.location)
     writer, _ = client.do_put(flight.FlightDescriptor.for_path("d"), table(10).schema)
     eventually(lambda: exists(server, "d"), expected=True)
     with RawGet(url_of(server, "d")) as raw:
@@ -136,7 +136,7 @@ def test_a_killed_server_leaves_no_reader_with_a_whole_looking_part(
         server.wait()
         with pytest.raises(Cut):
             list(chunks)
-    with pytest.raises(flight.FlightError):
+    with client, pytest.raises(flight.FlightError):
         writer.close()
 
 

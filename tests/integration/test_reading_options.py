@@ -31,10 +31,9 @@ def metric(server: ServerProcess, name: str) -> Any:
 
 @pytest.mark.parametrize("lane", ["auto", "grpc", "bulk"])
 def test_every_lane_brings_the_same_rows(
-    flight_server_process: Start, lane: Literal["auto", "grpc", "bulk"]
+    empty_server: ServerProcess, lane: Literal["auto", "grpc", "bulk"]
 ) -> None:
-    server = flight_server_process()
-    with ShuffleClient(server.location, reading=Reading(lane=lane)) as client:
+    with ShuffleClient(empty_server.location, reading=Reading(lane=lane)) as client:
         client.put("numbers", table())
         assert client.get("numbers", ordered=True).read_all().equals(table())
 
@@ -54,11 +53,10 @@ def test_a_server_without_http_is_read_over_grpc_unless_bulk_was_asked_for(
 
 
 def test_what_does_not_fit_the_budget_waits_in_the_scratch_directory(
-    flight_server_process: Start, tmp_path: Path
+    empty_server: ServerProcess, tmp_path: Path
 ) -> None:
-    server = flight_server_process()
     reading = Reading(budget_bytes=1 << 20, scratch_dir=str(tmp_path))
-    with ShuffleClient(server.location, reading=reading) as client:
+    with ShuffleClient(empty_server.location, reading=reading) as client:
         client.put("numbers", table())
         assert client.get("numbers", ordered=True).read_all().equals(table())
     assert list(tmp_path.iterdir()) == []

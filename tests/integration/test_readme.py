@@ -51,6 +51,7 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
     run(at(found["flight"], server), tmp_path)
     checked = found["http"] + "\nassert countries.num_rows == frame.height == count[0][0] == 2\n"
     run(at(checked, server), tmp_path)
+    run(at(found["changelogs"], server), tmp_path)
     assert server.http is not None
     url = f"{server.http}/v1/datasets/countries/partitions/0"
     subprocess.run(["curl", "-sf", url, "-o", tmp_path / "countries.arrows"], check=True, timeout=30)
@@ -78,3 +79,17 @@ def test_the_spark_example_prints_what_it_computes(java_home: str, tmp_path: Pat
     # User 1 has the amounts 1, 1001, 2001, … of which the first is filtered out.
     assert sum(range(1, 1_000_000, 1000)) - 1 == 499_500_999
     assert "|      1|4.99500999E8|" in printed
+
+
+@pytest.mark.spark
+def test_the_orders_of_the_lookup_example_have_the_rates_of_their_time(
+    flight_server_process: Callable[..., ServerProcess], java_home: str, tmp_path: Path
+) -> None:
+    printed = run(at(blocks()["lookups"], flight_server_process()), tmp_path)
+    assert [
+        (int(number), float(usd)) for number, usd in re.findall(r"(\d+)\s*\|\s*([0-9.]+)\s*\|", printed)
+    ] == [
+        (1, 108.0),
+        (2, 110.0),
+        (3, 7.0),
+    ]

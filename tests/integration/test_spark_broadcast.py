@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from spark_client import Broadcast, Copies, ShuffleClient
@@ -191,3 +192,46 @@ def test_a_frame_that_cannot_be_computed_leaves_no_dataset(
     with pytest.raises(Exception, match="the function is broken"):
         client.broadcast(spark.range(5).mapInArrow(broken, "id long"))
     assert client.datasets() == []
+
+
+def test_a_streaming_query_fetches_it_once_and_again_after_its_eviction(
+    client: ShuffleClient, spark: SparkSession, planes: DataFrame, tmp_path: Path
+) -> None:
+    shared = client.broadcast(planes)
+    source = tmp_path / "source"
+    source.mkdir()
+    seen: list[tuple[int, int]] = []  # the rows and the files of each micro-batch
+
+    def observe(batch: DataFrame, _number: int) -> None:
+        rows = batch.collect()
+        assert all(row.seats == row.id % 9 for row in rows)
+        seen.append((len(rows), len({row.inode for row in rows})))
+
+    def run(numbers: range) -> None:
+        """A micro-batch of 20 rows in two tasks for each number."""
+        for number in numbers:
+            for half in (0, 10):
+                table = pa.table({"id": range(number * 20 + half, number * 20 + half + 10)})
+                with pa.OSFile(str(source / f"{number}.{half}.part"), "wb") as file:
+                    pq.write_table(table, file)
+            for part in source.glob("*.part"):
+                part.rename(part.with_suffix(".parquet"))
+            query.processAllAvailable()
+
+    rows = spark.readStream.schema("id long").option("pathGlobFilter", "*.parquet").parquet(str(source))
+    writer = rows.mapInArrow(look_up(shared), DDL).writeStream.foreachBatch(observe)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        run(range(3))
+        counted = client.statistics()
+        assert counted["gets"] == 1
+        assert counted["bytes_out"] < 2 * shared.size_bytes
+        (path,) = paths(shared)
+        path.unlink()
+        run(range(3, 5))
+        assert client.statistics()["gets"] == 2
+    finally:
+        query.stop()
+    assert sum(count for count, _ in seen) == 100
+    assert len(seen) >= 5
+    assert {files for _, files in seen} == {1}

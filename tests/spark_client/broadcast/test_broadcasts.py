@@ -33,9 +33,9 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(flight_server_process: Callable[..., ServerProcess], base: Path) -> Iterator[ShuffleClient]:
+def client(empty_server: ServerProcess, base: Path) -> Iterator[ShuffleClient]:
     copies = Copies((str(base),))
-    with ShuffleClient(flight_server_process(http_port=0).location, copies=copies) as found:
+    with ShuffleClient(empty_server.location, copies=copies) as found:
         yield found
 
 
@@ -44,12 +44,13 @@ def files(base: Path) -> list[Path]:
 
 
 def test_the_table_is_what_was_broadcast_and_fetched_once(client: ShuffleClient, base: Path) -> None:
+    gets = client.statistics()["gets"]
     shared = client.broadcast(TABLE, name="countries")
     assert files(base) == [], "nothing is fetched before a task asks"
     assert shared.table().equals(TABLE)
     assert shared.table() is shared.table()
     assert len(files(base)) == 1
-    assert client.statistics()["gets"] == 1
+    assert client.statistics()["gets"] == gets + 1
     assert (shared.name, shared.rows, shared.schema) == ("countries", 3, TABLE.schema)
 
 
@@ -96,7 +97,7 @@ def _anonymous_bytes() -> int:
 
 
 def test_processes_that_race_share_one_file_and_grow_by_no_copy(client: ShuffleClient, base: Path) -> None:
-    rows = 16 << 20
+    rows, gets = 16 << 20, client.statistics()["gets"]
     shared = client.broadcast(pa.table({"x": pa.array(range(rows), pa.int64())}))
     count = 3
     barrier, found = SPAWN.Barrier(count), SPAWN.Queue()
@@ -112,7 +113,7 @@ def test_processes_that_race_share_one_file_and_grow_by_no_copy(client: ShuffleC
     assert {inode for inode, *_ in answers} == {files(base)[0].stat().st_ino}
     assert all(mapped for _, mapped, *_ in answers)
     assert {total for _, _, total, _ in answers} == {rows * (rows - 1) // 2}
-    assert client.statistics()["gets"] == 1, "one of them fetched it"
+    assert client.statistics()["gets"] == gets + 1, "one of them fetched it"
     # Two of the three fetched nothing; the one that did let its buffers go again.
     grown = sorted(grown for *_, grown in answers)
     assert grown[count - 2] < rows * 8 // 4
@@ -168,14 +169,14 @@ def test_a_table_that_the_server_refuses_leaves_no_dataset(
 
 
 def test_after_unpersist_the_table_is_fetched_again(client: ShuffleClient, base: Path) -> None:
-    shared = client.broadcast(TABLE)
+    shared, gets = client.broadcast(TABLE), client.statistics()["gets"]
     before = shared.table()
     assert len(shared.unpersist().removed) == 1
     assert not any(shared.unpersist())
     assert files(base) == []
     assert before.equals(TABLE), "who has it keeps it"
     assert shared.table().equals(TABLE)
-    assert client.statistics()["gets"] == 2
+    assert client.statistics()["gets"] == gets + 2
 
 
 def test_a_file_removed_by_others_is_fetched_again(client: ShuffleClient, base: Path) -> None:
@@ -214,11 +215,8 @@ def test_after_destroy_every_use_is_a_clear_error(client: ShuffleClient, base: P
         pickle.loads(sent_before).table()
 
 
-def test_closing_the_client_ends_its_broadcasts(
-    flight_server_process: Callable[..., ServerProcess], base: Path
-) -> None:
-    server = flight_server_process(http_port=0)
-    with ShuffleClient(server.location, copies=Copies((str(base),))) as client:
+def test_closing_the_client_ends_its_broadcasts(empty_server: ServerProcess, base: Path) -> None:
+    with ShuffleClient(empty_server.location, copies=Copies((str(base),))) as client:
         shared = client.broadcast(TABLE)
         shared.table()
     assert files(base) == []
@@ -268,9 +266,9 @@ def driver(location: str, base: Path) -> Iterator[tuple[subprocess.Popen[str], P
 
 
 def test_what_a_killed_driver_left_goes_with_the_next_client_and_what_lives_stays(
-    flight_server_process: Callable[..., ServerProcess], base: Path
+    empty_server: ServerProcess, base: Path
 ) -> None:
-    location = flight_server_process(http_port=0).location
+    location = empty_server.location
     copies = Copies((str(base),))
     with driver(location, base) as (dead, its_file), driver(location, base) as (_, living_file):
         task = host_files.HostFiles(copies).open(its_file.stem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -28,16 +27,15 @@ def messages(content: memoryview) -> memoryview:
 
 
 def test_messages_that_came_uncompressed_are_in_the_file_as_they_came(
-    flight_server_process: Callable[..., ServerProcess], tmp_path: Path
+    empty_server: ServerProcess, tmp_path: Path
 ) -> None:
-    server = flight_server_process(http_port=0)
     with ShuffleClient(
-        server.location, copies=Copies((str(tmp_path),)), writing=Writing(compression=None)
+        empty_server.location, copies=Copies((str(tmp_path),)), writing=Writing(compression=None)
     ) as client:
         shared = client.broadcast(TABLE)
         assert shared.table().equals(TABLE)
         source = shared._content.source
-        with urlopen(f"{server.http}{bulk_path(source.dataset, 0, source.generation)}") as sent:
+        with urlopen(f"{empty_server.http}{bulk_path(source.dataset, 0, source.generation)}") as sent:
             assert sent.read() == file_of(shared, tmp_path)
         assert shared.size_bytes >= len(file_of(shared, tmp_path)) > shared.size_bytes - 2000
 
@@ -45,11 +43,10 @@ def test_messages_that_came_uncompressed_are_in_the_file_as_they_came(
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "auto"])
 @pytest.mark.parametrize("lane", ["bulk", "grpc"])
 def test_a_file_is_not_compressed_though_its_dataset_is(
-    flight_server_process: Callable[..., ServerProcess], tmp_path: Path, compression: str, lane: str
+    empty_server: ServerProcess, tmp_path: Path, compression: str, lane: str
 ) -> None:
-    server = flight_server_process(http_port=0)
     with ShuffleClient(
-        server.location,
+        empty_server.location,
         copies=Copies((str(tmp_path),)),
         writing=Writing(compression=compression),  # type: ignore[arg-type]
         reading=Reading(lane=lane),  # type: ignore[arg-type]
@@ -67,11 +64,10 @@ def test_a_file_is_not_compressed_though_its_dataset_is(
 
 
 def test_a_file_that_decodes_to_more_than_the_bound_is_a_clear_error(
-    flight_server_process: Callable[..., ServerProcess], tmp_path: Path
+    empty_server: ServerProcess, tmp_path: Path
 ) -> None:
-    server = flight_server_process(http_port=0)
     copies = Copies((str(tmp_path),), limit_bytes=TABLE.nbytes // 2)
-    with ShuffleClient(server.location, copies=copies, writing=Writing(compression="zstd")) as client:
+    with ShuffleClient(empty_server.location, copies=copies, writing=Writing(compression="zstd")) as client:
         shared = client.broadcast(TABLE)
         assert shared.size_bytes < TABLE.nbytes // 2
         with pytest.raises(OutOfBudget, match="larger limit_bytes of Copies"):

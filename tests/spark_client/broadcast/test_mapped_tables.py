@@ -22,12 +22,12 @@ TABLE = pa.table({"id": pa.array(range(1000), pa.int64())})
 
 @pytest.fixture
 def client(
-    flight_server_process: Callable[..., ServerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ShuffleClient]:
     monkeypatch.setattr(mapped_tables, "KEEP_SECONDS", 0.0)
     monkeypatch.setattr(mapped_tables, "_POLL_SECONDS", 0.02)
     copies = Copies((str(tmp_path),), limit_bytes=12_000)  # for one table
-    with ShuffleClient(flight_server_process(http_port=0).location, copies=copies) as found:
+    with ShuffleClient(empty_server.location, copies=copies) as found:
         yield found
 
 

@@ -21,13 +21,20 @@ TABLE = pa.table({"id": pa.array(range(1000), pa.int64())})
 
 
 @pytest.fixture
-def server(flight_server_process: Callable[..., ServerProcess]) -> ServerProcess:
-    return flight_server_process(http_port=0)
+def client(empty_server: ServerProcess, tmp_path: Path) -> Iterator[ShuffleClient]:
+    with ShuffleClient(empty_server.location, copies=Copies((str(tmp_path / "driver"),))) as found:
+        yield found
 
 
 @pytest.fixture
-def client(server: ServerProcess, tmp_path: Path) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location, copies=Copies((str(tmp_path / "driver"),))) as found:
+def mortal(flight_server_process: Callable[..., ServerProcess]) -> ServerProcess:
+    """A server of the test's own."""
+    return flight_server_process()
+
+
+@pytest.fixture
+def its_client(mortal: ServerProcess, tmp_path: Path) -> Iterator[ShuffleClient]:
+    with ShuffleClient(mortal.location, copies=Copies((str(tmp_path / "driver"),))) as found:
         yield found
 
 
@@ -91,15 +98,15 @@ def test_only_a_withdrawn_copy_is_removed(client: ShuffleClient, tmp_path: Path)
 
 
 def test_a_copy_whose_server_was_restarted_is_removed(
-    client: ShuffleClient,
-    server: ServerProcess,
+    its_client: ShuffleClient,
+    mortal: ServerProcess,
     flight_server_process: Callable[..., ServerProcess],
     tmp_path: Path,
 ) -> None:
-    there = on_host(client.broadcast(TABLE), tmp_path / "a")
+    there = on_host(its_client.broadcast(TABLE), tmp_path / "a")
     withdrawing.open_file(there).close()
-    server.kill()
-    flight_server_process(http_port=0, port=int(server.location.rpartition(":")[2]))
+    mortal.kill()
+    flight_server_process(http_port=0, port=int(mortal.location.rpartition(":")[2]))
     withdrawing.remove_withdrawn(there)
     assert files(tmp_path / "a") == []
 
@@ -129,17 +136,17 @@ def test_directories_of_one_host_that_share_nothing_are_two_places(tmp_path: Pat
 
 
 def test_a_server_that_cannot_be_told_leaves_no_file_it_does_not_know(
-    client: ShuffleClient, server: ServerProcess, tmp_path: Path
+    its_client: ShuffleClient, mortal: ServerProcess, tmp_path: Path
 ) -> None:
-    shared = client.broadcast(TABLE)
+    shared = its_client.broadcast(TABLE)
 
     class Losing(Content):
         def fetch(self, part: Part) -> None:
             super().fetch(part)
-            server.kill()
+            mortal.kill()
 
     with pytest.raises((Unavailable, NotFound)):
         withdrawing.open_file(Losing(**vars(on_host(shared, tmp_path / "a"))))
     assert files(tmp_path / "a") == []
     with contextlib.suppress(Unavailable):
-        client.close()
+        its_client.close()

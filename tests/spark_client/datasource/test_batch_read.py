@@ -9,7 +9,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from flight_server.protocol import CreateRequest, NotFound, Released, Retention
 from spark_client import ShuffleClient
 from spark_client.connection import Server
-from spark_client.datasource.batch_read import FlightReader, Share, share_out
+from spark_client.datasource.batch_read import FlightReader, Share, find, share_out
 from spark_client.datasource.source_options import BATCH_READ, SourceOptions
 from tests.support.server_process import ServerProcess
 
@@ -38,7 +38,7 @@ def test_what_other_readers_have_used_up_is_not_said_to_be_dropped() -> None:
         server.action("create", CreateRequest("d", retention=Retention(readers=1)).encode())
         client.put("d", pa.table({"id": [1]}))
         options = SourceOptions({"location": process.location, "path": "d"}, BATCH_READ)
-        reader = FlightReader.plan(options, StructType([StructField("id", LongType())]), None)
+        reader = FlightReader.plan(options, find(server, "d"), StructType([StructField("id", LongType())]))
         assert [batch.num_rows for batch in reader.read(Share((0,)))] == [1]
         with pytest.raises(Released, match="after as many readers as its retention declares"):
             list(reader.read(Share((0,))))

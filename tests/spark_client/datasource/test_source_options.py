@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, KeepRule
 from spark_client.datasource.source_options import (
     ANY_READ,
     BATCH_READ,
     BATCH_WRITE,
+    EVERY_ROW,
+    OF_PARTITIONS,
     STREAM_READ,
     STREAM_WRITE,
     SourceOptions,
@@ -62,6 +65,7 @@ def test_the_server_gets_token_certificates_lane_and_deadlines(tmp_path: Path) -
         ("tls_root_certs", "/nowhere", "a file that the driver can read"),
         ("location", "localhost:8815", "write 'grpc://localhost:8815'"),
         ("path", "/countries", "not a dataset name"),
+        ("as_of", "-1", "an integer from 0 on"),
     ],
 )
 def test_a_wrong_value_is_an_error_that_says_what_is_allowed(name: str, value: str, allowed: str) -> None:
@@ -107,3 +111,39 @@ def test_sparks_own_options_are_passed_over() -> None:
     SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c", "queryName": "q"}, STREAM_WRITE)
     with pytest.raises(InvalidRequest, match="no option 'checkpointLocation'"):
         SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c"}, BATCH_WRITE)
+
+
+def test_a_name_may_be_spelled_as_spark_spells_its_own() -> None:
+    options = SourceOptions(NEEDED | {"startingVersion": "7", "maxVersionsPerTrigger": "2"}, STREAM_READ)
+    assert (options.get("starting_version"), options.get("max_versions_per_trigger")) == (7, 2)
+    with pytest.raises(InvalidRequest, match="'as_of' is given in two spellings"):
+        read(as_of="1", asof="2")
+
+
+def test_a_changelog_is_declared_by_its_keep_rule_or_keeps_every_row() -> None:
+    def write(**given: str) -> SourceOptions:
+        return SourceOptions(NEEDED | given, BATCH_WRITE)
+
+    rule = {"rule": "latest", "key": ["currency"], "order_by": ["time"]}
+    assert write(changelog=json.dumps(rule)).get("changelog") == KeepRule.parse(rule)
+    assert write(changelog="All", delaySeconds="500ms").get("changelog") == EVERY_ROW
+    with pytest.raises(InvalidRequest, match="'all', or a keep rule in JSON"):
+        write(changelog="latest")
+    with pytest.raises(InvalidRequest, match="'rule' is one of latest, top_k"):
+        write(changelog='{"rule": "newest"}')
+
+
+def test_a_query_starts_at_a_version_or_a_word() -> None:
+    for given, expected in (("Latest", "latest"), ("earliest", "earliest"), (" 12 ", 12)):
+        options = SourceOptions(NEEDED | {"starting_version": given}, STREAM_READ)
+        assert options.get("starting_version") == expected
+    with pytest.raises(InvalidRequest, match="'earliest' or 'latest', or a version"):
+        SourceOptions(NEEDED | {"starting_version": "first"}, STREAM_READ)
+
+
+def test_options_of_another_kind_of_dataset_are_refused_by_name() -> None:
+    with pytest.raises(
+        InvalidRequest, match="'countries' is a changelog, so it takes no option 'partitions'"
+    ):
+        read(partitions="0").refuse(OF_PARTITIONS, "is a changelog")
+    read(limit="1").refuse(OF_PARTITIONS, "is a changelog")

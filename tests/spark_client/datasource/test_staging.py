@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, WriteMode
 from spark_client import ShuffleClient
 from spark_client.datasource import staging as staging_module
-from spark_client.datasource.batch_read import FlightReader
+from spark_client.datasource.batch_read import FlightReader, find
 from spark_client.datasource.batch_write import FlightWriter
 from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
 from spark_client.datasource.staging import Staging
@@ -64,6 +64,11 @@ def staging(location: str, mode: WriteMode = WriteMode.APPEND, **given: str) -> 
 
 def batches(*numbers: int) -> Iterator[Any]:
     return (pa.record_batch({"id": [number]}) for number in numbers)
+
+
+def plan(given: dict[str, str]) -> FlightReader:
+    checked = SourceOptions(given, BATCH_READ)
+    return FlightReader.plan(checked, find(checked.server(), "d"), STRUCT)
 
 
 def ids(client: ShuffleClient) -> list[int]:
@@ -165,16 +170,15 @@ def test_what_is_pickled_into_tasks_has_token_and_certificate_and_shows_neither(
         writer = FlightWriter.plan(SourceOptions(given, BATCH_WRITE), STRUCT, overwrite=True)
         sent: FlightWriter = pickle.loads(dumps(writer))
         sent.commit([sent.write(batches(1))])
-        reader = FlightReader.plan(SourceOptions(given, BATCH_READ), STRUCT, None)
+        reader = plan(given)
         received: FlightReader = pickle.loads(dumps(reader))
         (share,) = reader.partitions()
         assert [batch["id"].to_pylist() for batch in received.read(share)] == [[1]]
         for thing in (sent._staging, received._readable, share):
             assert "s3cret" not in repr(thing)
             assert "CERTIFICATE" not in repr(thing)
-        wrong = SourceOptions(given | {"token": "wr0ng"}, BATCH_READ)
         with pytest.raises(FlightShuffleError) as refused:
-            FlightReader.plan(wrong, STRUCT, None)
+            plan(given | {"token": "wr0ng"})
         assert "wr0ng" not in str(refused.value)
         writer._staging.server.close()
 

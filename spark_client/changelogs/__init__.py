@@ -1,0 +1,40 @@
+"""Changelogs: how they are declared, written, read and followed; for ``client``, ``datasource`` and ``lookup``."""
+
+from .changelog_handle import Changelog
+from .declared_rules import Columns, declaration, latest, pair, sql, top_k, until_closed
+from .gathered_puts import GatheringWriter
+from .version_follower import Change, Follower
+from .version_holds import Hold
+from .version_reads import (
+    ChangelogAddress,
+    Deltas,
+    Snapshot,
+    VersionBatches,
+    fetch_deltas,
+    fetch_snapshot,
+    read_deltas,
+    read_snapshot,
+)
+
+__all__ = [
+    "Change",
+    "Changelog",
+    "ChangelogAddress",
+    "Columns",
+    "Deltas",
+    "Follower",
+    "GatheringWriter",
+    "Hold",
+    "Snapshot",
+    "VersionBatches",
+    "declaration",
+    "fetch_deltas",
+    "fetch_snapshot",
+    "latest",
+    "pair",
+    "read_deltas",
+    "read_snapshot",
+    "sql",
+    "top_k",
+    "until_closed",
+]

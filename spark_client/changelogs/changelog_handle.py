@@ -1,0 +1,289 @@
+"""One changelog: put, read, follow and hold its versions.
+
+Guarantee: all calls are about one generation, the one that :meth:`Changelog.declare` or :meth:`Changelog.find` found.
+When the changelog was dropped, or its name was created again, they raise ``StaleTicket`` or ``NotFound``, because the
+new one's versions begin at 1 again.
+
+A put is one version, whole or not at all. A put that breaks before its commit was sent has committed nothing, and is
+sent again, as often as ``Timeouts.tries`` says; so is a put with a ``transaction`` that breaks later, because the
+server commits it once. Other puts that break there raise ``Unavailable``, and may have been committed or not. An
+iterator, which gives its rows once, is not sent again.
+
+Errors are those of ``flight_server.protocol.errors``. The object pickles into tasks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.protocol import (
+    DatasetRequest,
+    InvalidRequest,
+    KeepRule,
+    PutCommand,
+    StaleTicket,
+    Transaction,
+    Unavailable,
+)
+from spark_client.connection import Compression, Server, about
+from spark_client.lanes import PutStream, as_reader
+
+from .declared_rules import Columns, declaration
+from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheringWriter
+from .pausing import pause
+from .put_rows import PutRows
+from .version_follower import Follower
+from .version_holds import Hold
+from .version_reads import (
+    ChangelogAddress,
+    Deltas,
+    Snapshot,
+    VersionBatches,
+    fetch_deltas,
+    fetch_snapshot,
+    read_deltas,
+    read_snapshot,
+)
+
+_REPEATABLE = (pa.Table, pa.RecordBatch, list, tuple)
+
+
+class Changelog:
+    """A handle; it holds no connection and needs no close."""
+
+    def __init__(self, address: ChangelogAddress, schema: pa.Schema) -> None:
+        self.address = address
+        self.schema = schema
+        self._rows = PutRows(address.dataset, schema)
+
+    @classmethod
+    def find(cls, server: Server, name: str) -> Changelog:
+        """The changelog of that name.
+
+        Raises:
+            NotFound: there is no dataset of that name.
+            InvalidRequest: it is no changelog.
+        """
+        address = ChangelogAddress.find(server, name)
+        found = cls(address, server.schema(name))
+        found.statistics()
+        return found
+
+    @classmethod
+    def declare(
+        cls,
+        server: Server,
+        name: str,
+        schema: pa.Schema | None = None,
+        *,
+        key: Columns = None,
+        order_by: Columns = None,
+        keep: KeepRule | None = None,
+        delay_seconds: float | None = None,
+    ) -> Changelog:
+        """Create it, or find the one that is declared alike; without any declaration, :meth:`find`.
+
+        Args:
+            schema: its columns; optional where it exists.
+            key: column or columns, as ``keep`` needs them.
+            order_by: column or columns, the first counts most; with ``-`` before its name the smallest value counts as
+                the greatest.
+            keep: ``latest()``, ``top_k(k)``, ``until_closed(…)``, ``pair(…)`` or ``sql(…)``; None keeps every row.
+            delay_seconds: how long rows that the rule does not keep can still come back; None for the server's 1 s.
+
+        Raises:
+            InvalidRequest: the declaration is wrong, or another than that of the dataset of this name.
+            NotFound: there is none, and ``schema`` is None.
+        """
+        if schema is None and keep is None and key is None and order_by is None and delay_seconds is None:
+            return cls.find(server, name)
+        if schema is None:
+            with about(name, server.location):
+                schema = server.schema(name)
+        request = declaration(
+            name, schema, keep=keep, key=key, order_by=order_by, delay_seconds=delay_seconds
+        )
+        server.action("create", request.encode())
+        return cls.find(server, name)
+
+    @property
+    def name(self) -> str:
+        return self.address.dataset
+
+    def __repr__(self) -> str:
+        return f"<Changelog {self.name!r} at {self.address.server.location}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Changelog, (self.address, self.schema))
+
+    # Writing.
+
+    def put(
+        self,
+        data: Any,
+        *,
+        transaction: tuple[str, int] | Transaction | None = None,
+        compression: Compression = None,
+    ) -> int:
+        """Commit the rows as one version; its number. Followers have it when they read it, snapshots at once.
+
+        Args:
+            data: as for ``ShuffleClient.put``, with the changelog's columns in any order, and optionally ``_diff``: how
+                often a row is asserted (above zero) or retracted (below zero).
+            transaction: an id and a number that rises with each put of this id: what was committed is not committed
+                again, and the answer is the version that it made.
+            compression: as for ``ShuffleClient.put``.
+
+        Raises:
+            InvalidRequest: the rows do not fit the schema.
+            FlightShuffleError: the put failed.
+        """
+        return self._put(data, self._rows.given, transaction, compression)
+
+    def retract(
+        self,
+        data: Any,
+        *,
+        transaction: tuple[str, int] | Transaction | None = None,
+        compression: Compression = None,
+    ) -> int:
+        """As :meth:`put`, with ``_diff`` -1 where the rows have none, else of the other sign. What is retracted before
+        it was asserted cancels when the assertion comes.
+        """
+        return self._put(data, self._rows.retracted, transaction, compression)
+
+    def writer(
+        self, *, linger_seconds: float = LINGER_SECONDS, limit_bytes: int = LIMIT_BYTES
+    ) -> GatheringWriter:
+        """Gathers small puts, see ``gathered_puts``. Close it, or use it as a context manager."""
+        return GatheringWriter(
+            lambda batches: self.put(self._rows.joined(batches)),
+            self._rows.batches,
+            linger_seconds=linger_seconds,
+            limit_bytes=limit_bytes,
+        )
+
+    def _put(
+        self,
+        data: Any,
+        rows_of: Callable[[Any], Any],
+        transaction: tuple[str, int] | Transaction | None,
+        compression: Compression,
+    ) -> int:
+        if transaction is not None and not isinstance(transaction, Transaction):
+            transaction = Transaction(*transaction)
+        timeouts = self.address.server.timeouts
+        for failures in itertools.count(1):
+            reader = as_reader(data)
+            committing = False
+            try:
+                with self._stream(
+                    rows_of(reader.schema.empty_table()).schema, transaction, compression
+                ) as stream:
+                    for batch in reader:
+                        stream.write(rows_of(batch))
+                    committing = True
+                    return int(stream.commit()["version"])
+            except Unavailable:
+                may_be_committed = committing and transaction is None
+                if may_be_committed or failures > timeouts.tries or not isinstance(data, _REPEATABLE):
+                    raise
+            pause(timeouts, failures)
+        raise AssertionError
+
+    def _stream(
+        self, schema: pa.Schema, transaction: Transaction | None, compression: Compression
+    ) -> PutStream:
+        # With an attempt the server requires a commit, so a put that ends early commits nothing.
+        attempt = uuid.uuid4().hex
+        command = PutCommand(
+            self.name,
+            producer=0,
+            attempt=attempt,
+            generation=self.address.generation,
+            transaction=transaction,
+        )
+        return PutStream(self.address.server, command, schema, compression=compression)
+
+    # Reading.
+
+    def snapshot(self, as_of: int | None = None) -> Snapshot:
+        """The rows that the rule keeps at ``as_of``, or at the newest version, as one table.
+
+        Raises:
+            Compacted: ``as_of`` is before :attr:`since`.
+            InvalidRequest: it is after :attr:`upper`.
+            StaleTicket: the changelog was dropped.
+        """
+        return fetch_snapshot(self.address, as_of)
+
+    def deltas(self, after: int, as_of: int | None = None) -> Deltas:
+        """The changes of the kept rows after version ``after`` up to ``as_of``, or to the newest. Raises as
+        :meth:`snapshot`.
+        """
+        return fetch_deltas(self.address, after, as_of)
+
+    def read(self, *, as_of: int | None = None, after: int | None = None) -> VersionBatches:
+        """The batches of a snapshot, or with ``after`` of deltas, for more rows than one table should have.
+
+        The iterator raises as :meth:`snapshot`, and ``CutRead`` if the connection broke between two batches.
+        """
+        if after is None:
+            return read_snapshot(self.address, as_of)
+        return read_deltas(self.address, after, as_of)
+
+    def follow(self, after: int | None = None) -> Follower:
+        """The changes after version ``after``, as they come; None begins with the newest snapshot as the first change.
+
+        An iterator without an end of its own, and an async one; see ``version_follower``.
+        """
+        return Follower(self.address, after)
+
+    def hold(self, version: int | None = None, *, lease_seconds: float = 60.0) -> Hold:
+        """Keep the versions from ``version`` on readable, or from the newest, until it is closed; see
+        ``version_holds``.
+        """
+        return Hold(self.address, version, lease_seconds=lease_seconds)
+
+    # About it.
+
+    @property
+    def since(self) -> int:
+        """The oldest version that can still be asked for; a call to the server."""
+        return int(self.statistics()["since"])
+
+    @property
+    def upper(self) -> int:
+        """The newest version, 0 before the first put; a call to the server."""
+        return int(self.statistics()["upper"])
+
+    def statistics(self) -> dict[str, Any]:
+        """What the server says of it: versions, keys, rows, runs, bytes, holds, followers.
+
+        Raises:
+            NotFound: it was dropped; StaleTicket if its name was created again.
+            InvalidRequest: the dataset is no changelog.
+        """
+        with about(self.name, self.address.server.location):
+            answer = self.address.server.action("statistics", DatasetRequest(self.name).encode())
+        said = answer["datasets"][self.name]
+        if said["generation"] != self.address.generation:
+            raise StaleTicket(
+                f"changelog {self.name!r} was dropped and created again: open it again, its versions begin at 1",
+                dataset=self.name,
+                generation=self.address.generation,
+            )
+        if not isinstance(numbers := said.get("changelog"), dict):
+            raise InvalidRequest(f"dataset {self.name!r} is no changelog", dataset=self.name)
+        return numbers
+
+    def drop(self) -> None:
+        """Drop it; its readers get an error. Raises NotFound if it was dropped before."""
+        with about(self.name, self.address.server.location):
+            request = DatasetRequest(self.name, self.address.generation)
+            self.address.server.action("drop", request.encode())

@@ -1,0 +1,166 @@
+"""Gathers many small puts into few: one commit, and one version, for all rows that were added meanwhile.
+
+Guarantee: the rows of one ``add`` are committed whole and in one version, which its future gets, or the future gets
+the error. Versions rise in the order of the adds of one thread. An error fails every add of its put, and no other.
+
+When rows are put
+    ``linger_seconds`` after the first add that waits, or sooner if ``PUT_BYTES`` wait. One put is under way at a time;
+    what is added meanwhile goes into the next one.
+
+Who holds the data
+    The writer holds what was added until its put has ended. ``add`` blocks while that is more than ``limit_bytes``,
+    unless nothing waits. So it holds at most ``limit_bytes`` and one add, and a copy of what is being put: at most
+    ``PUT_BYTES`` and one add.
+
+Failure
+    After an error whether the rows were committed may be unknown (``Unavailable``): the writer does not put them again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Self
+
+from flight_server.protocol import FlightShuffleError
+from spark_client.lanes import Batch, Closed
+
+PUT_BYTES = 8 << 20
+LIMIT_BYTES = 64 << 20
+LINGER_SECONDS = 0.005
+_SMALL_BYTES = 16 << 10
+
+
+class _Added(NamedTuple):
+    batches: list[Batch]
+    size_bytes: int
+    version: Future[int]
+
+
+class GatheringWriter:
+    """Thread-safe; also a context manager that closes it.
+
+    Args:
+        put: commits batches and returns their version.
+        prepared: checks what ``add`` was given, and makes it batches that ``put`` takes, with those of other adds.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[list[Batch]], int],
+        prepared: Callable[[Any], list[Batch]],
+        *,
+        linger_seconds: float = LINGER_SECONDS,
+        limit_bytes: int = LIMIT_BYTES,
+    ) -> None:
+        self._put = put
+        self._prepared = prepared
+        self._linger_seconds = linger_seconds
+        self._limit_bytes = limit_bytes
+        self._changed = threading.Condition()
+        self._waiting: deque[_Added] = deque()
+        self._waiting_bytes = 0
+        self._held_bytes = 0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, data: Any) -> Future[int]:
+        """The future of the version that gets these rows. They must not be changed before it is done.
+
+        Cancelling the future before the put begins takes the rows out.
+
+        Raises:
+            InvalidRequest: the rows do not fit the changelog's schema; other adds are not affected.
+            Closed: the writer is closed.
+        """
+        batches = self._prepared(data)
+        added = _Added(batches, sum([_size_bytes(batch) for batch in batches]), Future())
+        with self._changed:
+            while not self._closed and self._held_bytes and not self._fits(added.size_bytes):
+                self._changed.wait()
+            if self._closed:
+                raise Closed("this writer is closed; make a new one")
+            self._waiting.append(added)
+            self._waiting_bytes += added.size_bytes
+            self._held_bytes += added.size_bytes
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="gathered-puts", daemon=True)
+                self._thread.start()
+            elif len(self._waiting) == 1 or self._waiting_bytes >= PUT_BYTES:
+                self._changed.notify_all()
+        return added.version
+
+    def close(self) -> None:
+        """Put what waits, wait for it, and end the thread. Errors are in the futures. Twice is fine."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # Inside.
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self._held_bytes + size_bytes <= self._limit_bytes
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            _commit([added for added in group if added.version.set_running_or_notify_cancel()], self._put)
+            with self._changed:
+                self._held_bytes -= sum(added.size_bytes for added in group)
+                self._changed.notify_all()
+
+    def _next_group(self) -> list[_Added]:
+        """Wait for adds, and linger; those of the next put, none when the writer is closed."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            until = time.monotonic() + self._linger_seconds
+            while not self._closed and self._waiting_bytes < PUT_BYTES:
+                if (left_seconds := until - time.monotonic()) <= 0:
+                    break
+                self._changed.wait(left_seconds)
+            group: list[_Added] = []
+            size_bytes = 0
+            while self._waiting and size_bytes < PUT_BYTES:
+                group.append(self._waiting.popleft())
+                size_bytes += group[-1].size_bytes
+            self._waiting_bytes -= size_bytes
+            return group
+
+
+def _size_bytes(batch: Batch) -> int:
+    held_bytes = int(batch.get_total_buffer_size())
+    # A slice has only a part of its buffers. For a small batch ``nbytes`` would cost more than all else here.
+    return held_bytes if held_bytes < _SMALL_BYTES else int(batch.nbytes)
+
+
+def _commit(group: list[_Added], put: Callable[[list[Batch]], int]) -> None:
+    if not group:
+        return
+    try:
+        version = put([batch for added in group for batch in added.batches])
+    except BaseException as error:  # noqa: BLE001 (each add raises it)
+        for added in group:
+            added.version.set_exception(_of_one(error))
+    else:
+        for added in group:
+            added.version.set_result(version)
+
+
+def _of_one(error: BaseException) -> BaseException:
+    """An instance for one of many waiters, because each raise adds a traceback."""
+    if not isinstance(error, FlightShuffleError):
+        return error
+    twin = error.fresh()
+    twin.__cause__ = error
+    return twin

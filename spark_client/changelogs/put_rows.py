@@ -1,0 +1,74 @@
+"""The rows of a put, in the changelog's schema and with their counts.
+
+Guarantee: a batch or table that a method returns has the declared columns, in their order and types, and for
+:meth:`PutRows.counted` and :meth:`PutRows.retracted` a last column ``_diff: int64`` without nulls. Columns are taken by
+name; casts are the safe ones of ``arrow.types``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flight_server.protocol import DIFF_COLUMN, InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.lanes import Batch, as_reader
+
+_DIFF = pa.field(DIFF_COLUMN, pa.int64(), nullable=False)
+
+
+class PutRows:
+    """Brings batches and tables into the schema of one changelog.
+
+    Each method raises InvalidRequest for a missing, unknown or unfit column, and for a ``_diff`` that has nulls or is
+    not of an integer type.
+    """
+
+    def __init__(self, dataset: str, schema: pa.Schema) -> None:
+        self._stage = f"changelog {dataset!r}"
+        self._plain = Declared(self._stage, schema, by_name=True)
+        self._counted = Declared(self._stage, schema.append(_DIFF), by_name=True)
+
+    def given(self, rows: Any) -> Any:
+        """With ``_diff`` only if the rows have it."""
+        return self.counted(rows) if DIFF_COLUMN in rows.schema.names else self._plain.cast(rows)
+
+    def batches(self, data: Any) -> list[Batch]:
+        """The batches of what ``ShuffleClient.put`` takes, each as :meth:`given` makes it."""
+        if isinstance(data, pa.RecordBatch):
+            return [self.given(data)]
+        return [self.given(batch) for batch in as_reader(data)]
+
+    def joined(self, batches: list[Batch]) -> pa.Table:
+        """Batches of :meth:`batches` as one table of one chunk, with ``_diff`` if any of them has it."""
+        if len({batch.num_columns for batch in batches}) > 1:
+            batches = [self.counted(batch) for batch in batches]
+        return pa.Table.from_batches(batches).combine_chunks()
+
+    def counted(self, rows: Any) -> Any:
+        """With ``_diff``, 1 where the rows have none."""
+        if DIFF_COLUMN not in rows.schema.names:
+            return counted(self._plain.cast(rows), 1)
+        kind = rows.schema.field(DIFF_COLUMN).type
+        if not pa.types.is_integer(kind):
+            raise InvalidRequest(
+                f"{self._stage}: column {DIFF_COLUMN!r} is {kind}; it says how often a row is asserted or retracted, "
+                "in an integer type",
+                column=DIFF_COLUMN,
+            )
+        return self._counted.cast(rows)
+
+    def retracted(self, rows: Any) -> Any:
+        """With ``_diff`` -1 where the rows have none, else of the other sign."""
+        if DIFF_COLUMN not in rows.schema.names:
+            return counted(self._plain.cast(rows), -1)
+        rows = self.counted(rows)
+        diffs = pa.array(np.negative(rows.column(DIFF_COLUMN).to_numpy()))
+        return rows.set_column(rows.num_columns - 1, _DIFF, diffs)
+
+
+def counted(rows: Any, diff: int) -> Any:
+    """The rows with a last column ``_diff``, the same for each."""
+    return rows.append_column(_DIFF, pa.array(np.full(rows.num_rows, diff, np.int64)))

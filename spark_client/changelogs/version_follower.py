@@ -1,0 +1,201 @@
+"""Follows a changelog: each version's changes as they are committed.
+
+Guarantee: the changes come in the order of versions, each version's in exactly one :class:`Change`, complete; folding
+them over the snapshot from which they begin gives each later snapshot. Versions that were committed together may come
+as one change, which has the last one's number. ``lanes.version_stream`` says how a broken connection is resumed.
+
+Where it begins
+    ``after`` a version: with the next one. Without: with the newest snapshot as the first change, whose rows all have
+    a positive ``_diff``. A hold keeps the server from compacting it meanwhile.
+
+Resuming
+    While its connection is open, the server keeps what the follower still needs. While it is broken, also by a restart
+    of the server, compaction may pass the follower's version: then ``next`` raises ``Compacted``. A consumer that must
+    go on takes a ``Hold`` of the version where it begins, and moves it along by ``Hold.advance`` from time to time.
+
+Who holds the data
+    No thread reads ahead: what the consumer has not asked for stays on the server, which is held back by the
+    connection. The follower holds the step that is arriving, and what was received together with it, up to 4 MiB.
+
+Ending
+    ``close``, from any thread, ends a waiting ``next`` and the loop; so do garbage collection and the interpreter's
+    exit. An error ends the follower, too. In a forked child ``next`` raises ``ForkedProcess``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from flight_server.protocol import Versions
+from spark_client.connection import ForkedProcess
+from spark_client.lanes import Closed, Step, VersionStream
+
+from .put_rows import counted
+from .version_holds import Hold
+from .version_reads import ChangelogAddress, fetch_snapshot
+
+
+@dataclass(frozen=True)
+class Change:
+    """What ``version`` changed. The last column of ``table``, ``_diff: int64``, says how often a row was asserted
+    (above zero) or retracted (below zero); no rows if nothing changed for a reader.
+    """
+
+    version: int
+    table: pa.Table
+
+
+class Follower:
+    """An iterator of changes without an end of its own, and an async one; also a context manager of either kind.
+
+    One consumer at a time. ``next`` blocks until the next version is complete.
+    """
+
+    def __init__(self, address: ChangelogAddress, after: int | None = None) -> None:
+        self._address = address
+        self._pid = os.getpid()
+        self._stream: VersionStream | None = None
+        self._ended = False
+        # Held while reading: ``close`` cancels first, and then waits for the reader. Re-entrant for signal handlers.
+        self._reading = threading.RLock()
+        self._loading: asyncio.Future[Change | None] | None = None
+        if after is not None:
+            self._follow(after)
+
+    def __iter__(self) -> Iterator[Change]:
+        return self
+
+    def __next__(self) -> Change:
+        """Raises the error that ended the follower: ``Compacted`` if it is too late, ``StaleTicket`` if the changelog
+        was dropped, or what ``VersionStream.read_run`` raises.
+        """
+        change = self._next()
+        if change is None:
+            raise StopIteration
+        return change
+
+    def close(self) -> None:
+        """End the follower, and wait until its connection is released. Twice is fine."""
+        if self._pid == os.getpid():
+            self._cancel()
+            with self._reading:
+                if self._stream is not None:
+                    self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        """Safe to cancel: the next call gets the change."""
+        if self._loading is None:
+            if (step := self._received()) is not None:
+                return self._change(step)
+            self._loading = asyncio.wrap_future(self._next_in_thread())
+        loading = self._loading
+        try:
+            change = await asyncio.shield(loading)
+        finally:
+            if loading.done():
+                self._loading = None
+        if change is None:
+            raise StopAsyncIteration
+        return change
+
+    async def aclose(self) -> None:
+        """As :meth:`close`, without blocking the loop."""
+        self._cancel()
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            with contextlib.suppress(Exception):
+                await loading
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    # Inside.
+
+    def _next(self) -> Change | None:
+        if self._pid != os.getpid():
+            raise ForkedProcess("a follower cannot be used in a forked child; make it after the fork")
+        with self._reading:
+            try:
+                if self._ended:
+                    return None
+                if self._stream is None:
+                    return self._begin()
+                return self._change(self._stream.read_step())
+            except Closed:
+                return None
+            except BaseException:
+                # Also Ctrl-C: a step may be lost between the stream and here, so no later one may be returned.
+                self.close()
+                raise
+
+    def _begin(self) -> Change:
+        with Hold(self._address) as hold:
+            snapshot = fetch_snapshot(self._address, hold.version)
+            # From here on the server holds what the follower has been sent.
+            self._follow(hold.version).open()
+        return Change(snapshot.version, counted(snapshot.table, 1))
+
+    def _follow(self, after: int) -> VersionStream:
+        self._stream = stream = self._address.stream(Versions(after=after, follow=True))
+        weakref.finalize(self, _end, stream, self._pid)
+        # ``close`` sets the flag, then reads ``_stream``; here the reverse, so that no close is lost.
+        if self._ended:
+            stream.cancel()
+        return stream
+
+    def _received(self) -> Step | None:
+        return None if self._ended or self._stream is None else self._stream.next_nowait()
+
+    def _change(self, step: Step) -> Change:
+        assert self._stream is not None
+        return Change(step.version, pa.Table.from_batches(step.batches, self._stream.open()))
+
+    def _next_in_thread(self) -> concurrent.futures.Future[Change | None]:
+        # Not in the loop's executor: a follower may wait for ever, and there are few threads for all.
+        future: concurrent.futures.Future[Change | None] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                change = self._next()
+            except BaseException as error:  # noqa: BLE001 (the consumer raises it)
+                future.set_exception(error)
+            else:
+                future.set_result(change)
+
+        threading.Thread(target=run, name=f"follow: {self._address.dataset}", daemon=True).start()
+        return future
+
+    def _cancel(self) -> None:
+        self._ended = True
+        if self._stream is not None:
+            self._stream.cancel()
+
+
+def _end(stream: VersionStream, pid: int) -> None:
+    # A forked child has the parent's connection, and must not shut it down.
+    if pid == os.getpid():
+        stream.cancel()
+        stream.close()

@@ -1,0 +1,172 @@
+"""Snapshots and deltas of a changelog, as tables or as batches, each with the version that it is of.
+
+Guarantee: all rows of one version of one generation, or an error (``lanes.version_stream``). A table that broke off
+while it was fetched is fetched again from its start, as often as ``Timeouts.tries`` says; batches of which the
+consumer may have some are not: the iterator raises ``CutRead``.
+
+Who holds the data
+    One thread drains the stream, within the budget of ``Reading``, as for any dataset (``merge.merged``). A table
+    takes memory beyond this budget.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from flight_server.memory import MemoryPool
+from flight_server.protocol import Ticket, Versions
+from spark_client.connection import Server, about
+from spark_client.lanes import Batch, CutRead, VersionStream
+from spark_client.merge import merge
+
+from .pausing import pause
+
+
+@dataclass(frozen=True)
+class ChangelogAddress:
+    """One generation of a changelog and the locations where it is read. Pickles into tasks."""
+
+    server: Server
+    dataset: str
+    generation: str
+    locations: tuple[str, ...]
+
+    @classmethod
+    def find(cls, server: Server, dataset: str) -> ChangelogAddress:
+        """The name's current generation.
+
+        Raises:
+            NotFound: the server has no such dataset.
+        """
+        with about(dataset, server.location):
+            info = server.flight_info(dataset)
+        endpoint = info.endpoints[0]
+        generation = Ticket.parse(endpoint.ticket.ticket).generation or ""
+        return cls(
+            server, dataset, generation, tuple(location.uri.decode() for location in endpoint.locations)
+        )
+
+    def stream(self, versions: Versions) -> VersionStream:
+        """A stream of these versions, not opened yet."""
+        ticket = Ticket(self.dataset, generation=self.generation or None, versions=versions)
+        return VersionStream(self.server, ticket, locations=self.locations, lane=self.server.reading.lane)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The rows that the rule keeps at ``version``, each as often as it counts there."""
+
+    version: int
+    table: pa.Table
+
+
+@dataclass(frozen=True)
+class Deltas:
+    """The changes up to ``version``. The last column of ``table``, ``_diff: int64``, says how often a row was asserted
+    (above zero) or retracted (below zero).
+    """
+
+    version: int
+    table: pa.Table
+
+
+class VersionBatches:
+    """An iterator of the batches of one snapshot, or of deltas; also a context manager that ends the read.
+
+    There is at least one batch, which may have no rows. Every error of the read is raised by the call that waits.
+    """
+
+    def __init__(self, address: ChangelogAddress, versions: Versions, pool: MemoryPool | None = None) -> None:
+        server = address.server
+        reading = server.reading
+        self._stream = address.stream(versions)
+        self._merged = merge(
+            [self._stream],
+            pool=pool or MemoryPool(reading.budget_bytes, "merge"),
+            scratch_dir=reading.scratch_dir,
+            timeouts=server.timeouts,
+        )
+        self._first: deque[Batch] = deque()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every batch. Blocks until the server has sent it."""
+        return self._merged.schema
+
+    @property
+    def version(self) -> int:
+        """The version of all batches. Blocks until the first has come."""
+        if self._stream.version is None:
+            self._first.append(next(self._merged))
+        assert self._stream.version is not None
+        return self._stream.version
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return self._first.popleft() if self._first else next(self._merged)
+
+    def close(self) -> None:
+        """End the read. Twice, and after the end, is fine."""
+        self._merged.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_snapshot(
+    address: ChangelogAddress, as_of: int | None = None, *, pool: MemoryPool | None = None
+) -> VersionBatches:
+    """The batches of the snapshot at ``as_of``, or at the newest version.
+
+    The iterator raises ``Compacted`` if ``as_of`` is before the changelog's ``since``, ``InvalidRequest`` if it is
+    after its ``upper``, ``StaleTicket`` if the changelog was dropped.
+    """
+    return VersionBatches(address, Versions(as_of), pool)
+
+
+def read_deltas(
+    address: ChangelogAddress, after: int, as_of: int | None = None, *, pool: MemoryPool | None = None
+) -> VersionBatches:
+    """The batches of the changes after version ``after`` up to ``as_of``, or to the newest. Raises as
+    :func:`read_snapshot`.
+    """
+    return VersionBatches(address, Versions(as_of, after), pool)
+
+
+def fetch_snapshot(
+    address: ChangelogAddress, as_of: int | None = None, *, pool: MemoryPool | None = None
+) -> Snapshot:
+    """As :func:`read_snapshot`, all of it."""
+    return Snapshot(*_fetch(address, Versions(as_of), pool))
+
+
+def fetch_deltas(
+    address: ChangelogAddress, after: int, as_of: int | None = None, *, pool: MemoryPool | None = None
+) -> Deltas:
+    """As :func:`read_deltas`, all of it."""
+    return Deltas(*_fetch(address, Versions(as_of, after), pool))
+
+
+def _fetch(address: ChangelogAddress, versions: Versions, pool: MemoryPool | None) -> tuple[int, pa.Table]:
+    timeouts = address.server.timeouts
+    failures = 0
+    while True:
+        try:
+            with VersionBatches(address, versions, pool) as batches:
+                table = pa.Table.from_batches(list(batches), batches.schema)
+                return batches.version, table
+        except CutRead:
+            failures += 1
+            if failures > timeouts.tries:
+                raise
+            pause(timeouts, failures)

@@ -1,0 +1,172 @@
+"""Reads of changelogs: a version's snapshot, or the deltas between two versions, with the column ``_diff``.
+
+Guarantee: a query reads one version, whole or an error: the option ``as_of``, or the newest when Spark plans the
+query. With ``after`` it reads the deltas from that version on. One task reads them: a changelog has one partition.
+
+The column ``_diff``
+    A 64-bit integer, after the declared columns: how often a row came (above zero) or went. A snapshot has each row as
+    often as it counts, each with 1. Spark asks for the schema of a name without saying whether it is for a batch or a
+    stream, so both have it; the option ``columns`` or a schema without it leaves it out.
+
+Holding
+    A plan holds its version under a name of its own, because Spark may read much later, or again. The hold lasts for
+    ``hold_lease_seconds`` after the plan and after the last read; a task that reads renews it. After that the version
+    stays readable until the changelog is compacted beyond it; then the error says what to do. A query that reads a
+    changelog twice plans each of the two by itself: with ``as_of`` both read one version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from flight_server.memory import MemoryPool
+from flight_server.protocol import DIFF_COLUMN, HOLD, Compacted, HoldRequest, InvalidRequest, Versions
+from spark_client.changelogs import ChangelogAddress, VersionBatches
+from spark_client.connection import LeaseKeeper
+from spark_client.jobs import Readable, reading_budget
+
+from .batch_read import FlightReader, Found, Share, replaced
+from .source_options import OF_PARTITIONS, SourceOptions
+from .spark_schema import SparkSchema
+
+READ_LEASE_SECONDS = 600.0
+_DIFF_FIELD = pa.field(DIFF_COLUMN, pa.int64(), nullable=False)
+_ONE = pa.scalar(1, pa.int64())
+
+
+def with_diff(schema: pa.Schema) -> pa.Schema:
+    """The schema of a changelog's deltas."""
+    return schema.append(_DIFF_FIELD)
+
+
+@dataclass(frozen=True)
+class QueryHold:
+    """What keeps a changelog's versions from one on readable; see ``protocol.hold_requests``."""
+
+    readable: Readable
+    name: str
+    lease_seconds: float
+
+    @classmethod
+    def new(cls, readable: Readable, lease_seconds: float) -> QueryHold:
+        return cls(readable, f"spark-{uuid.uuid4().hex}", lease_seconds)
+
+    def renew(self, version: int | None = None) -> Held:
+        """Hold this version, or what the hold has, else the newest one.
+
+        Raises:
+            Compacted: the version is gone.
+            InvalidRequest: there is no such version yet.
+            NotFound: the changelog was dropped or replaced.
+        """
+        answer = self._ask(version, self.lease_seconds)
+        return Held(answer["version"], answer["upper"])
+
+    def release(self) -> None:
+        """End it. Twice is fine. Raises as :meth:`renew`."""
+        self._ask(release=True)
+
+    def _ask(
+        self, version: int | None = None, lease_seconds: float = 60.0, *, release: bool = False
+    ) -> dict[str, Any]:
+        readable = self.readable
+        request = HoldRequest(
+            readable.dataset, self.name, readable.generation, version, lease_seconds, release
+        )
+        return readable.server.action(HOLD, request.encode())
+
+
+@dataclass(frozen=True)
+class Held:
+    """The version that a hold has, and the newest one."""
+
+    version: int
+    upper: int
+
+
+def newest_version(readable: Readable) -> int:
+    """The changelog's newest version. Raises NotFound if it was dropped, StaleTicket if it was made anew since."""
+    body = {"dataset": readable.dataset, "limit": 1}
+    facts = readable.server.action("statistics", body)["datasets"][readable.dataset]
+    if facts["generation"] != readable.generation:
+        raise replaced(readable.dataset)
+    return int(facts["changelog"]["upper"])
+
+
+@dataclass(frozen=True)
+class VersionRows:
+    """What ``versions`` name of a changelog, read as a partition 0. ``hold`` is renewed meanwhile."""
+
+    readable: Readable
+    versions: Versions
+    hold: QueryHold | None = None
+
+    @property
+    def dataset(self) -> str:
+        return self.readable.dataset
+
+    def read(self, partition: int) -> Generator[Any, None, None]:  # noqa: ARG002 - there is one
+        """The batches, with ``_diff``.
+
+        Raises:
+            Compacted: the versions are gone.
+            StaleTicket, NotFound: the changelog was replaced or dropped.
+        """
+        readable = self.readable
+        with contextlib.ExitStack() as held:
+            if self.hold is not None:
+                self._keep(self.hold, held)
+            address = ChangelogAddress(
+                readable.server, readable.dataset, readable.generation, readable.places
+            )
+            pool = MemoryPool(reading_budget(readable.server.reading.budget_bytes), "merge")
+            is_snapshot = self.versions.after is None
+            for batch in held.enter_context(VersionBatches(address, self.versions, pool)):
+                ones = pa.repeat(_ONE, batch.num_rows) if is_snapshot else None
+                yield batch if ones is None else batch.append_column(_DIFF_FIELD, ones)
+
+    def _keep(self, hold: QueryHold, held: contextlib.ExitStack) -> None:
+        version = self.versions.as_of if self.versions.after is None else self.versions.after
+        try:
+            hold.renew(version)
+        except Compacted as error:
+            raise Compacted(
+                f"changelog {self.dataset!r}: version {version}, which this query was to read, is gone: nothing held "
+                f"it for {hold.lease_seconds:g} s; run the query again, or give the option "
+                f"'hold_lease_seconds' more ({error.message})",
+                **error.detail,
+            ) from error
+        keeper = LeaseKeeper(lambda *_: hold.renew(), hold.lease_seconds)
+        keeper.add(self.dataset, self.readable.generation)
+        held.callback(keeper.close)
+
+
+def plan_versions(options: SourceOptions, found: Found, struct: StructType) -> FlightReader:
+    """The reader of a snapshot or of deltas, which are held from now on.
+
+    Raises:
+        Compacted: the version is gone; the error says which there are.
+        InvalidRequest: there is no such version yet, or an option, column or type as for :meth:`FlightReader.plan`.
+    """
+    options.refuse(OF_PARTITIONS, "is a changelog")
+    schema = SparkSchema.of(with_diff(found.schema), options.dataset, struct)
+    hold = QueryHold.new(found.readable, options.get("hold_lease_seconds", READ_LEASE_SECONDS))
+    as_of, after = options.get("as_of"), options.get("after")
+    held = hold.renew(as_of if after is None else after)
+    if as_of is None:
+        as_of = held.version if after is None else held.upper
+    elif not (after or 0) <= as_of <= held.upper:
+        raise InvalidRequest(
+            f"changelog {options.dataset!r} is at version {held.upper}: option 'as_of' is a version up to that, not "
+            f"before 'after', and not {as_of}",
+            dataset=options.dataset,
+        )
+    rows = VersionRows(found.readable, Versions(as_of, after), hold)
+    return FlightReader(rows, schema, (Share((0,), options.get("limit")),))

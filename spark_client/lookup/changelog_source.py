@@ -1,0 +1,54 @@
+"""The server's side of a lookup: one generation of a changelog, which tasks read and pin.
+
+A server that cannot be reached is asked again as often, and with such pauses, as ``connection.Timeouts`` says.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from flight_server.protocol import HOLD, HoldRequest, Unavailable
+from spark_client.changelogs import ChangelogAddress, VersionBatches, read_deltas, read_snapshot
+
+PIN_SECONDS = 7 * 24 * 3600.0
+"""The lease of a pin: a query that is stopped for less can replay its last micro-batch."""
+
+
+@dataclass(frozen=True)
+class ChangelogSource:
+    """See ``lookup_content.VersionSource``."""
+
+    address: ChangelogAddress
+
+    @property
+    def name(self) -> str:
+        return self.address.dataset
+
+    @property
+    def identity(self) -> str:
+        address = self.address
+        return f"{address.server.location} {address.dataset} {address.generation}"
+
+    def snapshot(self, version: int) -> VersionBatches:
+        return read_snapshot(self.address, version)
+
+    def deltas(self, after: int, version: int) -> VersionBatches:
+        return read_deltas(self.address, after, version)
+
+    def pin(self, name: str, *, releases: str | None = None) -> int:
+        address = self.address
+        request = HoldRequest(
+            address.dataset, name, address.generation, lease_seconds=PIN_SECONDS, releases=releases
+        )
+        timeouts, failures = address.server.timeouts, 0
+        while True:
+            try:
+                return int(address.server.action(HOLD, request.encode())["version"])
+            except Unavailable:
+                failures += 1
+                if failures > timeouts.tries:
+                    raise
+                most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2 ** (failures - 1))
+                time.sleep(random.uniform(most / 2, most))  # noqa: S311 - a pause, not a secret

@@ -1,0 +1,163 @@
+"""Join keys in one form on both sides, so that equal bits are equal keys.
+
+Guarantee: two keys are in :meth:`KeyForm.normal` equal exactly where Spark's join (ANSI mode, its default) finds
+them equal: -0.0 equals 0.0, every NaN equals every NaN, integers of different widths compare as values, strings by
+their bytes. A null equals nothing: :func:`present` says which rows have no null in any key.
+
+Types that differ are compared in the wider one, as Spark does it by implicit casts: integers in ``bigint``, an integer
+or decimal and a float in ``double``, decimals and integers in a decimal that holds both. Other pairs, and types that
+have no order of their own (lists, maps, structs), are refused by an error that names the cast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import array_over, values
+
+_MAX_DIGITS = 38
+_LONG_DIGITS = 20
+"""The digits of the decimal that Spark makes of a ``bigint``."""
+
+_SMALL_DIGITS = {1: 3, 2: 5, 4: 10, 8: _LONG_DIGITS}
+"""The digits of the decimal that Spark makes of an integer, by its width in bytes."""
+
+
+@dataclass(frozen=True)
+class KeyForm:
+    """The common form of one key: the Arrow type in which both sides are compared, and whether it is a number's bits.
+
+    Args:
+        compared: the type to which both sides are cast.
+        stored: the type of the normal form: ``int64``, ``binary`` or a decimal.
+    """
+
+    compared: pa.DataType
+    stored: pa.DataType
+
+    @classmethod
+    def of(cls, left: pa.DataType, right: pa.DataType, where: str) -> KeyForm:
+        """The form for a pair of types.
+
+        Raises:
+            InvalidRequest: Spark does not compare them, or not without a cast that only the user can choose.
+        """
+        compared = _common(_plain(left), _plain(right))
+        if compared is None:
+            raise InvalidRequest(
+                f"{where}: {left} and {right} are not compared; cast one to the other's type"
+            )
+        if types.is_string(compared) or types.is_binary(compared):
+            return cls(compared, pa.binary())
+        if types.is_decimal(compared):
+            return cls(compared, compared)
+        return cls(compared, pa.int64())
+
+    def normal(self, column: pa.Array) -> pa.Array:
+        """A column without nulls in the normal form.
+
+        Raises:
+            InvalidRequest: the column's type is not the one for which this form was made.
+        """
+        if types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if column.type != self.compared:
+            column = self._cast(column)
+        if types.is_float64(self.compared):
+            return array_over(_canonical_bits(values(column, np.float64)))
+        if self.stored != pa.int64():
+            return column.cast(self.stored)
+        return (
+            column.view(pa.int64())
+            if column.type.bit_width == 64
+            else column.cast(pa.int32()).cast(pa.int64())
+        )
+
+    def _cast(self, column: pa.Array) -> pa.Array:
+        if _common(_plain(column.type), self.compared) != self.compared:
+            raise InvalidRequest(
+                f"a key is {column.type}, and is compared as {self.compared}; cast it before"
+            )
+        # Unsafe only where Spark's cast loses digits, too: a long as a double.
+        return column.cast(self.compared, safe=not types.is_float64(self.compared))
+
+
+def present(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:
+    """Which rows have no null in these columns; None for all."""
+    found: NDArray[np.bool_] | None = None
+    for column in columns:
+        if column.null_count:
+            valid = flags(column.is_valid())
+            found = valid if found is None else found & valid
+    return found
+
+
+def flags(booleans: pa.Array) -> NDArray[np.bool_]:
+    """Arrow's booleans, without nulls, as numpy's; ``to_numpy`` would import pandas."""
+    return values(booleans.cast(pa.uint8()), np.uint8).view(np.bool_)
+
+
+def _canonical_bits(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
+    bits = numbers.view(np.uint64)
+    zero, infinity, nan = (np.uint64(each) for each in (1 << 63, 0x7FF << 52, 0x7FF8 << 48))
+    # Compared as integers: arithmetic on a signalling NaN would warn.
+    bits = np.where((bits & (zero - np.uint64(1))) > infinity, nan, bits)
+    bits[bits == zero] = 0
+    return bits.view(np.int64)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without encodings and layouts that do not change values."""
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _plain(kind.value_type)
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return kind
+
+
+def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    for same in (types.is_signed_integer, types.is_boolean, types.is_date32, types.is_floating):
+        if same(left) and same(right):
+            return {types.is_signed_integer: pa.int64(), types.is_floating: pa.float64()}.get(same, left)
+    numbers: tuple[Callable[[Any], bool], ...] = (
+        types.is_signed_integer,
+        types.is_decimal,
+        types.is_floating,
+    )
+    if all(any(is_number(kind) for is_number in numbers) for kind in (left, right)):
+        if types.is_floating(left) or types.is_floating(right):
+            return pa.float64()
+        return _common_decimal(left, right)
+    if types.is_string(left) or types.is_binary(left):
+        return left if left == right else None
+    if types.is_timestamp(left) and types.is_timestamp(right):
+        if (left.tz is None) is not (right.tz is None):
+            return None
+        return pa.timestamp("us", "UTC" if left.tz is not None else None)
+    if types.is_time64(left) and left == right:
+        return left
+    if types.is_duration(left) and types.is_duration(right):
+        return pa.duration("us")
+    return None
+
+
+def _common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    (digits, scale), (other_digits, other_scale) = _digits(left), _digits(right)
+    most = max(scale, other_scale)
+    wanted = max(digits - scale, other_digits - other_scale) + most
+    # Spark rounds where no decimal holds both; a rounded key would be another key.
+    return pa.decimal128(wanted, most) if wanted <= _MAX_DIGITS else None
+
+
+def _digits(kind: pa.DataType) -> tuple[int, int]:
+    return (kind.precision, kind.scale) if types.is_decimal(kind) else (_SMALL_DIGITS[kind.byte_width], 0)

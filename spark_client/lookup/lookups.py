@@ -1,0 +1,217 @@
+"""Lookups of a DataFrame's rows in a changelog: planned in the driver, done in Spark's tasks.
+
+Guarantee: the result's rows are those of Spark's join with the changelog's rows at one version (``lookup_join``).
+In a streaming query each micro-batch has its version (``version_pins``); a plan of a batch job has the one that was
+the newest when it was made. ``as_of`` names one for both. An image is never older than its version, and never
+another one: a version that cannot be had is an error.
+
+Who holds the data
+    Each host keeps one file of the rows with an index, and the changes since (``host_images``), for all lookups of one
+    application with equal keys and values. Neither the driver nor Spark has the rows.
+
+Holds
+    The driver holds versions that it has named until the client's close, so that they are not compacted: all of
+    ``as_of``, and of the newest ones of plans the last ``NEWEST_HELD`` for each changelog. A plan that is run after
+    that may fail. Micro-batches and functions pin their versions themselves.
+
+A new generation
+    A lookup is for the generation that the changelog had when the lookup was made. If it is dropped, or created anew,
+    tasks fail. A query that is then started again, by a program that makes the lookup again, sees the new one, also in
+    a micro-batch that is replayed: the old rows are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from flight_server.protocol import HOLD, FlightShuffleError, HoldRequest, InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.changelogs import ChangelogAddress, Hold
+from spark_client.datasource import spark_struct
+from spark_client.executors import Portable
+from spark_client.jobs import Shuffles, arrow_schema, check_frame, check_key, declared_struct
+from spark_client.placement import find_keys
+
+from .changelog_source import ChangelogSource
+from .join_keys import KeyForm
+from .lookup_content import Content
+from .lookup_join import How, Join
+from .lookup_tasks import Chosen, JoinTask, ValueTask
+from .version_pins import application_pin
+
+NEWEST_HELD = 8
+
+On = str | Sequence[str] | Mapping[str, str]
+
+
+class Lookups:
+    """The lookups of one client."""
+
+    def __init__(self, owner: Shuffles) -> None:
+        self._owner = owner
+        self._held: dict[tuple[str, str], dict[int, Hold]] = {}
+        self._newest: list[tuple[tuple[str, str], int]] = []
+        self._lock = threading.Lock()
+        owner.at_close(self._close)
+
+    def join(self, df: DataFrame, name: str, on: On, how: How, as_of: int | None) -> DataFrame:
+        """``ShuffleClient.lookup``."""
+        where = f"lookup in {name!r}"
+        if how not in ("left", "inner"):
+            raise InvalidRequest(f"{where}: how is 'left' or 'inner', not {how!r}")
+        check_frame(df, where, streams=True)
+        spark = df.sparkSession
+        struct = declared_struct(spark, df.schema, where)
+        left, address, schema = arrow_schema(spark, struct, where), *self._find(name)
+        pairs = dict(on) if isinstance(on, Mapping) else {key: key for key in _names(on)}
+        keys = _found(left, list(pairs), f"{where}: the DataFrame")
+        for key in keys:
+            check_key(struct, key, where)
+        others = _found(schema, list(pairs.values()), f"{where}: the changelog")
+        columns = [column for column in schema.names if column not in others]
+        _check_collisions(left.names, columns, where)
+        right = spark_struct(schema, name, [*others, *columns])
+        content = self._content(spark, address, right, [left.field(key).type for key in keys])
+        first = () if isinstance(on, Mapping) else tuple(keys)
+        fields = [struct[key] for key in first] + [each for each in struct if each.name not in first]
+        fields += [StructField(each.name, each.dataType, True) for each in list(right)[len(keys) :]]  # noqa: FBT003
+        result = StructType(fields)
+        join = Join(tuple(keys), content.forms, how, first, arrow_schema(spark, result, where))
+        version = None if df.isStreaming and as_of is None else self._hold(address, as_of)
+        task = JoinTask(content, join, Chosen(version, always=as_of is not None))
+        return df.mapInArrow(Portable(task.run), result)
+
+    def function(
+        self,
+        name: str,
+        on: Sequence[str] | str,
+        value: Sequence[str] | str,
+        as_of: int | None,
+        spark: SparkSession,
+    ) -> Any:
+        """``ShuffleClient.lookup_udf``."""
+        from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - Spark 4.0 has none
+
+        where = f"lookup in {name!r}"
+        address, schema = self._find(name)
+        others = _found(schema, _names(on), f"{where}: the changelog")
+        columns = _found(schema, _names(value), f"{where}: the changelog")
+        right = spark_struct(schema, name, [*others, *columns])
+        own = [field.type for field in list(arrow_schema(spark, right, where))[: len(others)]]
+        content = self._content(spark, address, right, own)
+        if as_of is None:
+            pin = uuid.uuid4().hex
+            chosen = Chosen(pin=pin)
+            self._owner.at_close(partial(_release, address, application_pin(content, pin)))
+        else:
+            chosen = Chosen(self._hold(address, as_of), always=True)
+        alone = isinstance(value, str)
+        task = Portable(ValueTask(content, chosen, alone=alone))
+
+        def looked_up(*keys: pa.Array) -> pa.Array:
+            return task(*keys)
+
+        fields = [StructField(each.name, each.dataType, True) for each in list(right)[len(others) :]]  # noqa: FBT003
+        function: Any = arrow_udf  # of which mypy knows no function of any number of columns
+        return function(looked_up, fields[0].dataType if alone else StructType(fields))
+
+    def _find(self, name: str) -> tuple[ChangelogAddress, pa.Schema]:
+        address = ChangelogAddress.find(self._owner.server, name)
+        return address, self._owner.server.schema(name)
+
+    def _content(
+        self, spark: SparkSession, address: ChangelogAddress, right: StructType, left: Sequence[pa.DataType]
+    ) -> Content:
+        name = address.dataset
+        declared = arrow_schema(spark, right, f"lookup in {name!r}")
+        forms = tuple(
+            KeyForm.of(kind, field.type, f"lookup in {name!r}: key {field.name!r}")
+            for kind, field in zip(left, declared, strict=False)
+        )
+        keys = tuple(declared.names[: len(forms)])
+        stage = Declared(
+            f"changelog {name!r}", pa.schema([pa.field(each.name, each.type) for each in declared])
+        )
+        application = self._owner.application()
+        return Content(ChangelogSource(address), keys, forms, stage, application, self._owner.copies)
+
+    def _hold(self, address: ChangelogAddress, version: int | None) -> int:
+        """Hold a version, or the newest; which one.
+
+        Raises:
+            Compacted: the version is gone.
+            InvalidRequest: there is no such version yet.
+        """
+        changelog = (address.dataset, address.generation)
+        with self._lock:
+            held = self._held.setdefault(changelog, {})
+            if version is not None and version in held:
+                # For the client's life, even if it was held as the newest of a plan.
+                self._newest = [each for each in self._newest if each != (changelog, version)]
+                return version
+        hold = Hold(address, version, lease_seconds=self._owner.lease_seconds)
+        ended: list[Hold] = []
+        with self._lock:
+            if (known := held.setdefault(hold.version, hold)) is not hold:
+                ended.append(hold)
+            elif version is None:
+                self._newest.append((changelog, hold.version))
+                ours = [each for each in self._newest if each[0] == changelog]
+                for old in ours[:-NEWEST_HELD]:
+                    self._newest.remove(old)
+                    ended.append(held.pop(old[1]))
+        for each in ended:
+            each.close()
+        return known.version
+
+    def _close(self) -> None:
+        with self._lock:
+            holds = [hold for held in self._held.values() for hold in held.values()]
+            self._held.clear()
+        for hold in holds:
+            hold.close()
+
+
+def _names(of: Sequence[str] | str) -> list[str]:
+    names = [of] if isinstance(of, str) else list(of)
+    if not names:
+        raise InvalidRequest("a lookup needs at least one column")
+    return names
+
+
+def _found(schema: pa.Schema, names: Sequence[str], where: str) -> list[str]:
+    """The names as the schema spells them."""
+    try:
+        found = [schema.names[index] for index in find_keys(schema, names)]
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: {error}") from error
+    if len(set(found)) < len(found):
+        raise InvalidRequest(f"{where}: {', '.join(map(repr, names))} name one column twice")
+    return found
+
+
+def _check_collisions(left: Sequence[str], right: Sequence[str], where: str) -> None:
+    # As Spark resolves names by default: without regard to case.
+    ours = {name.casefold() for name in left}
+    both = [name for name in right if name.casefold() in ours]
+    if both:
+        raise InvalidRequest(
+            f"{where}: both sides have {', '.join(map(repr, both))}, which no key is: rename in the DataFrame by "
+            "withColumnRenamed, or add to the keys",
+            column=both[0],
+        )
+
+
+def _release(address: ChangelogAddress, hold: str) -> None:
+    request = HoldRequest(address.dataset, hold, address.generation, release=True)
+    with contextlib.suppress(FlightShuffleError):
+        address.server.action(HOLD, request.encode())

@@ -1,0 +1,148 @@
+"""Which version a task looks up in.
+
+Guarantee: all tasks of a micro-batch, on all hosts and in all its runs, look up in one version, the newest when the
+first of them asked: a *pin*, a hold at the server whose name is made of the query's id and the batch's. So a batch
+that is run again, also after a restart of the query or the server, sees the same rows; the next batch, those of its
+own time. All lookups of one changelog in a batch share the pin.
+
+Asking
+    One process of a host asks the server, once for a batch, and notes the answer in a file that the others read.
+
+Ending
+    Spark can run again only a query's last batch. So the pin of a batch ends when a host of that pin asks for the one
+    after the next. The last two pins of a stopped query end with their leases (``changelog_source.PIN_SECONDS``).
+    If a batch is run again when its pin has ended, it gets a new pin: the server cannot know that there was one.
+    If the server has compacted a pinned version nevertheless, the lookup fails (``host_images``).
+
+Elsewhere
+    Outside of a micro-batch a task uses the version that the driver has named; without one, as for functions, that of
+    a pin of the driver's application.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from dataclasses import dataclass
+
+from pyspark import TaskContext
+
+from flight_server.protocol import NotFound
+from spark_client.hosts import HostFile, HostFiles, Part
+
+from .lookup_content import Content
+
+BATCH = "streaming.sql.batchId"
+QUERY = "sql.streaming.queryId"
+"""Spark's names: ``MicroBatchExecution.BATCH_ID_KEY``, ``StreamExecution.QUERY_ID_KEY``."""
+
+ASK_SECONDS = 120.0
+_KEPT = 64
+_NOTE_BYTES = 256
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A batch of a streaming query."""
+
+    query: str
+    number: int
+
+    @classmethod
+    def of_task(cls) -> MicroBatch | None:
+        """That of the task which this process runs; None outside of a streaming query."""
+        context = TaskContext.get()
+        if context is None:
+            return None
+        query, number = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        return None if query is None or number is None else cls(query, int(number))
+
+    @property
+    def pin(self) -> str:
+        """The pin's name; ends in a dot, so that it is no prefix of another one's."""
+        return f"lookup.{self.query}.{self.number}."
+
+
+def version_of(content: Content, batch: MicroBatch) -> int:
+    """The version that the batch has pinned.
+
+    Raises:
+        NotFound: the changelog was dropped, or created again.
+        Unavailable: the server, or the process that asks it, took too long.
+    """
+    return _noted(content, f"{_prefix(content, batch)}{batch.number:014x}", batch)
+
+
+def version_of_application(content: Content, name: str) -> int:
+    """The version that this pin of the driver's application holds, the newest at its first use. Raises as
+    :func:`version_of`.
+    """
+    digest = _digest(f"{content.source.identity} {name}")
+    return _noted(content, f"{content.application}-{digest}a", application_pin(content, name))
+
+
+def application_pin(content: Content, name: str) -> str:
+    """The pin's name at the server."""
+    return f"lookup.{content.application}.{name}."
+
+
+def _noted(content: Content, key: str, pin: MicroBatch | str) -> int:
+    with _lock:
+        if (known := _known.get(key)) is not None:
+            return known
+    files = HostFiles(content.copies)
+
+    def ask(part: Part) -> None:
+        part.write(json.dumps({"version": _ask(content, files, pin)}).encode())
+
+    file = files.open_or_make(key, _NOTE_BYTES, ask, ASK_SECONDS)
+    version = _read(file)
+    with _lock:
+        _known[key] = version
+        while len(_known) > _KEPT:
+            del _known[next(iter(_known))]
+    return version
+
+
+def _read(file: HostFile) -> int:
+    try:
+        return int(json.loads(file.map().to_pybytes())["version"])
+    finally:
+        file.close()
+
+
+def _ask(content: Content, files: HostFiles, pin: MicroBatch | str) -> int:
+    try:
+        return content.source.pin(pin) if isinstance(pin, str) else _ask_for_batch(content, files, pin)
+    except NotFound as error:
+        raise NotFound(
+            f"changelog {content.source.name!r} was dropped, or created anew, since the lookup was made; make the "
+            f"lookup, and start the query, again ({error.message})",
+            **error.detail,
+        ) from error
+
+
+def _ask_for_batch(content: Content, files: HostFiles, batch: MicroBatch) -> int:
+    ended, prefix = batch.number - 2, _prefix(content, batch)
+    release = MicroBatch(batch.query, ended).pin if ended >= 0 else None
+    version = content.source.pin(batch.pin, releases=release)
+    # A batch without rows asks for no pin. So the one before the last may be further back.
+    for key in files.opened(prefix):
+        if (number := int(key.removeprefix(prefix), 16)) <= ended:
+            if number < ended:
+                content.source.pin(batch.pin, releases=MicroBatch(batch.query, number).pin)
+            files.remove(key)
+    return version
+
+
+def _prefix(content: Content, batch: MicroBatch) -> str:
+    return f"{content.application}-{_digest(f'{content.source.identity} {batch.query}')}n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+_known: dict[str, int] = {}
+_lock = threading.Lock()

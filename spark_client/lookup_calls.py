@@ -1,0 +1,83 @@
+"""A client's lookups in changelogs, for DataFrames and as a function of columns; see ``lookup.lookups``."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from flight_server.protocol import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_client.jobs import Shuffles
+    from spark_client.lookup import Lookups
+
+
+class LookupCalls:
+    """The methods; the client has the connection."""
+
+    _lookups: Lookups | None = None
+
+    @abstractmethod
+    def _owned(self) -> Shuffles:
+        """What the client owns; raises InvalidRequest if it is closed."""
+
+    def lookup(
+        self,
+        df: DataFrame,
+        changelog: str,
+        on: str | Sequence[str] | Mapping[str, str],
+        how: Literal["left", "inner"] = "left",
+        as_of: int | None = None,
+    ) -> DataFrame:
+        """``df``, a stream or not, joined with the rows of a changelog, which do not go through Spark.
+
+        In a stream each micro-batch has the rows of one version, the newest when it first ran; see ``lookup.lookups``.
+
+        Args:
+            on: the key columns of both sides, as in ``df.join``; or for each of ``df`` that of the changelog, which
+                is then left out as well.
+            as_of: the version; None for the newest.
+
+        Raises:
+            InvalidRequest: an argument; types that are not compared; columns of both sides that have one name.
+            NotFound: there is no such changelog, or, ``Compacted``, it no longer has the version.
+        """
+        return self._looking_up().join(df, changelog, on, how, as_of)
+
+    def lookup_udf(
+        self,
+        changelog: str,
+        on: str | Sequence[str],
+        value: str | Sequence[str],
+        as_of: int | None = None,
+        spark: SparkSession | None = None,
+    ) -> Any:
+        """A scalar Arrow function for columns of Spark that takes the key columns and returns ``value``, or a struct of
+        several; null without a row. A key with several rows fails the task.
+
+        Versions are as for :meth:`lookup`; outside of a micro-batch it is the newest at the function's first use. In
+        real-time mode, where Spark 4.3 lists no Python function among what it allows, it runs with
+        ``spark.sql.streaming.realTimeMode.allowlistCheck`` set to ``false``.
+
+        Raises:
+            InvalidRequest: an argument, or there is no active session.
+            NotFound: as :meth:`lookup`.
+        """
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - needs PySpark, which get and put do not
+
+        session = spark or SparkSession.getActiveSession()
+        if session is None:
+            raise InvalidRequest("lookup_udf: there is no active Spark session; give it as spark=")
+        return self._looking_up().function(changelog, on, value, as_of, session)
+
+    def _looking_up(self) -> Lookups:
+        from spark_client.lookup import Lookups  # noqa: PLC0415 - as above
+
+        owner = self._owned()
+        if self._lookups is None:
+            # Two threads may make one each: both are closed with the client.
+            self._lookups = Lookups(owner)
+        return self._lookups

@@ -1,0 +1,374 @@
+"""Changelogs through the Python client, a real server process and real sockets, on both lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from flight_server.memory import MemoryPool
+from flight_server.protocol.errors import (
+    Compacted,
+    FlightShuffleError,
+    InvalidRequest,
+    NotFound,
+    StaleTicket,
+)
+from spark_client import Changelog, Reading, ShuffleClient, Writing, latest, pair, sql, top_k, until_closed
+from spark_client.changelogs import read_snapshot
+from tests.support.polling import eventually
+from tests.support.rates import (
+    BY,
+    LANES,
+    RATES,
+    WAIT_SECONDS,
+    Row,
+    counted,
+    folded,
+    next_of,
+    rates_of,
+    rows_of,
+)
+from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture(params=LANES)
+def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[ShuffleClient]:
+    lane = request.param
+    with ShuffleClient(empty_server.location, reading=Reading(lane=lane), writing=Writing(lane=lane)) as made:
+        yield made
+
+
+@pytest.fixture
+def rates(shuffle: ShuffleClient) -> Changelog:
+    """The latest rate of each currency; what is not kept any more can still come back for an hour."""
+    return shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
+
+
+def test_each_put_is_a_version_and_a_snapshot_has_what_the_rule_keeps(rates: Changelog) -> None:
+    assert (rates.since, rates.upper) == (0, 0)
+    assert rates.snapshot().version == 0
+    assert rates.snapshot().table.equals(rates_of())
+    assert rates.put(rates_of(("EUR", 1, 1.1), ("USD", 1, 1.0))) == 1
+    assert rates.put(rates_of(("EUR", 2, 1.2)).to_batches()[0]) == 2
+    # Out of order: it is not the latest.
+    assert rates.put(rates_of(("EUR", 1, 1.5)).to_reader()) == 3
+    assert rates.upper == 3
+    now = rates.snapshot()
+    assert (now.version, rows_of(now.table)) == (3, [("EUR", 2, 1.2), ("USD", 1, 1.0)])
+    assert now.table.schema == RATES
+    then = rates.snapshot(as_of=1)
+    assert (then.version, rows_of(then.table)) == (1, [("EUR", 1, 1.1), ("USD", 1, 1.0)])
+
+
+def test_deltas_lead_from_one_snapshot_to_the_other(rates: Changelog) -> None:
+    rates.put(rates_of(("EUR", 1, 1.1), ("USD", 1, 1.0)))
+    rates.put(rates_of(("EUR", 2, 1.2)))
+    rates.put(rates_of(("EUR", 3, 1.3), ("GBP", 1, 0.9)))
+    found = rates.deltas(1)
+    assert found.version == 3
+    assert found.table.schema == RATES.append(pa.field("_diff", pa.int64(), nullable=False))
+    # What came and went between the two is not in them.
+    assert rows_of(found.table) == [("EUR", 1, 1.1, -1), ("EUR", 3, 1.3, 1), ("GBP", 1, 0.9, 1)]
+    assert rows_of(rates.deltas(1, 2).table) == [("EUR", 1, 1.1, -1), ("EUR", 2, 1.2, 1)]
+    assert rates.deltas(3).table.num_rows == 0
+    assert rates.deltas(3).version == 3
+
+
+def test_the_runner_up_returns_when_the_winner_is_retracted(rates: Changelog) -> None:
+    rates.put(rates_of(("EUR", 1, 1.1)))
+    rates.put(rates_of(("EUR", 2, 1.2)))
+    rates.retract(rates_of(("EUR", 2, 1.2)))
+    assert rows_of(rates.snapshot().table) == [("EUR", 1, 1.1)]
+    assert rows_of(rates.deltas(2).table) == [("EUR", 1, 1.1, 1), ("EUR", 2, 1.2, -1)]
+
+
+def test_a_retraction_waits_for_the_assertion_that_comes_later(rates: Changelog) -> None:
+    rates.put(rates_of(("EUR", 1, 1.1)))
+    rates.retract(rates_of(("EUR", 2, 1.2)))
+    assert rows_of(rates.snapshot().table) == [("EUR", 1, 1.1)]
+    assert rates.put(rates_of(("EUR", 2, 1.2))) == 3
+    assert rows_of(rates.snapshot().table) == [("EUR", 1, 1.1)]
+    assert rates.deltas(1).table.num_rows == 0
+
+
+def test_rows_without_a_rule_are_there_as_often_as_they_were_put(shuffle: ShuffleClient) -> None:
+    everything = shuffle.changelog("everything", RATES)
+    row = rates_of(("EUR", 1, 1.1))
+    everything.put(row.append_column("_diff", pa.array([3], pa.int8())))
+    everything.retract(row)
+    assert rows_of(everything.snapshot().table) == [("EUR", 1, 1.1)] * 2
+    everything.retract(row.append_column("_diff", pa.array([2], pa.uint8())))
+    assert everything.snapshot().table.num_rows == 0
+
+
+def test_columns_may_be_put_in_any_order_and_as_a_dictionary(rates: Changelog) -> None:
+    table = rates_of(("EUR", 1, 1.1))
+    currencies = table["currency"].combine_chunks().dictionary_encode()
+    rates.put(pa.table({"rate": table["rate"], "currency": currencies, "time": table["time"]}))
+    assert rates.snapshot().table.equals(table)
+
+
+def test_a_follower_begins_with_the_snapshot_and_gets_each_change(rates: Changelog) -> None:
+    rates.put(rates_of(("EUR", 1, 1.1), ("USD", 1, 1.0)))
+    with rates.follow() as follower:
+        first = next(follower)
+        assert first.version == 1
+        assert rows_of(first.table) == [("EUR", 1, 1.1, 1), ("USD", 1, 1.0, 1)]
+        rates.put(rates_of(("EUR", 2, 1.2)))
+        second = next(follower)
+        assert second.version == 2
+        assert rows_of(second.table) == [("EUR", 1, 1.1, -1), ("EUR", 2, 1.2, 1)]
+        # A version that changes nothing for a reader still comes.
+        rates.put(rates_of(("EUR", 1, 1.5)))
+        third = next(follower)
+        assert (third.version, third.table.num_rows) == (3, 0)
+        assert third.table.schema == first.table.schema
+
+
+async def test_a_follower_can_be_awaited(rates: Changelog) -> None:
+    async with rates.follow(after=0) as follower:
+        await asyncio.to_thread(rates.put, rates_of(("EUR", 1, 1.1)))
+        change = await anext(follower)
+        assert (change.version, rows_of(change.table)) == (1, [("EUR", 1, 1.1, 1)])
+        waiting = asyncio.ensure_future(anext(follower))
+        await asyncio.to_thread(rates.put, rates_of(("EUR", 2, 1.2)))
+        assert (await waiting).version == 2
+
+
+def test_a_stalled_and_a_cancelled_follower_hold_back_no_other(rates: Changelog) -> None:
+    stalled, cancelled = rates.follow(after=0), rates.follow(after=0)
+    # 3 MB of deltas for each put: together more than sockets, windows and the server's buffers take.
+    some = rates_of(*((f"C{number:06}".ljust(1000), 1, 1.0) for number in range(1500)))
+    rates.put(some)
+    assert next(stalled).version == 1
+    assert next(cancelled).version == 1
+    cancelled.close()
+    rows: Counter[Row] = Counter()
+    with rates.follow(after=0) as follower:
+        for time in range(2, 14):
+            version = rates.put(some.set_column(1, RATES.field("time"), pa.array([time] * some.num_rows)))
+            for table in next_of(follower, version)[-1:]:
+                rows = counted(table)
+        assert sum(rows.values()) == 2 * some.num_rows
+    now = rates.snapshot()
+    found = counted(rates.snapshot(as_of=1).table)
+    for table in next_of(stalled, now.version):
+        found = folded(found, table)
+    assert found == counted(now.table)
+    stalled.close()
+
+
+def test_another_thread_ends_a_follower_that_waits(rates: Changelog) -> None:
+    follower = rates.follow(after=0)
+    rates.put(rates_of(("EUR", 1, 1.1)))
+    found: list[int] = []
+
+    def take() -> None:
+        for change in follower:
+            found.append(change.version)  # noqa: PERF401 (one at a time)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    eventually(lambda: found, [1])
+    follower.close()
+    thread.join(WAIT_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_folding_random_updates_gives_every_snapshot(shuffle: ShuffleClient) -> None:
+    ranks = shuffle.changelog("ranks", RATES, keep=top_k(2), delay_seconds=3600.0, **BY)
+    chance = random.Random(7)
+    put: list[Row] = []
+    follower = ranks.follow(after=0)
+    found: Counter[Row] = Counter()
+    for version in range(1, 40):
+        new = [(chance.choice("ABCD"), chance.randrange(50), float(version)) for _ in range(3)]
+        gone = [put.pop(chance.randrange(len(put)))] if version % 3 == 0 else []
+        put += new
+        diffs = pa.array([1] * len(new) + [-1] * len(gone))
+        assert ranks.put(rates_of(*new, *gone).append_column("_diff", diffs)) == version
+        for table in next_of(follower, version):
+            found = folded(found, table)
+        expected: Counter[Row] = Counter()
+        for currency in "ABCD":
+            expected.update(sorted((row for row in put if row[0] == currency), key=lambda row: row[1:])[-2:])
+        assert found == expected == counted(ranks.snapshot().table)
+    follower.close()
+    for version in range(0, 39, 5):
+        base = counted(ranks.snapshot(as_of=version).table)
+        assert folded(base, ranks.deltas(version).table) == found
+
+
+def test_a_held_version_stays_readable_and_an_older_one_says_to_take_a_snapshot(
+    shuffle: ShuffleClient,
+) -> None:
+    rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=0.0, **BY)
+    for time in range(1, 4):
+        rates.put(rates_of(("EUR", time, float(time))))
+    with rates.hold(lease_seconds=600.0) as hold:
+        assert hold.version == 3
+        for time in range(4, 9):
+            rates.put(rates_of(("EUR", time, float(time))))
+        eventually(lambda: rates.since, 3)
+        assert [each["version"] for each in rates.statistics()["holds"]] == [3]
+        assert rows_of(rates.snapshot(as_of=3).table) == [("EUR", 3, 3.0)]
+        with pytest.raises(Compacted) as caught:
+            rates.snapshot(as_of=2)
+        assert caught.value.detail["since"] == 3
+        with pytest.raises(Compacted):
+            rates.deltas(2)
+        with pytest.raises(Compacted), rates.follow(after=2) as follower:
+            next(follower)
+        with pytest.raises(Compacted):
+            rates.hold(2)
+        hold.advance(5)
+        assert hold.version == 5
+        eventually(lambda: rates.since, 5)
+    eventually(lambda: rates.since, 8)
+    assert rates.statistics()["holds"] == []
+
+
+def test_a_hold_is_renewed_while_it_is_open(shuffle: ShuffleClient) -> None:
+    rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=0.0, **BY)
+    rates.put(rates_of(("EUR", 1, 1.0)))
+
+    def left_seconds() -> float:
+        return float(rates.statistics()["holds"][0]["lease_left_seconds"])
+
+    with rates.hold(lease_seconds=1.5):
+        before = left_seconds()
+        eventually(lambda: left_seconds() > before, expected=True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda rates: rates.put(pa.table({"currency": ["EUR"]})),
+        lambda rates: rates.put(rates_of(("EUR", 1, 1.1)).append_column("x", pa.array([1]))),
+        lambda rates: rates.retract(rates_of(("EUR", 1, 1.1)).append_column("_diff", pa.array([1.0]))),
+        lambda rates: rates.put(rates_of(("EUR", 1, 1.1)).set_column(1, "time", pa.array(["now"]))),
+        lambda rates: rates.snapshot(as_of=1),
+        lambda rates: rates.deltas(0, 1),
+        lambda rates: rates.deltas(1),
+        lambda rates: next(rates.follow(after=1)),
+        lambda rates: rates.hold(1),
+    ],
+    ids=["missing", "unknown", "float", "type", "as_of", "deltas", "after", "follow", "hold"],
+)
+def test_what_cannot_be_done_is_an_error_and_changes_nothing(
+    rates: Changelog, call: Callable[[Changelog], object]
+) -> None:
+    with pytest.raises(InvalidRequest):
+        call(rates)
+    assert rates.upper == 0
+    assert rates.put(rates_of(("EUR", 1, 1.1))) == 1
+
+
+def test_declaring_it_again_finds_it_and_another_declaration_is_refused(
+    shuffle: ShuffleClient, rates: Changelog
+) -> None:
+    rates.put(rates_of(("EUR", 1, 1.1)))
+    again = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
+    assert again.upper == 1
+    assert shuffle.changelog("rates").schema == RATES
+    assert shuffle.changelog("rates", keep=latest(), delay_seconds=3600.0, **BY).upper == 1
+    with pytest.raises(InvalidRequest):
+        shuffle.changelog("rates", keep=top_k(2), delay_seconds=3600.0, **BY)
+    with pytest.raises(InvalidRequest):
+        shuffle.changelog("rates", RATES.remove(2), keep=latest(), delay_seconds=3600.0, **BY)
+    shuffle.put("table", rates_of())
+    with pytest.raises(InvalidRequest, match="is no changelog"):
+        shuffle.changelog("table")
+    with pytest.raises(NotFound, match="has no dataset 'nothing'"):
+        shuffle.changelog("nothing")
+
+
+def test_a_handle_of_a_dropped_changelog_does_not_reach_the_next_one_of_its_name(
+    shuffle: ShuffleClient, rates: Changelog
+) -> None:
+    rates.put(rates_of(("EUR", 1, 1.1)))
+    follower = rates.follow(after=0)
+    assert next(follower).version == 1
+    rates.drop()
+    with pytest.raises(NotFound):
+        rates.drop()
+    other = shuffle.changelog("rates", RATES)
+    other.put(rates_of(("USD", 1, 1.0)))
+    other.put(rates_of(("USD", 2, 1.0)))
+    for call in (rates.snapshot, lambda: rates.deltas(1), lambda: rates.upper, lambda: rates.put(rates_of())):
+        with pytest.raises(StaleTicket):
+            call()
+    with pytest.raises(FlightShuffleError):
+        next(follower)
+    assert other.upper == 2
+
+
+def test_a_handle_goes_into_other_processes(rates: Changelog) -> None:
+    copy: Changelog = pickle.loads(pickle.dumps(rates))
+    assert copy.put(rates_of(("EUR", 1, 1.1))) == 1
+    assert rates.upper == 1
+    copy.address.server.close()
+
+
+def test_a_large_snapshot_is_read_within_the_budget(shuffle: ShuffleClient) -> None:
+    table = pa.table({"n": pa.array(range(500_000), pa.int64())})
+    numbers = shuffle.changelog("numbers", table.schema, delay_seconds=3600.0)
+    numbers.put(table)
+    pool = MemoryPool(1 << 20, "test")
+    rows = total = largest = 0
+    with read_snapshot(numbers.address, pool=pool) as batches:
+        assert batches.version == 1
+        for batch in batches:
+            rows, total = rows + batch.num_rows, total + sum(batch["n"].to_numpy().tolist())
+            largest = max(largest, batch.nbytes)
+    assert (rows, total) == (500_000, 499_999 * 250_000)
+    assert 0 < pool.statistics().peak_bytes <= (1 << 20) + (4 << 20) + largest
+    assert pool.used_bytes == 0
+    with numbers.read(after=0) as deltas:
+        assert sum(batch.num_rows for batch in deltas) == 500_000
+
+
+EVENTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("time", pa.int64())])
+
+
+def events_of(*rows: Row) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    return pa.table(
+        [pa.array(list(column), field.type) for column, field in zip(columns, EVENTS, strict=True)], EVENTS
+    )
+
+
+def test_an_auction_keeps_its_bids_until_it_is_closed_and_then_the_winner(shuffle: ShuffleClient) -> None:
+    auctions = shuffle.changelog(
+        "auctions", EVENTS, key="id", order_by="time", keep=until_closed({"kind": "closed"})
+    )
+    auctions.put(events_of(("a", "bid", 3), ("a", "bid", 7), ("b", "bid", 1)))
+    assert auctions.snapshot().table.num_rows == 3
+    auctions.put(events_of(("a", "closed", 0)))
+    assert ("a", "bid", 7) in rows_of(auctions.snapshot().table)
+    assert ("a", "bid", 3) not in rows_of(auctions.snapshot().table)
+
+
+def test_a_send_and_its_receive_cancel_in_either_order(shuffle: ShuffleClient) -> None:
+    messages = shuffle.changelog("messages", EVENTS, key="id", keep=pair())
+    messages.put(events_of(("a", "send", 1), ("b", "recv", 5), ("c", "send", 2)))
+    messages.put(events_of(("a", "recv", 3), ("b", "send", 4)))
+    assert rows_of(messages.snapshot().table) == [("c", "send", 2)]
+
+
+def test_a_rule_in_sql_keeps_what_its_query_returns(shuffle: ShuffleClient) -> None:
+    last = shuffle.changelog(
+        "last",
+        EVENTS,
+        key="id",
+        keep=sql("select id, max(kind) as kind, max(time) as time from input group by id"),
+    )
+    last.put(events_of(("a", "x", 1), ("a", "x", 3), ("b", "x", 2)))
+    assert rows_of(last.snapshot().table) == [("a", "x", 3), ("b", "x", 2)]

@@ -1,0 +1,268 @@
+"""Writers and followers of changelogs over broken connections and a killed server, on both lanes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol.errors import (
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
+from spark_client import Changelog, Reading, ShuffleClient, Timeouts, Writing, latest
+from spark_client.changelogs import Follower
+from spark_client.connection import Server
+from spark_client.lanes.writing import _known
+from tests.support.polling import eventually
+from tests.support.proxy import Proxy
+from tests.support.rates import (
+    BY,
+    LANES,
+    RATES,
+    WAIT_SECONDS,
+    Row,
+    counted,
+    folded,
+    next_of,
+    rates_of,
+    rows_of,
+)
+from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture(params=LANES)
+def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[ShuffleClient]:
+    lane = request.param
+    with ShuffleClient(empty_server.location, reading=Reading(lane=lane), writing=Writing(lane=lane)) as made:
+        yield made
+
+
+@pytest.fixture
+def rates(shuffle: ShuffleClient) -> Changelog:
+    """The latest rate of each currency; what is not kept any more can still come back for an hour."""
+    return shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
+
+
+def test_a_transaction_is_committed_once(rates: Changelog) -> None:
+    assert rates.put(rates_of(("EUR", 1, 1.1)), transaction=("job", 1)) == 1
+    assert rates.put(rates_of(("USD", 1, 1.0))) == 2
+    assert rates.put(rates_of(("EUR", 1, 1.1)), transaction=("job", 1)) == 1
+    assert rates.upper == 2
+    assert rates.put(rates_of(("EUR", 2, 1.2)), transaction=("job", 2)) == 3
+    assert rates.retract(rates_of(("EUR", 2, 1.2)), transaction=("other", 1)) == 4
+    assert rows_of(rates.snapshot().table) == [("EUR", 1, 1.1), ("USD", 1, 1.0)]
+
+
+def test_many_small_puts_become_one_version_which_each_add_gets(rates: Changelog) -> None:
+    writer = rates.writer(linger_seconds=3600.0)
+    futures = [writer.add(rates_of((f"C{number}", 1, 1.0))) for number in range(500)]
+    retracted = writer.add(rates_of(("C0", 1, 1.0)).append_column("_diff", pa.array([-1])))
+    with pytest.raises(InvalidRequest, match="missing 'time'"):
+        writer.add(pa.table({"currency": ["C1"]}))
+    writer.close()
+    assert {future.result(WAIT_SECONDS) for future in [*futures, retracted]} == {1}
+    assert rates.snapshot().table.num_rows == 499
+
+
+def test_adds_of_many_threads_are_each_in_the_version_that_their_future_got(rates: Changelog) -> None:
+    results: dict[str, int] = {}
+
+    def add(thread: int) -> None:
+        rows = [(f"C{thread}.{number}", 1, 1.0) for number in range(20)]
+        futures = [(row[0], writer.add(rates_of(row))) for row in rows]
+        versions = [future.result(WAIT_SECONDS) for _, future in futures]
+        assert versions == sorted(versions)
+        results.update(zip((name for name, _ in futures), versions, strict=True))
+
+    with rates.writer(linger_seconds=0.001) as writer:
+        threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+    assert len(results) == 80
+    for version in range(1, rates.upper + 1):
+        added = {row[0] for row in rows_of(rates.deltas(version - 1, version).table)}
+        assert added == {name for name, of in results.items() if of == version}
+
+
+def test_a_failing_put_reaches_every_add_of_it(rates: Changelog) -> None:
+    writer = rates.writer(linger_seconds=3600.0)
+    futures = [writer.add(rates_of((f"C{number}", 1, 1.0))) for number in range(3)]
+    rates.drop()
+    writer.close()
+    for future in futures:
+        assert isinstance(future.exception(WAIT_SECONDS), NotFound)
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_follower_goes_on_after_its_server_was_killed_and_started_again(
+    lane: Any, tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
+) -> None:
+    server = flight_server_process(data_dir=tmp_path)
+    port, http_port = (int(where.rpartition(":")[2]) for where in (server.location, server.http or ""))
+    patient = Timeouts(tries=60, backoff_limit_seconds=0.5)
+    options: dict[str, Any] = {"reading": Reading(lane=lane), "writing": Writing(lane=lane)}
+    with ShuffleClient(server.location, timeouts=patient, **options) as shuffle:
+        rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
+        follower = rates.follow(after=0)
+        rates.put(rates_of(("EUR", 1, 1.1)), transaction=("job", 1))
+        assert next(follower).version == 1
+        hold = rates.hold(lease_seconds=600.0)
+        server.kill()
+        changes: list[Any] = []
+        thread = threading.Thread(target=lambda: changes.append(next(follower)))
+        thread.start()
+        flight_server_process(data_dir=tmp_path, port=port, http_port=http_port)
+        assert rates.put(rates_of(("EUR", 1, 1.1)), transaction=("job", 1)) == 1
+        assert rates.put(rates_of(("EUR", 2, 1.2))) == 2
+        thread.join(WAIT_SECONDS)
+        assert [(each.version, rows_of(each.table)) for each in changes] == [
+            (2, [("EUR", 1, 1.1, -1), ("EUR", 2, 1.2, 1)])
+        ]
+
+        def held() -> list[int]:
+            # A connection of gRPC that failed while there was no server waits before it connects again.
+            with contextlib.suppress(Unavailable):
+                return [each["version"] for each in rates.statistics()["holds"] if each["hold"] == hold.name]
+            return []
+
+        eventually(held, [1])
+        hold.close()
+        follower.close()
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_follower_whose_connection_breaks_in_a_step_gets_each_change_once(
+    lane: Any, empty_server: ServerProcess
+) -> None:
+    target = empty_server.location if lane == "grpc" else str(empty_server.http)
+    patient = Timeouts(backoff_seconds=0.01, backoff_limit_seconds=0.05)
+    with ShuffleClient(empty_server.location) as direct, Proxy.to(target) as proxy:
+        rates = direct.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
+        location = proxy.location if lane == "grpc" else empty_server.location
+        server = Server(location, timeouts=patient, reading=Reading(lane=lane))
+        follower = Follower(replace(rates.address, server=server, locations=(proxy.http,)), 0)
+        found: Counter[Row] = Counter()
+        for time in range(1, 6):
+            proxy.cut_after(50_000)
+            version = rates.put(rates_of(*((f"C{n:05}", time, 1.0) for n in range(5000))))
+            for table in next_of(follower, version):
+                found = folded(found, table)
+        assert proxy.cuts == 5
+        assert found == counted(rates.snapshot().table)
+        follower.close()
+        server.close()
+
+
+def test_a_flipped_bit_is_noticed_and_the_step_comes_again(empty_server: ServerProcess) -> None:
+    patient = Timeouts(backoff_seconds=0.01, backoff_limit_seconds=0.05)
+    with ShuffleClient(empty_server.location) as direct, Proxy.to(str(empty_server.http)) as proxy:
+        rates = direct.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
+        server = Server(empty_server.location, timeouts=patient, reading=Reading(lane="bulk"))
+        follower = Follower(replace(rates.address, server=server, locations=(proxy.http,)), 0)
+        found: Counter[Row] = Counter()
+        for time in range(1, 6):
+            proxy.flip_back(20_000 * time, bit=time)
+            version = rates.put(rates_of(*((f"C{n:05}", time, 1.0) for n in range(5000))))
+            for table in next_of(follower, version):
+                found = folded(found, table)
+        assert proxy.flips == 5
+        assert found == counted(rates.snapshot().table)
+        follower.close()
+        server.close()
+
+
+@pytest.fixture
+def cut_puts(empty_server: ServerProcess) -> Iterator[tuple[Changelog, Proxy]]:
+    """A changelog whose puts go through a proxy, the first of which has been committed."""
+    server = Server(
+        empty_server.location,
+        timeouts=Timeouts(backoff_seconds=0.01, backoff_limit_seconds=0.05),
+        writing=Writing(lane="bulk"),
+    )
+    with Proxy.to(str(empty_server.http)) as proxy:
+        known = _known(server)
+        known.places = tuple(
+            place.replace(str(empty_server.http), proxy.http)
+            for place in server.action("locations")["put_locations"]
+        )
+        rates = Changelog.declare(server, "rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
+        assert rates.put(rates_of(("EUR", 1, 1.1))) == 1
+        yield rates, proxy
+        server.close()
+
+
+def test_a_put_that_breaks_before_its_commit_is_sent_again(cut_puts: tuple[Changelog, Proxy]) -> None:
+    rates, proxy = cut_puts
+    proxy.cut_after(1)
+    assert rates.put(rates_of(("EUR", 2, 1.2))) == 2
+    assert proxy.cuts == 1
+
+
+def test_a_put_whose_answer_is_lost_is_sent_again_only_as_a_transaction(
+    cut_puts: tuple[Changelog, Proxy],
+) -> None:
+    rates, proxy = cut_puts
+    answer_bytes = proxy.bytes_back
+    proxy.cut_after(answer_bytes - 1)
+    with pytest.raises(Unavailable):
+        rates.put(rates_of(("EUR", 2, 1.2)))
+    # It was committed, which this client cannot know.
+    eventually(lambda: rates.upper, 2)
+    proxy.cut_after(answer_bytes - 1)
+    assert rates.put(rates_of(("EUR", 3, 1.3)), transaction=("job", 1)) == 3
+    assert proxy.cuts == 2
+    assert rates.upper == 3
+    proxy.cut_after(answer_bytes - 1)
+    with pytest.raises(Unavailable):
+        rates.put(iter(rates_of(("EUR", 4, 1.4)).to_batches()), transaction=("job", 2))
+    assert rates.put(rates_of(("EUR", 4, 1.4)), transaction=("job", 2)) == 4
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_again_and_again_loses_and_repeats_nothing(
+    tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
+) -> None:
+    server = flight_server_process(data_dir=tmp_path)
+    port, http_port = (int(where.rpartition(":")[2]) for where in (server.location, server.http or ""))
+    patient = Timeouts(tries=200, backoff_limit_seconds=0.2)
+    with ShuffleClient(server.location, timeouts=patient) as shuffle:
+        rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=0.0, **BY)
+        hold = rates.hold(0, lease_seconds=600.0)
+        follower = rates.follow(after=0)
+        versions: list[int] = []
+
+        def put() -> None:
+            for _ in range(15):
+                number = len(versions) + 1
+                rows = rates_of(("EUR", number, 1.0), (f"C{number % 7}", number, 2.0))
+                versions.append(rates.put(rows, transaction=("job", number)))
+
+        def has_put(wanted: int) -> bool:
+            return len(versions) >= wanted
+
+        found: Counter[Row] = Counter()
+        for killed in range(4):
+            thread = threading.Thread(target=put)
+            thread.start()
+            eventually(partial(has_put, 15 * killed + 5), expected=True)
+            server.kill()
+            server = flight_server_process(data_dir=tmp_path, port=port, http_port=http_port)
+            thread.join(WAIT_SECONDS)
+            for table in next_of(follower, versions[-1]):
+                found = folded(found, table)
+        assert versions == list(range(1, 61))
+        assert found == counted(rates.snapshot(as_of=60).table)
+        hold.close()
+        follower.close()

@@ -1,0 +1,182 @@
+"""What the server refuses of changelogs, and what it says then, on both lanes."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support import changelogs
+from tests.support.changelogs import LATEST, SCHEMA, rates, read, signed, ticket
+from tests.support.durable import names
+from tests.support.durable import put as put_stream
+from tests.support.polling import eventually
+from tests.support.raw_flight import RawFlight, Refused, command, path, put_messages
+from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """One server for the module: each test uses names of its own."""
+    with ServerProcess.start(memory_limit="128MiB") as running:
+        yield running
+        assert running.terminate() == 0, running.tail()
+        assert running.events("internal_error") == []
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
+    with flight.connect(server.location) as made:
+        yield made
+
+
+@pytest.fixture
+def raw(server: ServerProcess) -> Iterator[RawFlight]:
+    with RawFlight(server.location) as made:
+        yield made
+
+
+def refused_read(raw: RawFlight, dataset: str, **versions: Any) -> Refused:
+    with pytest.raises(Refused) as error:
+        raw.get(ticket(dataset, **versions).ticket)
+    return error.value
+
+
+def refused_action(raw: RawFlight, name: str, **body: Any) -> Refused:
+    with pytest.raises(Refused) as error:
+        raw.action(name, body)
+    return error.value
+
+
+def http_error(url: str) -> tuple[int, dict[str, Any]]:
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(url)
+    with error.value as answer:
+        return answer.code, json.loads(answer.read())
+
+
+def test_a_version_that_is_gone_or_not_there_yet_is_refused(
+    server: ServerProcess, client: flight.FlightClient, raw: RawFlight
+) -> None:
+    changelogs.create(client, "gone", SCHEMA, keep=LATEST, delay_seconds=0)
+    for time in range(3):
+        changelogs.put(client, "gone", rates(("EUR", time, 1.0)))
+    eventually(lambda: changelogs.numbers(client, "gone")["since"], 3)
+    for versions in ({"as_of": 2}, {"after": 1}, {"after": 0, "as_of": 3}, {"after": 2, "follow": True}):
+        error = refused_read(raw, "gone", **versions)
+        assert (error.status, error.detail["error"]) == ("NOT_FOUND", "compacted")
+        assert (error.detail["since"], error.detail["upper"]) == (3, 3)
+        assert "take a snapshot" in error.message
+    code, body = http_error(f"{server.http}/v1/datasets/gone/partitions/0?after=1")
+    assert (code, body["error"], body["since"], body["upper"]) == (404, "compacted", 3, 3)
+    for versions in ({"as_of": 4}, {"after": 4}, {"after": 3, "as_of": 5}):
+        error = refused_read(raw, "gone", **versions)
+        assert (error.status, error.detail["since"], error.detail["upper"]) == ("INVALID_ARGUMENT", 3, 3)
+    assert http_error(f"{server.http}/v1/datasets/gone/partitions/0?as_of=4")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("versions", "why"),
+    [
+        ({"follow": True}, "'follow' goes with 'after'"),
+        ({"follow": True, "after": 0, "as_of": 0}, "'follow' goes with 'after'"),
+        ({"after": 1, "as_of": 0}, "before it"),
+        ({"as_of": -1}, "as_of"),
+        ({"after": "1"}, "after"),
+        ({"before": 1}, "before"),
+    ],
+)
+def test_a_ticket_that_makes_no_sense_is_refused(
+    client: flight.FlightClient, raw: RawFlight, versions: dict[str, Any], why: str
+) -> None:
+    changelogs.create(client, "senseless", SCHEMA)
+    error = refused_read(raw, "senseless", **versions)
+    assert error.status == "INVALID_ARGUMENT"
+    assert why in error.message
+
+
+def test_only_a_changelog_has_versions(
+    server: ServerProcess, client: flight.FlightClient, raw: RawFlight
+) -> None:
+    put_stream(client, rates(("EUR", 1, 1.0)), dataset="plain")
+    for versions in ({"as_of": 0}, {"after": 0}):
+        error = refused_read(raw, "plain", **versions)
+        assert (error.status, "only a changelog has versions" in error.message) == ("INVALID_ARGUMENT", True)
+    assert http_error(f"{server.http}/v1/datasets/plain/partitions/0?after=0")[0] == 400
+    error = refused_action(raw, "hold", dataset="plain", hold="h")
+    assert "only versions of a changelog are held" in error.message
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (signed(rates(("EUR", 1, 1.0)), 1.0, kind=pa.float64()), "integer type"),  # type: ignore[arg-type]
+        (signed(rates(("EUR", 1, 1.0)), None), "has nulls"),  # type: ignore[arg-type]
+        (rates(("EUR", 1, 1.0)).drop_columns(["rate"]), "the put's columns are"),
+        (rates(("EUR", 1, 1.0)).append_column("more", [[1]]), "the put's columns are"),
+        (rates(("EUR", 1, 1.0)).set_column(1, "time", [["1"]]), "the put's columns are"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_and_make_no_version(
+    client: flight.FlightClient, raw: RawFlight, data: pa.Table, why: str
+) -> None:
+    changelogs.create(client, "unfit", SCHEMA)
+    before = read(client, "unfit")
+    for descriptor in (path("unfit"), command({"dataset": "unfit"})):
+        messages = put_messages(descriptor, data.to_batches())
+        with pytest.raises(Refused, match=f"^INVALID_ARGUMENT: .*{why}"):
+            raw.put(messages)
+    assert read(client, "unfit") == before
+
+
+@pytest.mark.parametrize(
+    ("schema", "keep", "why"),
+    [
+        (SCHEMA, {"rule": "newest"}, "'rule' is one of latest, top_k"),
+        (SCHEMA, LATEST | {"key": ["country"]}, "country"),
+        (SCHEMA, LATEST | {"order_by": ["-day"]}, "day"),
+        (SCHEMA, LATEST | {"k": 1}, "k"),
+        (SCHEMA, {"rule": "top_k", "key": ["currency"], "order_by": ["time"]}, "needs 'k'"),
+        (pa.schema([("_version", pa.int64())]), None, "no column '_version'"),
+        (pa.schema([("_hash", pa.int64())]), None, "no column '_hash'"),
+        (pa.schema([("a", pa.int64()), ("a", pa.int64())]), None, "occurs twice"),
+        (pa.schema([("currency", pa.list_(pa.string())), ("time", pa.int64())]), LATEST, "currency"),
+        (pa.schema([("currency", pa.struct([("a", pa.int8())])), ("time", pa.int64())]), LATEST, "currency"),
+    ],
+)
+def test_a_declaration_that_cannot_be_kept_is_refused(
+    client: flight.FlightClient, raw: RawFlight, schema: pa.Schema, keep: dict[str, Any] | None, why: str
+) -> None:
+    body = changelogs.declaration("refused", schema, **({} if keep is None else {"keep": keep}))
+    error = refused_action(raw, "create", **body)
+    assert error.status == "INVALID_ARGUMENT"
+    assert why in error.message
+    assert "refused" not in names(client)
+
+
+def test_a_changelog_needs_a_schema(raw: RawFlight) -> None:
+    error = refused_action(raw, "create", dataset="bare", kind="changelog")
+    assert (error.status, "schema" in error.message) == ("INVALID_ARGUMENT", True)
+
+
+def test_the_same_declaration_finds_the_changelog_and_another_one_is_refused(
+    client: flight.FlightClient, raw: RawFlight
+) -> None:
+    made = changelogs.create(client, "declared", SCHEMA, keep=LATEST, delay_seconds=2)
+    again = changelogs.create(client, "declared", SCHEMA, keep=LATEST, delay_seconds=2)
+    assert (again["created"], again["generation"]) == (False, made["generation"])
+    for other in (
+        {"keep": LATEST | {"key": ["currency", "rate"]}, "delay_seconds": 2},
+        {"keep": LATEST, "delay_seconds": 3},
+        {"delay_seconds": 2},
+    ):
+        body = changelogs.declaration("declared", SCHEMA, **other)
+        assert "exists" in refused_action(raw, "create", **body).message
+    body = changelogs.declaration("declared", SCHEMA.remove(2), keep=LATEST, delay_seconds=2)
+    refused_action(raw, "create", **body)

@@ -1,0 +1,205 @@
+"""Each keep rule with the case that it is for, over the wire."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support import changelogs
+from tests.support.changelogs import folded, numbers, read, snapshot, steps, ticket
+from tests.support.polling import eventually
+from tests.support.raw_flight import RawFlight, Refused, command, put_messages
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+Row = tuple[Any, ...]
+
+NOON = dt.datetime(2026, 3, 2, 12, tzinfo=dt.UTC)
+TIME = pa.timestamp("us", "UTC")
+
+
+def table(schema: pa.Schema, rows: list[Row]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table([list(column) for column in columns], schema=schema)
+
+
+def settled(client: flight.FlightClient, dataset: str, rows: int) -> None:
+    """Wait until compaction has left so many rows."""
+    eventually(lambda: numbers(client, dataset)["rows"], rows)
+
+
+def test_latest_keeps_one_rate_of_each_currency(empty_server: ServerProcess) -> None:
+    """A day of quotes that arrive out of order; two of one moment; a follower sees what the table becomes."""
+    schema = pa.schema([("currency", pa.string()), ("time", TIME), ("rate", pa.decimal128(12, 6))])
+    random_ = random.Random(10)
+    quotes: list[Row] = []
+    for minute in range(400):
+        for currency, rate in (("EUR", 1.08), ("JPY", 0.0064), ("GBP", 1.27), (None, 1.0)):
+            moment = NOON + dt.timedelta(minutes=minute)
+            value = round(rate * random_.uniform(0.99, 1.01), 6)
+            quotes.append((currency, moment, pa.scalar(f"{value:.6f}").cast(pa.decimal128(12, 6)).as_py()))
+    # A second quote of the last moment, by which the greater row counts.
+    quotes.append((*quotes[-4][:2], quotes[-4][2] + 1))
+    random_.shuffle(quotes)
+    newest: dict[str, Row] = {}
+    for quote in quotes:
+        newest[quote[0]] = max(newest.get(quote[0], quote), quote, key=lambda row: row[1:])
+    with flight.connect(empty_server.location) as client:
+        keep = {"rule": "latest", "key": ["currency"], "order_by": ["time"]}
+        changelogs.create(client, "rates", schema, keep=keep, delay_seconds=0.05)
+        stream = client.do_get(ticket("rates", after=0, follow=True))
+        for start in range(0, len(quotes), 100):
+            changelogs.put(client, "rates", table(schema, quotes[start : start + 100]))
+        upper = numbers(client, "rates")["upper"]
+        followed: list[Row] = []
+        for step in steps(stream):
+            followed = folded(followed, step.rows)
+            if step.version == upper:
+                break
+        stream.cancel()
+        assert snapshot(client, "rates") == followed == sorted(newest.values(), key=repr)
+        settled(client, "rates", 4)
+        assert snapshot(client, "rates") == followed
+
+
+def test_top_k_keeps_the_three_most_recent_readings_of_each_sensor(empty_server: ServerProcess) -> None:
+    schema = pa.schema([("sensor", pa.int32()), ("time", TIME), ("celsius", pa.float64())])
+    random_ = random.Random(3)
+    readings: list[Row] = [
+        (sensor, NOON + dt.timedelta(seconds=second), random_.uniform(-5, 30))
+        for sensor in range(20)
+        for second in range(sensor)  # one has none, one has one, one has two
+    ]
+    random_.shuffle(readings)
+    by_sensor: defaultdict[int, list[Row]] = defaultdict(list)
+    for reading in readings:
+        by_sensor[reading[0]].append(reading)
+    wanted = [row for rows in by_sensor.values() for row in sorted(rows, key=lambda row: row[1])[-3:]]
+    with flight.connect(empty_server.location) as client:
+        keep = {"rule": "top_k", "key": ["sensor"], "order_by": ["time"], "k": 3}
+        changelogs.create(client, "readings", schema, keep=keep, delay_seconds=0)
+        for start in range(0, len(readings), 37):
+            changelogs.put(client, "readings", table(schema, readings[start : start + 37]))
+        settled(client, "readings", len(wanted))
+        assert snapshot(client, "readings") == sorted(wanted, key=repr)
+
+
+def test_bids_go_when_their_auction_closes_and_the_winner_stays(empty_server: ServerProcess) -> None:
+    """As in NEXMark. A leading bid is retracted while its auction is open, so the runner-up leads and wins."""
+    schema = pa.schema(
+        [("auction", pa.int64()), ("kind", pa.string()), ("bidder", pa.string()), ("cents", pa.int64())]
+    )
+    keep = {
+        "rule": "until_closed",
+        "key": ["auction"],
+        "closed_by": {"kind": "closed"},
+        "keep": {"rule": "latest", "order_by": ["cents"]},
+    }
+    bids: list[Row] = [(auction, "bid", f"p{n}", 100 * n) for auction in (1, 2) for n in range(50)]
+    open_bids = [bid for bid in bids if bid[0] == 2]
+    closing: Row = (1, "closed", None, None)
+    with flight.connect(empty_server.location) as client:
+        changelogs.create(client, "auctions", schema, keep=keep, delay_seconds=0)
+        changelogs.put(client, "auctions", table(schema, bids))
+        assert snapshot(client, "auctions") == sorted(bids, key=repr)
+        leading = table(schema, [(1, "bid", "p49", 4900)]).append_column("_diff", [[-1]])
+        changelogs.put(client, "auctions", leading)
+        assert (1, "bid", "p49", 4900) not in snapshot(client, "auctions")
+        changelogs.put(client, "auctions", table(schema, [closing]))
+        winner: Row = (1, "bid", "p48", 4800)
+        kept = snapshot(client, "auctions")
+        assert [row for row in kept if row[:2] == (1, "bid")] == [winner]
+        assert [row for row in kept if row[0] == 2] == sorted(open_bids, key=repr)
+        settled(client, "auctions", len(kept) + 1)  # and the closing row, which is not shown
+        changelogs.put(client, "auctions", table(schema, [(1, "bid", "late", 10)]))
+        assert snapshot(client, "auctions") == kept
+
+
+def test_sends_and_receives_cancel_in_either_order_and_emit_their_latency_once(
+    flight_server_process: Start, tmp_path: Path
+) -> None:
+    """Also over a kill of the server between the two halves."""
+    schema = pa.schema([("message", pa.int64()), ("kind", pa.string()), ("at", TIME)])
+    keep = {
+        "rule": "pair",
+        "key": ["message"],
+        "kind": "kind",
+        "values": ["send", "recv"],
+        "order_by": ["at"],
+        "emit": "latencies",
+    }
+    random_ = random.Random(5)
+    sent = [(n, "send", NOON + dt.timedelta(milliseconds=n)) for n in range(500)]
+    taken = [(n, "recv", at + dt.timedelta(microseconds=random_.randrange(9_000))) for n, _, at in sent]
+    lost = (1000, "send", NOON)
+    wanted = Counter((n, at, then, then - at) for (n, _, at), (_, _, then) in zip(sent, taken, strict=True))
+    events: list[Row] = [*sent, *taken, lost]
+    random_.shuffle(events)
+    halves = [events[: len(events) // 2], events[len(events) // 2 :]]
+
+    def write(client: flight.FlightClient, half: list[Row]) -> None:
+        for start in range(0, len(half), 50):
+            changelogs.put(client, "messages", table(schema, half[start : start + 50]))
+
+    directory = tmp_path / "data"
+    server = flight_server_process(data_dir=directory)
+    with flight.connect(server.location) as client:
+        changelogs.create(client, "messages", schema, keep=keep, delay_seconds=0)
+        write(client, halves[0])
+    assert server.kill() == -9
+    server = flight_server_process(data_dir=directory)
+    with flight.connect(server.location) as client:
+        write(client, halves[1])
+        eventually(lambda: len(snapshot(client, "latencies")), len(wanted))
+        found = client.do_get(flight.Ticket(b"latencies")).read_all()
+        assert found.column_names == ["message", "send", "recv", "latency"]
+        assert found.schema.field("latency").type == pa.duration("us")
+        assert Counter(changelogs.rows(found)) == wanted
+        assert snapshot(client, "messages") == [lost]
+        settled(client, "messages", 1)
+    assert server.terminate() == 0
+    server = flight_server_process(data_dir=directory)
+    with flight.connect(server.location) as client:
+        changelogs.put(client, "messages", table(schema, [(1000, "recv", NOON + dt.timedelta(seconds=1))]))
+        eventually(lambda: len(snapshot(client, "latencies")), len(wanted) + 1)
+        changes = read(client, "latencies", after=numbers(client, "latencies")["since"])
+        assert all(diff == 1 for *_, diff in changes.rows), "a latency was taken back"
+        assert snapshot(client, "messages") == []
+
+
+def test_a_query_keeps_what_it_returns_and_one_that_is_not_idempotent_is_refused(
+    empty_server: ServerProcess,
+) -> None:
+    schema = pa.schema([("page", pa.string()), ("visits", pa.int64())])
+    visits: list[Row] = [(f"/p{n % 7}", n % 5 + 1) for n in range(300)]
+    totals: Counter[str] = Counter()
+    for page, number in visits:
+        totals[page] += number
+    query = "select page, sum(visits)::bigint as visits from input group by page"
+    with flight.connect(empty_server.location) as client, RawFlight(empty_server.location) as raw:
+        keep = {"rule": "sql", "query": query, "key": ["page"]}
+        changelogs.create(client, "visits", schema, keep=keep, delay_seconds=0)
+        for start in range(0, len(visits), 50):
+            changelogs.put(client, "visits", table(schema, visits[start : start + 50]))
+        settled(client, "visits", len(totals))
+        assert snapshot(client, "visits") == sorted(totals.items(), key=repr)
+        counting = {"rule": "sql", "query": "select page, count(*) as visits from input group by page"}
+        changelogs.create(client, "counted", schema, keep=counting | {"key": ["page"]}, delay_seconds=0)
+        with pytest.raises(Refused, match="is not idempotent") as refused:
+            raw.put(put_messages(command({"dataset": "counted"}), table(schema, visits).to_batches()))
+        assert refused.value.status == "INVALID_ARGUMENT"
+        assert "'page': '/p" in refused.value.message
+        assert read(client, "counted") == changelogs.Step(0, [])
+        reading = {"rule": "sql", "query": "select * from read_csv('/etc/passwd')"}
+        files = changelogs.declaration("files", schema, keep=reading)
+        with pytest.raises(Refused) as refused:
+            raw.action("create", files)
+        assert refused.value.status == "INVALID_ARGUMENT"

@@ -1,0 +1,125 @@
+"""Changelogs as sources and sinks of Spark: versions, exactly once, on local Spark and a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_client import ShuffleClient
+from tests.support.changelog_of_rates import KEEP, Model, declare, facts, rows, table
+from tests.support.polling import eventually
+from tests.support.server_process import ServerProcess
+from tests.support.spark_source import Tables, session_with_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with session_with_source("local[2, 2]", sql__shuffle__partitions="2") as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    process = ServerProcess.start(http_port=0)
+    yield process
+    process.terminate()
+    process.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+        for info in found.datasets():
+            found.drop(info.name)
+
+
+@pytest.fixture
+def tables(spark: SparkSession, server: ServerProcess) -> Tables:
+    return Tables(spark, server.location)
+
+
+def frame(spark: SparkSession, *rows: tuple[str, int, float, int]) -> DataFrame:
+    """Rows with their diffs, in two partitions."""
+    return spark.createDataFrame(rows, "currency string, time long, rate double, _diff int").repartition(2)
+
+
+def read(df: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in df.collect())
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if Spark had died after the sink had the last batch, and before Spark had noted that."""
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    for path in (checkpoint / "commits").glob(f"*{last}*"):
+        path.unlink()
+
+
+def test_each_write_is_a_version_of_which_snapshot_and_deltas_are_read(
+    tables: Tables, client: ShuffleClient
+) -> None:
+    first = frame(tables.spark, ("EUR", 1, 1.5, 1), ("USD", 1, 1.0, 1), ("EUR", 2, 1.25, 1))
+    tables.save(first, "rates", changelog=KEEP, delaySeconds="3600")
+    second = frame(tables.spark, ("EUR", 2, 1.25, -1), ("GBP", 3, 2.0, 1))
+    tables.save(second, "rates", changelog=KEEP, delaySeconds="3600")
+    tables.save(frame(tables.spark, ("USD", 4, 1.125, 1)).drop("_diff"), "rates")
+    assert facts(client, "rates")["upper"] == 3
+    df = tables.load("rates")
+    assert df.dtypes == [("currency", "string"), ("time", "bigint"), ("rate", "double"), ("_diff", "bigint")]
+    assert read(df) == [("EUR", 1, 1.5, 1), ("GBP", 3, 2.0, 1), ("USD", 4, 1.125, 1)]
+    assert read(tables.load("rates", asOf="1")) == [("EUR", 2, 1.25, 1), ("USD", 1, 1.0, 1)]
+    assert read(tables.load("rates", after="1", asOf="2")) == [
+        ("EUR", 1, 1.5, 1),
+        ("EUR", 2, 1.25, -1),
+        ("GBP", 3, 2.0, 1),
+    ]
+    assert read(tables.load("rates", after="2", columns="time,_diff")) == [(1, -1), (4, 1)]
+
+
+def test_a_plan_reads_its_version_however_late(tables: Tables, client: ShuffleClient) -> None:
+    declare(client, "rates", 0.0)
+    client.put("rates", table([(("EUR", 1, 1.5), 1)]))
+    df = tables.load("rates")
+    df._jdf.queryExecution().toRdd().getNumPartitions()
+    for time in (2, 3):
+        client.put("rates", table([(("EUR", time, 1.5), 1)]))
+    # Compaction goes up to the version that the plan holds, and not past it.
+    eventually(lambda: facts(client, "rates")["since"], 1)
+    assert read(df) == [("EUR", 1, 1.5, 1)]
+    assert read(tables.load("rates")) == [("EUR", 3, 1.5, 1)]
+
+
+def test_queries_have_each_change_once_over_restarts_and_repeated_batches(
+    tables: Tables, client: ShuffleClient, tmp_path: Path
+) -> None:
+    """From one changelog to another: each batch of a query is a version there."""
+    models = {"rates": Model(1), "more": Model(2, "XYZ")}
+    for name in models:
+        declare(client, name)
+
+    def run(name: str, **options: str) -> None:
+        for _ in range(3):
+            client.put(name, models[name].updates(40))
+        stream = tables.stream(name, **options)
+        tables.start(stream, "copy", tmp_path / name, changelog=KEEP, delaySeconds="3600")
+        wanted = [row for model in models.values() for row in model.snapshot()]
+        assert rows(client, "copy") == sorted(wanted)
+
+    run("rates")
+    forget_last_commit(tmp_path / "rates")
+    run("rates", maxVersionsPerTrigger="2")
+    run("more")
+    run("rates")
+    # Of the first query's batches one had three versions, two had two and one, and one had three.
+    assert facts(client, "copy")["upper"] == 5
+    (hold,) = facts(client, "rates")["holds"]
+    assert hold["version"] == 9
+    assert hold["lease_left_seconds"] > 6 * 24 * 3600

@@ -1,0 +1,241 @@
+"""Lookups in Structured Streaming with a real server: the version of each micro-batch, also when it is run again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_client import ShuffleClient
+from spark_client.changelogs import Changelog, latest
+from tests.support.exchange_rates import RATES, Orders, quote
+from tests.support.polling import eventually
+from tests.support.server_process import ROOT, ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with local_session() as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    process = ServerProcess.start(data_dir=tmp_path_factory.mktemp("server"))
+    yield process
+    process.terminate()
+    process.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+    with ShuffleClient(server.location) as found:
+        for info in found.datasets():
+            found.drop(info.name)
+
+
+@pytest.fixture
+def rates(client: ShuffleClient) -> Changelog:
+    return client.changelog("rates", RATES, key="currency", order_by="time", keep=latest(), delay_seconds=0.1)
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Orders:
+    return Orders(spark, tmp_path)
+
+
+def test_each_micro_batch_sees_the_rates_of_its_time_over_restarts(
+    client: ShuffleClient, rates: Changelog, orders: Orders
+) -> None:
+    for time in range(1, 4):
+        quote(rates, time, EUR=float(time))
+        orders.arrive("EUR", "CHF")
+        joined = client.lookup(orders.stream, "rates", "currency")
+        id_ = (time - 1) * 100
+        expected = [("CHF", id_ + 1, None, None), ("EUR", id_, time, float(time))]
+        assert orders.run(joined) == [(time - 1, expected)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_batch_that_is_run_again_sees_the_version_of_its_first_run(
+    spark: SparkSession, orders: Orders, tmp_path: Path, restarts: bool
+) -> None:
+    server = ServerProcess.start(data_dir=tmp_path / "data", port=0)
+    try:
+        for number in (0, 1):
+            with ShuffleClient(server.location) as client:
+                rates = client.changelog(
+                    "rates", RATES, key="currency", order_by="time", keep=latest(), delay_seconds=0.1
+                )
+                quote(rates, 2 * number, EUR=float(number))
+                orders.arrive("EUR")
+                first = orders.run(client.lookup(orders.stream, "rates", "currency"))
+                assert first == [(number, [("EUR", number * 100, 2 * number, float(number))])]
+                quote(rates, 2 * number + 1, EUR=99.0)
+            orders.forget_commit(number)
+            if restarts:
+                server.kill()
+                server.close()
+                server = ServerProcess.start(data_dir=tmp_path / "data", port=0)
+            with ShuffleClient(server.location) as client:
+                assert orders.run(client.lookup(orders.stream, "rates", "currency")) == first
+    finally:
+        server.close()
+
+
+# A driver that dies in its first batch, when it has the batch's rows: the offsets are written, the commit is not.
+DRIVER = """
+import os, signal, sys
+from pathlib import Path
+from spark_client import ShuffleClient
+from tests.support.exchange_rates import Orders
+from tests.support.spark_session import local_session
+
+location, directory = sys.argv[1], Path(sys.argv[2])
+with local_session() as spark, ShuffleClient(location) as client:
+    orders = Orders(spark, directory)
+
+    def die(df, number):
+        (directory / "first").write_text(repr((number, sorted(map(tuple, df.collect())))))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    orders.run(client.lookup(orders.stream, "rates", "currency"), die)
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_of_a_driver_that_was_killed_sees_the_version_of_its_first_run(
+    server: ServerProcess, client: ShuffleClient, rates: Changelog, orders: Orders, tmp_path: Path
+) -> None:
+    quote(rates, 1, EUR=1.0)
+    orders.arrive("EUR")
+    command = [sys.executable, "-c", DRIVER, server.location, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
+    quote(rates, 2, EUR=2.0)
+    orders.arrive("EUR")
+    first, second = orders.run(client.lookup(orders.stream, "rates", "currency"))
+    assert first == (0, [("EUR", 0, 1, 1.0)])
+    assert repr(first) == (tmp_path / "first").read_text()
+    assert second == (1, [("EUR", 100, 2, 2.0)])
+
+
+def test_a_function_sees_the_version_of_its_micro_batch(
+    client: ShuffleClient, rates: Changelog, orders: Orders
+) -> None:
+    for time in (1, 2):
+        quote(rates, time, EUR=float(time))
+        orders.arrive("EUR")
+        rate = client.lookup_udf("rates", "currency", "rate")
+        first = orders.run(orders.stream.select("id", rate("currency").alias("rate")))
+        assert first == [(time - 1, [((time - 1) * 100, float(time))])]
+    quote(rates, 3, EUR=3.0)
+    orders.forget_commit(1)
+    assert orders.run(orders.stream.select("id", rate("currency").alias("rate"))) == first
+
+
+def test_a_lookup_inside_for_each_batch_has_the_version_of_the_batch(
+    client: ShuffleClient, rates: Changelog, orders: Orders
+) -> None:
+    found = []
+
+    def look_up(df: DataFrame, number: int) -> None:
+        found.append((number, [row.rate for row in client.lookup(df, "rates", "currency").collect()]))
+
+    quote(rates, 1, EUR=1.0)
+    orders.arrive("EUR")
+    orders.run(orders.stream, look_up)
+    quote(rates, 2, EUR=2.0)
+    orders.forget_commit(0)
+    orders.run(orders.stream, look_up)
+    orders.arrive("EUR")
+    orders.run(orders.stream, look_up)
+    assert found == [(0, [1.0]), (0, [1.0]), (1, [2.0])]
+
+
+def test_a_query_has_at_most_two_pins(client: ShuffleClient, rates: Changelog, orders: Orders) -> None:
+    joined = client.lookup(orders.stream, "rates", "currency")
+    for time in range(5):
+        quote(rates, time, EUR=float(time))
+        orders.arrive("EUR")
+        orders.run(joined)
+    holds = rates.statistics()["holds"]
+    assert sorted(hold["hold"].split(".")[2] for hold in holds) == ["3", "4"]
+    assert sorted(hold["version"] for hold in holds) == [4, 5]
+
+
+def test_a_changelog_that_does_not_change_is_fetched_once_over_many_micro_batches(
+    client: ShuffleClient, rates: Changelog, orders: Orders
+) -> None:
+    quote(rates, 1, **{f"C{number}": 1.0 for number in range(1000)})
+    joined = client.lookup(orders.stream, "rates", "currency")
+    before = client.statistics()["gets"]
+    for number in range(6):
+        orders.arrive(f"C{number}", f"C{number + 500}", "none")
+    rates_seen = [[row[3] for row in rows] for _, rows in orders.run(joined)]
+    assert rates_seen == [[1.0, 1.0, None]] * 6
+    assert client.statistics()["gets"] - before == 1
+
+
+def test_a_query_whose_changelog_was_created_anew_fails_and_a_new_one_sees_it(
+    client: ShuffleClient, rates: Changelog, orders: Orders
+) -> None:
+    quote(rates, 1, EUR=1.0)
+    orders.arrive("EUR")
+    joined = client.lookup(orders.stream, "rates", "currency")
+    client.drop("rates")
+    again = client.changelog("rates", RATES, key="currency", order_by="time", keep=latest())
+    quote(again, 1, EUR=2.0)
+    with pytest.raises(Exception, match="dropped, or created anew"):
+        orders.run(joined)
+    assert orders.run(client.lookup(orders.stream, "rates", "currency")) == [(0, [("EUR", 0, 1, 2.0)])]
+
+
+@pytest.mark.slow
+def test_a_function_runs_in_real_time_mode(
+    spark: SparkSession, client: ShuffleClient, rates: Changelog, tmp_path: Path
+) -> None:
+    from pyspark.sql import DataFrame
+
+    quote(rates, 1, EUR=1.0)
+    # Spark 4.3 has this source for its own tests; others that real-time mode takes need Kafka.
+    jvm: Any = spark._jvm
+    memory = jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
+    source = memory.singlePartition(spark._jsparkSession, jvm.org.apache.spark.sql.Encoders.STRING())
+    rate = client.lookup_udf("rates", "currency", "rate")
+    joined = DataFrame(source.toDF(), spark).select("value", rate("value").alias("rate"))
+    seen = tmp_path / "seen"
+
+    def note(row: Row) -> None:
+        with seen.open("a") as file:
+            file.write(f"{row.value} {row.rate}\n")
+
+    spark.conf.set("spark.sql.streaming.realTimeMode.allowlistCheck", "false")
+    writer: Any = joined.writeStream.foreach(note).outputMode("update")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(realTime="5 seconds").start()
+    try:
+        rows = jvm.java.util.ArrayList()
+        rows.add("EUR")
+        rows.add("CHF")
+        source.addData(jvm.scala.jdk.javaapi.CollectionConverters.asScala(rows).toSeq())
+        eventually(
+            lambda: sorted(seen.read_text().splitlines()) if seen.exists() else [], ["CHF None", "EUR 1.0"]
+        )
+    finally:
+        query.stop()
+        spark.conf.unset("spark.sql.streaming.realTimeMode.allowlistCheck")
+    assert query.exception() is None

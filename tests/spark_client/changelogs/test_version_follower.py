@@ -1,0 +1,155 @@
+"""Followers against a server whose every byte is known; ``tests.integration`` has the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from flight_server.protocol.errors import PartitionFailed
+from spark_client.changelogs import ChangelogAddress, Follower
+from spark_client.connection import ForkedProcess, Reading, Server, Timeouts
+from tests.support.fake_stream import until
+from tests.support.http_source import HttpSource
+from tests.support.versions import marked, opening
+
+QUICK = Timeouts(backoff_seconds=0.001, backoff_limit_seconds=0.01, tries=2, close_seconds=30)
+TWO = [marked([1], 5, last=True), marked([2], 6), marked([3], 6, last=True)]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server("grpc://127.0.0.1:1", timeouts=QUICK, reading=Reading(lane="bulk"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def source() -> Iterator[HttpSource]:
+    """Two steps, and then silence."""
+    with HttpSource(lambda *_: opening(TWO)) as made:
+        yield made
+
+
+def follower_of(server: Server, source: HttpSource) -> Follower:
+    return Follower(ChangelogAddress(server, "d", "g1", (source.url,)), 4)
+
+
+def test_changes_are_iterated_until_another_thread_closes_the_follower(
+    server: Server, source: HttpSource
+) -> None:
+    follower = follower_of(server, source)
+    found: list[tuple[int, list[int]]] = []
+
+    def take() -> None:
+        for change in follower:
+            found.append((change.version, change.table["n"].to_pylist()))  # noqa: PERF401 (one at a time)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    until(lambda: len(found) == 2, "both changes")
+    follower.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert found == [(5, [1]), (6, [2, 3])]
+    follower.close()
+    assert list(follower) == []
+
+
+async def test_changes_are_iterated_without_blocking_the_loop(server: Server, source: HttpSource) -> None:
+    async with follower_of(server, source) as follower:
+        found = []
+        async for change in follower:
+            found.append((change.version, change.table["n"].to_pylist()))
+            if len(found) == 2:
+                break
+        assert found == [(5, [1]), (6, [2, 3])]
+        waiting = asyncio.ensure_future(anext(follower))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await follower.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+
+async def test_cancelling_the_wait_for_a_change_loses_none(server: Server) -> None:
+    may_go_on = threading.Event()
+
+    def answer(*_: object) -> Iterator[bytes]:
+        pieces = opening(TWO)
+        yield from pieces[:3]
+        may_go_on.wait(30)
+        yield from pieces[3:]
+
+    with HttpSource(answer) as source:
+        async with follower_of(server, source) as follower:
+            assert (await anext(follower)).version == 5
+            waiting = asyncio.ensure_future(anext(follower))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            may_go_on.set()
+            assert (await anext(follower)).table["n"].to_pylist() == [2, 3]
+
+
+def test_an_error_ends_the_follower(server: Server) -> None:
+    with HttpSource(lambda *_: opening([([1], None)])) as source:
+        follower = follower_of(server, source)
+        with pytest.raises(PartitionFailed):
+            next(follower)
+        assert list(follower) == []
+
+
+async def test_an_error_is_raised_in_the_task_that_waits(server: Server) -> None:
+    with HttpSource(lambda *_: opening([([1], None)])) as source:
+        follower = follower_of(server, source)
+        with pytest.raises(PartitionFailed):
+            await anext(follower)
+        assert [change async for change in follower] == []
+        await follower.aclose()
+
+
+def test_a_follower_that_is_collected_gives_its_connection_back(server: Server, source: HttpSource) -> None:
+    follower = follower_of(server, source)
+    assert next(follower).version == 5
+    stream = follower._stream
+    assert stream is not None
+    assert stream._reading is not None
+    del follower
+    gc.collect()
+    assert stream._reading is None
+
+
+def test_more_followers_than_connections_of_reads_each_have_one(server: Server, source: HttpSource) -> None:
+    followers = [follower_of(server, source) for _ in range(40)]
+    assert [next(follower).version for follower in followers] == [5] * 40
+    assert source.connections == 40
+    for follower in followers:
+        follower.close()
+
+
+def test_a_forked_child_gets_an_error_and_leaves_the_connection_alone(
+    server: Server, source: HttpSource
+) -> None:
+    follower = follower_of(server, source)
+    assert next(follower).version == 5
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            next(follower)
+        except ForkedProcess:
+            follower.close()
+            del follower
+            gc.collect()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert next(follower).version == 6
+    follower.close()

@@ -1,0 +1,176 @@
+"""Writes to changelogs as Spark's tasks and driver make them, on a real server, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from flight_server.protocol import (
+    AlreadyExists,
+    Conflict,
+    FlightShuffleError,
+    InvalidRequest,
+    WriteMode,
+)
+from spark_client import ShuffleClient
+from spark_client.datasource.batch_write import FlightWriter
+from spark_client.datasource.source_options import BATCH_WRITE, STREAM_WRITE, SourceOptions
+from spark_client.datasource.staging import Staging
+from spark_client.datasource.stream_write import FlightStreamWriter
+from tests.support.changelog_of_rates import KEEP, facts, rows
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess
+
+PLAIN = StructType([StructField("currency", StringType()), StructField("time", LongType())])
+COUNTED = StructType([*PLAIN.fields, StructField("_diff", IntegerType())])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start() as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+        assert found.statistics()["staged_writes"] == 0
+        for info in found.datasets():
+            found.drop(info.name)
+
+
+@pytest.fixture(autouse=True)
+def task() -> Iterator[TaskContext]:
+    """As in a Spark task: partition 0, attempt 7 of a query."""
+    context = TaskContext._getOrCreate()
+    context._partitionId, context._taskAttemptId = 0, 7
+    context._localProperties = {"sql.streaming.queryId": "query"}
+    yield context
+    TaskContext._taskContext = None
+
+
+def options(location: str, use: str, **given: str) -> SourceOptions:
+    return SourceOptions({"location": location, "path": "rates", **given}, use)
+
+
+def stream(location: str, struct: StructType = PLAIN, **given: str) -> FlightStreamWriter:
+    """The writer of one micro-batch."""
+    checked = options(location, STREAM_WRITE, changelog=KEEP, **given)
+    return FlightStreamWriter.plan(checked, struct, overwrite=False)
+
+
+def batch(*found: tuple[Any, ...]) -> Iterator[Any]:
+    names = COUNTED.names[: len(found[0])]
+    yield pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in found])
+
+
+def test_the_first_write_makes_the_changelog_of_its_columns_without_diff(client: ShuffleClient) -> None:
+    checked = options(client.location, BATCH_WRITE, changelog=KEEP, delaySeconds="500ms")
+    writer = FlightWriter.plan(checked, COUNTED, overwrite=False)
+    writer.commit([writer.write(batch(("EUR", 1, 1), ("EUR", 2, 1), ("USD", 1, 1)))])
+    assert client._open().schema("rates").names == ["currency", "time"]
+    assert (facts(client, "rates")["delay_seconds"], facts(client, "rates")["upper"]) == (0.5, 1)
+    # Without the option, and with columns in another order and narrower.
+    struct = StructType([COUNTED.fields[2], StructField("time", IntegerType()), COUNTED.fields[0]])
+    again = FlightWriter.plan(options(client.location, BATCH_WRITE), struct, overwrite=False)
+    retracted = pa.record_batch(
+        {"_diff": pa.array([-1], pa.int32()), "time": pa.array([2], pa.int32()), "currency": ["EUR"]}
+    )
+    again.commit([again.write(iter([retracted]))])
+    assert rows(client, "rates") == [("EUR", 1), ("USD", 1)]
+    assert facts(client, "rates")["upper"] == 2
+
+
+def test_a_changelog_may_keep_every_row(client: ShuffleClient) -> None:
+    checked = options(client.location, BATCH_WRITE, changelog="all")
+    writer = FlightWriter.plan(checked, PLAIN, overwrite=False)
+    writer.commit([writer.write(batch(("EUR", 1), ("EUR", 1), ("EUR", 2)))])
+    assert rows(client, "rates") == [("EUR", 1), ("EUR", 1), ("EUR", 2)]
+
+
+def test_a_write_without_rows_is_a_version_too(client: ShuffleClient) -> None:
+    for number in range(2):
+        writer = stream(client.location)
+        writer.commit([writer.write(iter(()))], number)
+    assert facts(client, "rates")["upper"] == 2
+
+
+def test_a_micro_batch_whose_seal_had_no_answer_is_one_version(client: ShuffleClient) -> None:
+    with Proxy.to(client.location) as proxy:
+        writer = stream(proxy.location, lane="grpc")
+        written = writer.write(batch(("EUR", 1)))
+        proxy.cut_after(1)
+        writer.commit([written], 0)
+        assert proxy.cuts == 1
+        writer._staging.server.close()
+    assert facts(client, "rates")["upper"] == 1
+
+
+def test_a_micro_batch_is_known_again_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    def run(location: str, number: int, time: int) -> None:
+        writer = stream(location)
+        writer.commit([writer.write(batch(("EUR", time)))], number)
+
+    with ServerProcess.start(data_dir=tmp_path) as process:
+        run(process.location, 0, 1)
+        run(process.location, 1, 2)
+        process.kill()
+    with ServerProcess.start(data_dir=tmp_path) as process, ShuffleClient(process.location) as client:
+        run(process.location, 1, 2)
+        assert facts(client, "rates")["upper"] == 2
+        run(process.location, 2, 3)
+        assert (rows(client, "rates"), facts(client, "rates")["upper"]) == ([("EUR", 3)], 3)
+        with pytest.raises(Conflict, match="has lost what query"):
+            run(process.location, 9, 3)
+
+
+def test_a_job_that_is_aborted_leaves_no_version(client: ShuffleClient) -> None:
+    checked = options(client.location, BATCH_WRITE, changelog=KEEP)
+    writer = FlightWriter.plan(checked, PLAIN, overwrite=False)
+    writer.abort([writer.write(batch(("EUR", 1)))])
+    assert facts(client, "rates")["upper"] == 0
+
+
+def test_a_write_that_may_have_been_published_is_not_said_to_be_lost(client: ShuffleClient) -> None:
+    with ServerProcess.start() as restarted, Proxy.to(client.location) as proxy:
+        checked = options(proxy.location, BATCH_WRITE, changelog=KEEP, lane="grpc")
+        writer = FlightWriter.plan(checked, PLAIN, overwrite=False)
+        written = writer.write(batch(("EUR", 1)))
+        # The version is made, and the server that is asked again does not know of it.
+        proxy.redirect(restarted.location)
+        proxy.cut_after(1)
+        with pytest.raises(FlightShuffleError, match=r"or was published before .* look whether it is there"):
+            writer.commit([written])
+        writer._staging.server.close()
+    assert facts(client, "rates")["upper"] == 1
+
+
+def test_what_cannot_be_is_refused_before_a_row_is_sent(client: ShuffleClient) -> None:
+    def plan(mode: WriteMode = WriteMode.APPEND, struct: StructType = PLAIN, **given: str) -> None:
+        checked = options(client.location, BATCH_WRITE, **given)
+        staging = Staging.of(checked, struct, mode, together=False)
+        staging.drop([str(staging.stage()["generation"])])
+
+    plan(changelog=KEEP)
+    with pytest.raises(Conflict, match="is a changelog, which is not overwritten: drop it"):
+        plan(WriteMode.OVERWRITE)
+    with pytest.raises(InvalidRequest, match="'changelog' goes with mode 'append' alone"):
+        plan(WriteMode.OVERWRITE, changelog=KEEP)
+    with pytest.raises(InvalidRequest, match="'delay_seconds' goes with option 'changelog'"):
+        plan(delaySeconds="1")
+    with pytest.raises(AlreadyExists, match="exists with another keep"):
+        plan(changelog="all")
+    with pytest.raises(InvalidRequest, match="unexpected 'rate'"):
+        plan(struct=StructType([*PLAIN.fields, StructField("rate", LongType())]))
+    with pytest.raises(InvalidRequest, match="time"):
+        plan(path="other", changelog=KEEP, struct=StructType(PLAIN.fields[:1]))
+    client.put("plain", pa.table({"id": [1]}))
+    with pytest.raises(InvalidRequest, match="unexpected '_diff'"):
+        plan(path="plain", struct=StructType([StructField("id", LongType()), COUNTED.fields[2]]))

@@ -1,0 +1,64 @@
+"""Offsets of a query over a dataset's partitions, on a real server, without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest, WriteMode
+from spark_client import ShuffleClient
+from spark_client.datasource.batch_read import find
+from spark_client.datasource.source_options import STREAM_READ, SourceOptions
+from spark_client.datasource.stream_read import FlightStreamReader
+from spark_client.lanes import PutStream
+from tests.support.server_process import ServerProcess
+
+STRUCT = StructType([StructField("id", LongType())])
+
+
+@pytest.fixture
+def client() -> Iterator[ShuffleClient]:
+    with ServerProcess.start() as process, ShuffleClient(process.location) as found:
+        yield found
+
+
+def append(client: ShuffleClient, number: int) -> None:
+    """One more partition."""
+    server, batch = client._open(), pa.record_batch({"id": [number]})
+    request = CreateRequest("d", Kind.SHUFFLE, mode=WriteMode.APPEND, write=uuid.uuid4().hex)
+    generation = server.action("create", request.encode())["generation"]
+    with PutStream(
+        server, PutCommand("d", producer=0, attempt="1", generation=generation), batch.schema
+    ) as put:
+        put.write(batch, 0)
+        put.commit()
+    server.action("seal", SealRequest("d", generation, {0: "1"}).encode())
+
+
+def reader(client: ShuffleClient, starting: str) -> FlightStreamReader:
+    options = SourceOptions({"location": client.location, "path": "d", "starting": starting}, STREAM_READ)
+    return FlightStreamReader.plan(options, find(client._open(), "d"), STRUCT)
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_first_batch_that_is_repeated_by_another_run_has_the_same_rows(
+    client: ShuffleClient, starting: str
+) -> None:
+    append(client, 0)
+    query = reader(client, starting)
+    start = query.initialOffset()
+    append(client, 1)
+    assert query.initialOffset() == start, "Spark asks again"
+    end = query.latestOffset(start)
+    first = query.partitions(start, end)
+    assert len(first) == (2 if starting == "earliest" else 1)
+    append(client, 2)
+    again = reader(client, starting)
+    assert again.partitions(again.initialOffset(), end) == first
+    last = again.latestOffset(end)
+    assert len(again.partitions(end, last)) == 1
+    assert again.latestOffset(last) == last

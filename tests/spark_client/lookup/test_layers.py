@@ -1,0 +1,91 @@
+"""Layers: files of rows with an index, found by real keys."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol import PartitionFailed
+from spark_client.lookup import layers
+from spark_client.lookup.layers import Index, Keys, Layer, write_layer
+from tests.support.layered import layer
+
+
+def numbers(*values: int) -> pa.Array:
+    return pa.array(values, pa.int64())
+
+
+def pairs(of: Layer, *columns: pa.Array) -> list[tuple[int, int]]:
+    positions, rows = of.find(Keys.of(columns))
+    return sorted(zip(positions.tolist(), rows.tolist(), strict=True))
+
+
+def written(table: pa.Table) -> bytes:
+    out = io.BytesIO()
+    write_layer(out, table.to_batches(), table.schema, keys=1, after=3, version=9, live=1)
+    return out.getvalue()
+
+
+def test_all_rows_of_a_key_are_found_and_no_others() -> None:
+    of = layer(pa.table({"k": numbers(5, 7, 5, 9), "v": ["a", "b", "c", "d"]}))
+    assert pairs(of, numbers(9, 5, 6, 5)) == [(0, 3), (1, 0), (1, 2), (3, 0), (3, 2)]
+    assert of.take(np.array([3, 0]), slice(1, None)).to_pylist() == [{"v": "d"}, {"v": "a"}]
+
+
+def test_a_key_of_several_columns_is_found_only_where_all_agree() -> None:
+    table = pa.table({"a": numbers(1, 1, 2), "b": pa.array([b"x", b"y", b"x"], pa.binary()), "v": [1, 2, 3]})
+    of = layer(table, keys=2)
+    assert pairs(of, numbers(1, 2, 2), pa.array([b"y", b"y", b"x"], pa.binary())) == [(0, 1), (2, 2)]
+
+
+def test_keys_with_one_hash_are_told_apart() -> None:
+    table = pa.table({"k": numbers(1, 2, 3), "v": [1, 2, 3]})
+    out = io.BytesIO()
+    index = Index(np.zeros(3, np.uint64), np.arange(3))
+    write_layer(out, table.to_batches(), table.schema, keys=1, after=None, version=1, index=index)
+    of = Layer.over(pa.py_buffer(out.getvalue()))
+    positions, rows = of.find(Keys((numbers(3, 4, 1),), np.zeros(3, np.uint64)))
+    assert sorted(zip(positions.tolist(), rows.tolist(), strict=True)) == [(0, 2), (2, 0)]
+
+
+def test_rows_in_many_chunks_are_found_and_taken_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "CHUNK_ROWS", 7)
+    keys = random.Random(3).sample(range(1000), 100)
+    table = pa.table({"k": numbers(*keys), "v": [f"value {key}" for key in keys]})
+    chunked = pa.concat_tables([table.slice(at, 3) for at in range(0, 100, 3)])
+    of = layer(chunked)
+    assert len(of.chunks) > 10
+    rows = np.array([keys.index(key) for key in sorted(keys)])
+    assert of.take(rows, slice(1, None)).column(0).to_pylist() == [f"value {key}" for key in sorted(keys)]
+    assert pairs(of, numbers(*keys)) == [(number, number) for number in range(100)]
+
+
+def test_a_layer_without_rows_finds_nothing() -> None:
+    of = layer(pa.table({"k": numbers(), "v": pa.array([], pa.string())}))
+    assert pairs(of, numbers(1, 2)) == []
+    assert of.take(np.empty(0, np.int64), slice(1, None)).num_rows == 0
+
+
+def test_a_file_says_what_it_is() -> None:
+    of = Layer.over(pa.py_buffer(written(pa.table({"k": numbers(1, 2), "v": [1, None]}))))
+    assert (of.after, of.version, of.rows, of.live, of.key_count) == (3, 9, 2, 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_changed_byte_anywhere_is_noticed(seed: int) -> None:
+    data = bytearray(written(pa.table({"k": numbers(*range(50)), "v": list(range(50))})))
+    place = random.Random(seed).randrange(len(data))
+    data[place] ^= 1 << seed % 8
+    with pytest.raises(PartitionFailed, match="damaged"):
+        Layer.over(pa.py_buffer(bytes(data)))
+
+
+@pytest.mark.parametrize("missing_bytes", [1, 8, 16, 100, 10_000])
+def test_a_torn_file_is_noticed(missing_bytes: int) -> None:
+    data = written(pa.table({"k": numbers(*range(50)), "v": list(range(50))}))
+    with pytest.raises(PartitionFailed, match="damaged"):
+        Layer.over(pa.py_buffer(data[: max(0, len(data) - missing_bytes)]))

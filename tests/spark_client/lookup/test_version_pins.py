@@ -1,0 +1,99 @@
+"""The versions of micro-batches: pinned at the server, and asked for once on a host."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_client.hosts import HostFiles
+from spark_client.lookup import version_pins
+from spark_client.lookup.lookup_content import Content
+from spark_client.lookup.version_pins import MicroBatch, version_of, version_of_application
+from tests.support.lookup_contents import content
+from tests.support.versioned_table import VersionedTable
+
+SCHEMA = pa.schema([("key", pa.int64()), ("rate", pa.float64())])
+ROWS = SCHEMA.empty_table()
+
+
+@pytest.fixture
+def of(source: VersionedTable, base: Path) -> Iterator[Content]:
+    source.commit(ROWS)
+    yield content(source, SCHEMA, ["key"], base)
+    version_pins._known.clear()
+
+
+def asked_anew(of: Content, query: str, number: int) -> int:
+    """As a process that has not asked yet."""
+    version_pins._known.clear()
+    return version_of(of, MicroBatch(query, number))
+
+
+def notes(of: Content) -> int:
+    return len(HostFiles(of.copies).opened("app"))
+
+
+def test_a_batch_keeps_its_version_and_the_next_has_a_newer_one(source: VersionedTable, of: Content) -> None:
+    for number in range(4):
+        assert asked_anew(of, "q", number) == number + 1
+        source.commit(ROWS)
+        assert asked_anew(of, "q", number) == number + 1
+        if number:
+            assert asked_anew(of, "q", number - 1) == number
+
+
+def test_the_processes_of_a_host_ask_once_for_a_batch(source: VersionedTable, of: Content) -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as processes:
+        for number in range(2):
+            tasks = [(of, MicroBatch("q", number))] * 6
+            assert processes.starmap(version_of, tasks, chunksize=1) == [number + 1] * 6
+            source.commit(ROWS)
+    assert source.asked() == ["pin lookup.q.0.", "pin lookup.q.1."]
+
+
+def test_queries_have_pins_of_their_own(source: VersionedTable, of: Content) -> None:
+    assert asked_anew(of, "q", 1) == 1
+    source.commit(ROWS)
+    assert asked_anew(of, "r", 1) == 2
+    assert asked_anew(of, "q", 1) == 1
+
+
+def test_the_pins_of_the_last_two_batches_stay(source: VersionedTable, of: Content) -> None:
+    for number in range(25):
+        asked_anew(of, "q", number)
+        asked_anew(of, "r", 1)
+        source.commit(ROWS)
+    # That of batch 2 is no prefix of that of batch 24.
+    assert source.pins() == {"lookup.q.23.": 24, "lookup.q.24.": 25, "lookup.r.1.": 1}
+    assert notes(of) == 3
+
+
+def test_pins_before_a_gap_of_batches_without_rows_end_too(source: VersionedTable, of: Content) -> None:
+    for number in (0, 1, 5, 9):
+        asked_anew(of, "q", number)
+    assert source.pins() == {"lookup.q.9.": 1}
+    assert notes(of) == 1
+
+
+def test_a_host_that_lost_its_note_asks_again_and_gets_the_pinned_version(
+    source: VersionedTable, of: Content
+) -> None:
+    assert asked_anew(of, "q", 7) == 1
+    source.commit(ROWS)
+    (key,) = HostFiles(of.copies).opened("app")
+    HostFiles(of.copies).remove(key)
+    assert asked_anew(of, "q", 7) == 1
+
+
+def test_functions_of_one_application_have_a_version_each(source: VersionedTable, of: Content) -> None:
+    assert version_of_application(of, "f") == 1
+    source.commit(ROWS)
+    assert version_of_application(of, "f") == 1
+    assert version_of_application(of, "g") == 2
+    version_pins._known.clear()
+    assert version_of_application(of, "f") == 1
+    assert source.pins() == {"lookup.app.f.": 1, "lookup.app.g.": 2}
