@@ -16,7 +16,7 @@ COPY pyproject.toml LICENSE README.md ./
 COPY flight_server flight_server
 COPY spark_client spark_client
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
-    && /opt/flight-server/bin/pip install --constraint constraints.txt "$(echo wheels/*.whl)[server]"
+    && /opt/flight-server/bin/pip install --constraint constraints.txt "$(echo wheels/*.whl)[server,sql]"
 
 FROM python:3.11-slim
 # Numeric ids: Kubernetes checks runAsNonRoot by number.

@@ -9,6 +9,9 @@ PROJECT := $(VENV)/project.stamp
 JAVA := $(BIN)/python -m tests.support.java --install
 # For JVMs that live for a minute: their second compiler would take more time than it saves.
 SHORT_LIVED := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# Spark's classes as a JVM maps them; a JVM to which they do not apply says nothing, and starts more slowly.
+CLASSES := build/spark-classes.jsa
+ARCHIVED := -XX:SharedArchiveFile=$(abspath $(CLASSES)) -Xlog:cds=off -Xlog:cds+dynamic=off
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -22,13 +25,15 @@ help: ## Show this list
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
-# Two or three at a time, because many wait, but for those that load the machine; tests that share a Spark session stay
-# together, and the files with long tests begin early. Without a browser those that need one are skipped.
-test: lint ## Check style and types, then run every test
+# Three or four at a time, because many wait, but for those that load the machine. Tests of one file stay together, most
+# of those that share a server and all that share a Spark session; of the latter the files with long tests begin first.
+# Without a browser those that need one are skipped.
+test: ## Check style and types, then run every test
+	@$(MAKE) --no-print-directory --jobs=2 lint $(CLASSES)
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
-		$(BIN)/pytest -n 2 -m "not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m spark && \
+		$(BIN)/pytest -n 4 --dist worksteal -m "not spark and not load" && \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m spark && \
 		$(BIN)/pytest -m load
 
 lint: $(PROJECT) ## Check style and types
@@ -51,6 +56,10 @@ lock: $(PROJECT) ## Write requirements-dev.lock anew from pyproject.toml
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+$(CLASSES): $(PROJECT)
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/python -m tests.support.class_archive $@
 
 $(PROJECT): pyproject.toml $(DEPENDENCIES)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .

@@ -20,6 +20,10 @@ SUITES = {
     "on_spark.collects": "10 M rows in the driver, against toArrow and toPandas",
     "on_spark.results": "toDF into a scalar Arrow UDF",
     "on_spark.broadcasts": "320 MB in 1 to 8 workers, and the memory of the host",
+    "changelogs.open_loop": "updates for ever, compacted or not: latency, memory and disk of each second, with a plot",
+    "changelogs.ingest": "10 M updates over 1 M keys, against Polars, DuckDB and pyarrow, which compute it at once",
+    "changelogs.micro_batch": "a stream joined to 100 k to 4 M rows: Spark's broadcast join against lookup",
+    "changelogs.pauses": "the longest stop of the event loop while 10 M rows are put and compacted",
     "on_spark.other_engines": "the same jobs on Dask and on Daft, which it installs under build/",
 }
 
@@ -35,7 +39,7 @@ def main() -> int:
     if unknown:
         print(f"unknown suite {', '.join(unknown)}; there are:", file=sys.stderr)
         for name, text in SUITES.items():
-            print(f"  {name:20} {text}", file=sys.stderr)
+            print(f"  {name:22} {text}", file=sys.stderr)
         return 2
     for name in arguments or SUITES:
         importlib.import_module(f"tests.benchmarks.{name}").main(options)

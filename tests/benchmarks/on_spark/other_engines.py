@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +23,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.benchmarks.environments import environment
 from tests.benchmarks.measure import Subject, console, table
 from tests.benchmarks.on_spark import pipelines
 from tests.benchmarks.on_spark.engines import COLUMNS, Engines, Laps, Options, compared, rows_of
 from tests.support.rooms import ROOT
 
-ENVIRONMENT = ROOT / "build" / "other-engines"
 REQUIREMENTS = Path(__file__).with_name("other_engines.txt")
 JOBS = {"Parquet": (pipelines.SCAN, ("daft", "plain")), "range, with a string": (pipelines.FRAME, ("dask",))}
 STOP_SECONDS = 30.0
@@ -91,22 +90,6 @@ class Engine:
         self._process.stdout.close()
 
 
-def environment() -> Path:
-    """The interpreter that has the other engines, which are installed if they are not yet.
-
-    Raises:
-        subprocess.CalledProcessError: they could not be installed.
-    """
-    python, stamp = ENVIRONMENT / "bin" / "python", ENVIRONMENT / REQUIREMENTS.name
-    if not stamp.exists() or stamp.read_bytes() != REQUIREMENTS.read_bytes():
-        shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-        uv = [sys.executable, "-m", "uv"]
-        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, ENVIRONMENT], check=True)
-        subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, "-r", REQUIREMENTS], check=True)
-        shutil.copy(REQUIREMENTS, stamp)
-    return python
-
-
 def main(arguments: list[str]) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="other_engines", add_help=False)
@@ -148,7 +131,7 @@ def _measured(
     with ExitStack() as stack:
         subjects: list[Subject] = []
         for name in names:
-            python = Path(sys.executable) if name == "plain" else environment()
+            python = Path(sys.executable) if name == "plain" else environment("other-engines", REQUIREMENTS)
             engine = stack.enter_context(Engine(name, python))
             console.print(f"{name}: {engine.versions}")
             subjects.append(engines.subject(name, partial(asked, engine)))

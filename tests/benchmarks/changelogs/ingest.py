@@ -1,0 +1,156 @@
+"""Updates of which the latest row of each key is kept: taken in by a changelog, and computed at once by others.
+
+    changelog    puts of ``--put-rows`` rows by one client, each on disk when it is answered. ``compacted`` is the time
+                 from the first put until the server has nothing more to merge; the rows and bytes are what its files
+                 then have
+    Polars       sorts by time, and takes the last row of each key
+    DuckDB       ``arg_max`` of each column by time
+    pyarrow      sorts by key and time, and takes each row whose successor has another key
+
+The others have the whole table in memory, and keep their result there: its size is ``bytes``. They use all cores. In
+each round every result is compared with the first one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_client import ShuffleClient, latest
+from tests.benchmarks.changelogs.settling import settled
+from tests.benchmarks.measure import MIB, conditions, console, table
+from tests.support.server_process import ServerProcess
+
+ROWS, KEYS = 10_000_000, 1_000_000
+DELAY_SECONDS = 0.001
+SCHEMA = pa.schema(
+    [("key", pa.int64()), ("time", pa.timestamp("us")), ("price", pa.float64()), ("word", pa.string())]
+)
+
+
+@dataclass
+class Found:
+    """Of one subject, by round."""
+
+    seconds: list[float] = field(default_factory=list)
+    compacted: list[float] = field(default_factory=list)
+    size_bytes: int = 0
+    rows: int = 0
+
+
+def updates(rows: int, keys: int) -> pa.Table:
+    """Keys in no order, each time once, a price and a word of up to eight letters."""
+    chance = np.random.default_rng(11)
+    numbers = np.arange(rows)
+    words = pa.array([f"word{number:x}" for number in range(4096)])
+    columns = [
+        chance.integers(0, keys, rows),
+        pa.array(1_700_000_000_000_000 + numbers * 100, pa.timestamp("us")),
+        chance.random(rows),
+        words.take(pa.array(numbers % 4096)),
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def main(arguments: list[str]) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="ingest")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the rows and keys")
+    parser.add_argument("--put-rows", type=int, default=100_000)
+    options = parser.parse_args(arguments)
+    rows, keys = int(ROWS * options.scale), int(KEYS * options.scale)
+    console.print(f"[bold]Ingest[/bold] · {conditions(options.rounds)}; {rows:,} updates, {keys:,} keys")
+    given = updates(rows, keys)
+    subjects: dict[str, Callable[[Found], pa.Table]] = {
+        "changelog": lambda found: _changelog(given, options.put_rows, found),
+    } | {name: partial(_timed, compute, given) for name, compute in AT_ONCE.items()}
+    found = {name: Found() for name in subjects}
+    expected = _pyarrow(given)
+    names = list(subjects)
+    for number in range(options.rounds):
+        turn = number % len(names)
+        for name in [*names[turn:], *names[:turn]]:
+            result = subjects[name](found[name]).sort_by("key")
+            assert result.cast(SCHEMA).equals(expected), f"{name} has other rows"
+    table(
+        "The latest row of each key",
+        ["subject", "s", "M rows/s", "x changelog", "compacted s", "rows a key", "MiB kept", "bytes a key"],
+        [_row(name, each, found["changelog"], rows, expected.num_rows) for name, each in found.items()],
+    )
+
+
+def _row(name: str, found: Found, ours: Found, rows: int, keys: int) -> list[str]:
+    ratios = [theirs / mine for theirs, mine in zip(ours.seconds, found.seconds, strict=True)]
+    return [
+        name,
+        f"{statistics.median(found.seconds):.2f}",
+        f"{rows / statistics.median(found.seconds) / 1e6:.2f}",
+        f"{statistics.median(ratios):.2f}",
+        f"{statistics.median(found.compacted):.2f}" if found.compacted else "",
+        f"{found.rows / keys:.2f}",
+        f"{found.size_bytes / MIB:.0f}",
+        f"{found.size_bytes / keys:.0f}",
+    ]
+
+
+def _changelog(given: pa.Table, put_rows: int, found: Found) -> pa.Table:
+    with (
+        tempfile.TemporaryDirectory(prefix="flight-shuffle-bench-") as directory,
+        ServerProcess.start(data_dir=Path(directory, "data")) as server,
+        ShuffleClient(server.location) as client,
+    ):
+        changelog = client.changelog(
+            "updates", SCHEMA, key="key", order_by="time", keep=latest(), delay_seconds=DELAY_SECONDS
+        )
+        started = time.perf_counter()
+        for first in range(0, given.num_rows, put_rows):
+            changelog.put(given.slice(first, put_rows))
+        found.seconds.append(time.perf_counter() - started)
+        ended, found.rows = settled(changelog)
+        found.compacted.append(ended - started)
+        found.size_bytes = int(changelog.statistics()["disk_bytes"])
+        return changelog.snapshot().table
+
+
+def _timed(compute: Callable[[pa.Table], pa.Table], given: pa.Table, found: Found) -> pa.Table:
+    started = time.perf_counter()
+    result = compute(given)
+    found.seconds.append(time.perf_counter() - started)
+    found.size_bytes, found.rows = result.nbytes, result.num_rows
+    return result
+
+
+def _polars(given: pa.Table) -> pa.Table:
+    frame: Any = pl.from_arrow(given)
+    return frame.sort("time").group_by("key").last().to_arrow()
+
+
+def _duckdb(given: pa.Table) -> pa.Table:
+    with duckdb.connect() as connection:
+        connection.register("given", given)
+        query = "max(time) as time, arg_max(price, time) as price, arg_max(word, time) as word"
+        return connection.sql(f"select key, {query} from given group by key").to_arrow_table()
+
+
+def _pyarrow(given: pa.Table) -> pa.Table:
+    ordered = given.sort_by([("key", "ascending"), ("time", "ascending")])
+    keys = ordered["key"].combine_chunks()
+    differs = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
+    return ordered.filter(pa.concat_arrays([differs, pa.array([True] * min(1, len(keys)))]))
+
+
+AT_ONCE = {"Polars": _polars, "DuckDB": _duckdb, "pyarrow": _pyarrow}
