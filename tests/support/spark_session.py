@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 @contextmanager
 def local_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
     """A session on ``master``, stopped at the end. ``a__b`` in a setting's name stands for ``spark.a.b``."""
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    # Otherwise all settings of the process's first session start the JVM, as its system properties, and every later
+    # session has them. The heap can be set only there.
+    heap = {"spark.driver.memory": settings["driver__memory"]} if "driver__memory" in settings else {}
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(heap.items())))
     builder = SparkSession.builder.master(master).appName("flight-shuffle")
     defaults = {
         "ui__enabled": "false",
