@@ -187,15 +187,16 @@ class BroadcastQueue(Generic[T]):
         if self._cause is not None:
             self._raise_failure()
 
-    def subscribe(self, start: int = 0) -> Subscription[T]:
-        """A reader's place, also after the end; its owner closes it. Raises :class:`Gone`, or ValueError for a
-        negative ``start``.
+    def subscribe(self, start: int = 0, stop: int | None = None) -> Subscription[T]:
+        """A reader's place, also after the end; its owner closes it. It ends before item ``stop``, if given.
+
+        Raises :class:`Gone`, or ValueError for a negative ``start``.
         """
         if start < 0:
             raise ValueError(f"start must not be negative, not {start}")
         if self._cause is None and start < self._first:
             raise Gone(start, self._first)
-        subscription = Subscription(self, start)
+        subscription = Subscription(self, start, stop)
         self._subscriptions[subscription] = None
         return subscription
 
@@ -264,11 +265,12 @@ class BroadcastQueue(Generic[T]):
 class Subscription(Generic[T]):
     """One reader's place in a queue. Iterate it, or use ``next_nowait`` and ``wait``."""
 
-    __slots__ = ("__weakref__", "_cause", "_closed", "_position", "_queue", "start")
+    __slots__ = ("__weakref__", "_cause", "_closed", "_position", "_queue", "start", "stop")
 
-    def __init__(self, queue: BroadcastQueue[T], start: int) -> None:
+    def __init__(self, queue: BroadcastQueue[T], start: int, stop: int | None = None) -> None:
         self._queue = queue
         self.start = start
+        self.stop = stop
         self._position = start
         self._cause: FlightShuffleError | None = None
         self._closed = False
@@ -281,7 +283,9 @@ class Subscription(Generic[T]):
     @property
     def lag_bytes(self) -> int:
         """The bytes that this reader has yet to take, without released items."""
-        return self._queue.total_bytes - self._queue._bytes_before(self._position)
+        queue = self._queue
+        end_bytes = queue.total_bytes if self.stop is None else queue._bytes_before(self.stop)
+        return max(0, end_bytes - queue._bytes_before(self._position))
 
     def next_nowait(self) -> T:
         """Take the next item. Raises WouldBlock, EndOfQueue (again at every further call), Gone, ValueError after
@@ -294,6 +298,8 @@ class Subscription(Generic[T]):
         queue = self._queue
         if queue._cause is not None:
             queue._raise_failure()
+        if self._position == self.stop:
+            raise EndOfQueue
         if self._position < queue._first:
             raise Gone(self._position, queue._first)
         if self._position < queue._length:
@@ -306,14 +312,15 @@ class Subscription(Generic[T]):
 
     def upcoming(self) -> Iterator[T]:
         """The published items from the position on, without taking them."""
-        return self._queue.items(self._position, self._queue._length)
+        length, stop = self._queue._length, self.stop
+        return self._queue.items(self._position, length if stop is None else min(stop, length))
 
     async def wait(self) -> None:
         """Return at once if ``next_nowait`` would not block, else at the queue's next change. Raises RuntimeError if
         another task waits on it.
         """
         queue = self._queue
-        if self._position < queue._length or queue._ended or self._closed:
+        if self._position < queue._length or queue._ended or self._closed or self._position == self.stop:
             return
         if self in queue._waiting:
             raise RuntimeError("another task waits on this subscription")

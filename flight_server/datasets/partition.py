@@ -242,14 +242,15 @@ class Partition:
             )
         )
 
-    def subscribe(self, start: int = 0) -> Subscription[Frame]:
-        """A subscription from frame ``start`` on; the caller closes it. Its first read raises the cause, if any.
+    def subscribe(self, start: int = 0, stop: int | None = None) -> Subscription[Frame]:
+        """A subscription from frame ``start`` on, to before ``stop``; the caller closes it. Its first read raises
+        the cause, if any.
 
         Raises:
             Released: retention has released that frame.
         """
         try:
-            return self._queue.subscribe(start)
+            return self._queue.subscribe(start, stop)
         except Gone as gone:
             raise self.released(gone) from None
 
@@ -260,11 +261,11 @@ class Partition:
             self._places = Places(self._queue)
         return self._places
 
-    def passed(self, start: int, now: float) -> None:
-        """A reader without a name has received all frames from ``start`` on; see ``places``."""
+    def passed(self, start: int, stop: int | None, now: float) -> None:
+        """A reader without a name has received all frames from ``start`` to before ``stop``; see ``places``."""
         if self._places is not None:
             self._places.expire(now)
-        self._queue.passed(start, len(self._queue))
+        self._queue.passed(start, len(self._queue) if stop is None else stop)
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
         """A reader with a name has received the first ``frames`` frames.

@@ -9,7 +9,7 @@ Guarantee: a frame can be read again until enough readers have passed it, each c
     a reader without a name        every frame that the stream gave                       at the stream's clean end
     a stream that broke, no name   nothing                                                never
     a place that was given back    nothing; but all, if the reader has every frame of a   ``resume_seconds`` after
-                                   sealed partition                                       its connection ended
+                                   sealed partition, or of the range that it asked for    its connection ended
 
 Taking over
     When a second connection uses a name, the place goes on there, and the first connection gets an error.
@@ -32,6 +32,7 @@ from flight_server.protocol import Conflict, NotFound
 @dataclass(slots=True)
 class _Place:
     begin: int
+    stop: int | None
     acknowledged: int
     subscription: Subscription[Any] | None
     until: float = 0.0
@@ -51,7 +52,7 @@ class Places:
         place = self._by_reader.get(reader)
         if place is None:
             start = subscription.start
-            self._by_reader[reader] = _Place(start, start, subscription)
+            self._by_reader[reader] = _Place(start, subscription.stop, start, subscription)
             return
         self._left.pop(reader, None)
         before, place.subscription = place.subscription, subscription
@@ -81,7 +82,8 @@ class Places:
             if place.until > now:
                 break
             del self._left[reader], self._by_reader[reader]
-            if not self._queue.ended or place.acknowledged < len(self._queue):
+            stop = len(self._queue) if place.stop is None and self._queue.ended else place.stop
+            if stop is None or place.acknowledged < stop:
                 self._queue.passed(place.begin, place.acknowledged, -1)
 
     def _advance(self, place: _Place, frames: int) -> None:

@@ -181,6 +181,14 @@ class Records:
             sizes = data[: place * _RECORD.size].cast("I")[_SIZE_WORD::_WORDS]
             return sum(sizes, self._starts[block] if self._starts is not None else 0)
 
+    def sizes(self) -> list[int]:
+        """The bytes of each unreleased frame, in order."""
+        found: list[int] = []
+        for block in self._blocks:
+            with memoryview(block) as data:
+                found += data.cast("I")[_SIZE_WORD::_WORDS]
+        return found[self._first - self._base :]
+
     def release(self, stop: int) -> None:
         if stop == self._length:
             self._release_all()

@@ -45,6 +45,7 @@ from .headers import (
     GENERATION_HEADER,
     PARTITION_HEADER,
     ROWS_TRAILER,
+    UNTIL_TRAILER,
 )
 from .hold_requests import HOLD, HoldRequest
 from .ipc_framing import (
@@ -58,6 +59,7 @@ from .ipc_framing import (
     slot,
 )
 from .keep_rules import DIFF_COLUMN, HASH_COLUMN, RESERVED_COLUMNS, VERSION_COLUMN, KeepRule, Order, RuleName
+from .plan_requests import PLAN, PlanRequest
 from .put_framing import (
     ACCEPTED,
     ANSWER_HEAD,
@@ -92,6 +94,7 @@ from .stream_requests import (
     Versions,
     bulk_path,
     check_attempt,
+    check_range,
     parse_partition,
     partition_metadata,
 )
@@ -123,12 +126,14 @@ __all__ = [
     "LENGTH",
     "MAX_PARTITIONS",
     "PARTITION_HEADER",
+    "PLAN",
     "PUT_PATH",
     "REFUSED",
     "RESERVED_COLUMNS",
     "RESULT",
     "REUSE_CONNECTION",
     "ROWS_TRAILER",
+    "UNTIL_TRAILER",
     "UPGRADE",
     "VERSION_COLUMN",
     "WRITE_LEASE_SECONDS",
@@ -160,6 +165,7 @@ __all__ = [
     "Order",
     "OutOfBudget",
     "PartitionFailed",
+    "PlanRequest",
     "ProducerFailed",
     "ProducerStalled",
     "PutCommand",
@@ -184,6 +190,7 @@ __all__ = [
     "check_dataset_name",
     "check_few_fields",
     "check_new_dataset_name",
+    "check_range",
     "directory_name",
     "dump_json",
     "encapsulate",

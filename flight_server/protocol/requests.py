@@ -258,6 +258,7 @@ ACTIONS: dict[str, str] = {
     "renew": "Renew a dataset's lease: {dataset, generation}",
     "acknowledge": "A reader has these frames: {dataset, generation, partition, reader, frames}",
     "hold": "Keep a changelog's versions from one on readable: {dataset, generation, hold, version, lease_seconds, …}",
+    "plan": "Cut sealed partitions into pieces to read: {dataset, generation, target_bytes, partitions}",
     "copies": "Which hosts have a file of a dataset: {verb, dataset, generation, host, file}",
     "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",
     "why": "Every stream that waits: for what, for how long, for which peer: {dataset, first, limit}",

@@ -1,7 +1,7 @@
 """What a put or a read says of itself: descriptors, tickets, commits, and a batch's partition.
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
-    ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "reader"}
+    ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "until", "reader"}
                 and of a changelog {"dataset", "generation", "as_of", "after", "follow"}
     commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}
 
@@ -44,17 +44,26 @@ def parse_partition(text: str) -> int:
     return int(text)
 
 
+def check_range(from_: int, until: int | None) -> None:
+    """Raise InvalidRequest if the frames ``from_`` to before ``until`` are not a range."""
+    if until is not None and until < from_:
+        raise InvalidRequest(
+            f"'until' is the number after the last wanted frame: {until} is before 'from', which is {from_}"
+        )
+
+
 def bulk_path(
     dataset: str,
     partition: int,
     generation: str | None = None,
     from_: int = 0,
+    until: int | None = None,
     *,
     reader: str | None = None,
     versions: Versions | None = None,
 ) -> str:
     """A partition's path and query on the bulk lane. The alphabet of names needs no escaping."""
-    wanted = {"generation": generation, "from": from_ or None, "reader": reader}
+    wanted = {"generation": generation, "from": from_ or None, "until": until, "reader": reader}
     if versions is not None:
         wanted |= {
             "as_of": versions.as_of,
@@ -186,8 +195,8 @@ class PutCommand:
 @dataclass(frozen=True)
 class Ticket:
     """What a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one. ``from_`` is
-    the sequence number of the first wanted frame, ``reader`` the name by which a reader resumes, see
-    ``datasets.places``. ``versions`` is for changelogs only.
+    the sequence number of the first wanted frame, ``until`` the one after the last, None for all that there are.
+    ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for changelogs only.
     """
 
     dataset: str
@@ -196,10 +205,11 @@ class Ticket:
     from_: int = 0
     reader: str | None = None
     versions: Versions | None = None
+    until: int | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> Ticket:
-        """JSON, or a plain name. ``name/3`` stays a name here: only the catalogue can tell."""
+        """JSON, or a plain name. ``name/3`` stays a name here: only the catalogue can tell. Raises InvalidRequest."""
         flight_sql.refuse(data)
         if not data.lstrip().startswith(b"{"):
             try:
@@ -214,8 +224,10 @@ class Ticket:
             from_=fields.integer("from", 0, 2**53) or 0,
             reader=None if (name := fields.any("reader")) is None else check_attempt(name, "reader"),
             versions=Versions.taken(fields),
+            until=fields.integer("until", 0, 2**53),
         )
         fields.end()
+        check_range(ticket.from_, ticket.until)
         return ticket
 
     def encode(self) -> bytes:
@@ -226,6 +238,8 @@ class Ticket:
             body["partition"] = self.partition
         if self.from_:
             body["from"] = self.from_
+        if self.until is not None:
+            body["until"] = self.until
         if self.reader is not None:
             body["reader"] = self.reader
         if self.versions is not None:

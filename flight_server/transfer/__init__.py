@@ -2,8 +2,10 @@
 
 from .delivery import Delivery
 from .eviction import Eviction
+from .frame_ranges import FrameRange, check_no_range
 from .producers import Producer
-from .reading import Outgoing, Reads, Run, check_no_versions, check_start, end_of_read, ended, head_of_read
+from .reading import Outgoing, Reads, Run, check_no_versions, head_of_read
+from .reading_plans import plan
 from .receiving import PutReceiver, parse_descriptor
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
 from .seals import seal
@@ -13,6 +15,7 @@ __all__ = [
     "MAX_CONTROL_BYTES",
     "Delivery",
     "Eviction",
+    "FrameRange",
     "Outgoing",
     "Producer",
     "PutReceiver",
@@ -20,13 +23,12 @@ __all__ = [
     "Run",
     "VersionAppends",
     "action_limit_bytes",
+    "check_no_range",
     "check_no_versions",
     "check_size",
-    "check_start",
     "counted",
-    "end_of_read",
-    "ended",
     "head_of_read",
     "parse_descriptor",
+    "plan",
     "seal",
 ]

@@ -1,8 +1,8 @@
 """Reading a partition.
 
-Guarantee: :meth:`Reads.read` yields every frame of the partition from ``start`` on, exactly once and in order, each
-with the dictionary messages that this reader has not been sent yet; at first these are the ones in force at ``start``.
-It ends only when the partition is sealed and read to its end; everything else is an error.
+Guarantee: :meth:`Reads.read` yields every frame of the range, exactly once and in order, each with the dictionary
+messages that this reader has not been sent yet; at first these are the ones in force at its start. It ends only with
+the last frame that is wanted, or when the partition is sealed and read to its end; everything else is an error.
 
 Runs
     Each item is a run: the messages that can be had without waiting, until they are ``run_bytes``, or the one that was
@@ -25,16 +25,12 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from flight_server.concurrency import EndOfQueue, Gone, Subscription, Waits, WouldBlock
-from flight_server.datasets import Catalogue, Counters, Dataset, Partition, PartitionState, Totals
+from flight_server.datasets import Catalogue, Counters, Dataset, Partition, PartitionState
 from flight_server.frames import NO_DICTIONARIES, Frame, Message, Payload, SchemaMessage, missing_messages
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     ACKNOWLEDGE_HEADER,
-    CRC_TRAILER,
-    FRAMES_TRAILER,
-    FROM_TRAILER,
     GENERATION_HEADER,
-    ROWS_TRAILER,
     CorruptFrame,
     InvalidRequest,
     Unavailable,
@@ -43,6 +39,7 @@ from flight_server.protocol import (
 from flight_server.tiering import ReadBack, Reader, frame_lost
 
 from .delivery import Delivery
+from .frame_ranges import FrameRange
 
 
 class Outgoing:
@@ -104,39 +101,6 @@ def head_of_read(dataset: Dataset) -> list[tuple[str, str]]:
     return [(GENERATION_HEADER, dataset.generation), *counted]
 
 
-def end_of_read(totals: Totals, start: int) -> list[tuple[str, str]]:
-    """The trailers of both lanes at the end of a read from frame ``start``."""
-    return [
-        (ROWS_TRAILER, str(totals.rows)),
-        (FRAMES_TRAILER, str(totals.frames)),
-        (CRC_TRAILER, f"{totals.crc32c:08x}"),
-        (FROM_TRAILER, str(start)),
-    ]
-
-
-def ended(dataset: Dataset, reader: Reader, start: int) -> None:
-    """Record that the stream from frame ``start`` has ended cleanly, its last byte included (see ``places``)."""
-    partition = dataset.partition(reader.partition)
-    if reader.name is None and partition.state is PartitionState.SEALED:
-        partition.passed(start, time.monotonic())
-
-
-def check_start(partition: Partition, start: int) -> None:
-    """Check the first frame of a read of a sealed partition.
-
-    Raises:
-        InvalidRequest: it has fewer than ``start`` frames.
-    """
-    frames = partition.totals.frames
-    if start > frames:
-        raise InvalidRequest(
-            f"dataset {partition.dataset!r} partition {partition.index} has {frames} frames: there is nothing to "
-            f"read on from {start}",
-            dataset=partition.dataset,
-            partition=partition.index,
-        )
-
-
 def check_no_versions(dataset: Dataset, versions: Versions | None) -> None:
     """Raise InvalidRequest if a reader of anything but a changelog asks for versions."""
     if versions is not None:
@@ -196,20 +160,22 @@ class Reads:
             ) from None
 
     async def read(
-        self, dataset: Dataset, reader: Reader, start: int, *, run_bytes: int = 0
+        self, dataset: Dataset, reader: Reader, wanted: FrameRange, *, run_bytes: int = 0
     ) -> AsyncGenerator[Run, None]:
         """See the module's text. Close the generator to leave; cancelling it is safe.
 
         Raises:
-            Released: retention has released frame ``start``, or a later one before this reader took it.
-            InvalidRequest: see :func:`check_start`.
+            Released: retention has released the first frame, or a later one before this reader took it.
+            InvalidRequest: see :meth:`FrameRange.check`.
             ReadTrouble: the disk does not give a frame back now.
             Conflict: the reader's name has gone on in another connection.
             FlightShuffleError: the partition failed or was dropped.
         """
         partition = dataset.partition(reader.partition)
         dataset.want(reader.partition)
-        subscription, epoch = partition.subscribe(start), partition.epoch
+        if partition.state is PartitionState.SEALED:
+            wanted.check(partition)
+        subscription, epoch = partition.subscribe(wanted.start, wanted.until), partition.epoch
         with self.delivery.reading(subscription, reader), self._place(dataset, reader, subscription):
             waiting: deque[Message] = deque()
             told = partial(self._corruption_told, dataset, partition, epoch)
@@ -222,7 +188,7 @@ class Reads:
                 waits=self._waits,
                 counted=self.counters.frame_read_back,
             )
-            cursor = _Cursor(self.counters, dataset, subscription, waiting, back)
+            cursor = _Cursor(self.counters, dataset, subscription, waiting, back, wanted=wanted)
             run = Run(back, partition, told)
             try:
                 while True:
@@ -237,7 +203,8 @@ class Reads:
                         reader.pace.took(sum(outgoing.message.size_bytes for outgoing in run))
                         back.release_sent(run.clear)
                     elif cursor.ended:
-                        check_start(partition, start)
+                        if subscription.position != wanted.until:
+                            wanted.check(partition)
                         return
                     else:
                         with self._waits.enter(
@@ -285,12 +252,15 @@ class _Cursor:
         subscription: Subscription[Frame],
         waiting: deque[Message],
         back: ReadBack,
+        *,
+        wanted: FrameRange,
     ) -> None:
         self.waiting = waiting  # taken from the subscription, not yet in a run
         self.ended = False
         self.counters = counters
         self._dataset = dataset
         self._subscription = subscription
+        self._wanted = wanted
         self._back = back
         self._sent = NO_DICTIONARIES
 
@@ -323,6 +293,7 @@ class _Cursor:
             return False
         self.waiting += (*missing_messages(self._sent, frame.dictionaries), frame)
         self._sent = frame.dictionaries
+        self._wanted.sent(frame)
         self._dataset.touch()
         self.counters.frame_out(frame)
         return True

@@ -49,6 +49,7 @@ def target_of(location: str, ticket: Ticket) -> str:
             ticket.partition or 0,
             ticket.generation,
             ticket.from_,
+            ticket.until,
             reader=ticket.reader,
             versions=ticket.versions,
         )
@@ -57,6 +58,8 @@ def target_of(location: str, ticket: Ticket) -> str:
         query["generation"] = ticket.generation
     if ticket.from_:
         query["from"] = str(ticket.from_)
+    if ticket.until is not None:
+        query["until"] = str(ticket.until)
     if ticket.versions is not None:
         query |= {name: str(value).lower() for name, value in ticket.versions.to_json().items()}
     return parts.path + (f"?{urlencode(query)}" if query else "")

@@ -64,7 +64,7 @@ class BatchRun:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The server's totals of the whole partition, from its first frame."""
+    """The server's totals of the whole partition, or, with ``until``, of the range that was asked for."""
 
     rows: int
     frames: int

@@ -1,13 +1,12 @@
 """One partition, read whole or an error, over as many connections as it takes.
 
-Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the partition's frames from ``start`` on,
-each once, in order, and of one generation. None comes only when their number equals the server's totals; so do their
-rows if the read began at frame 0.
+Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the frames that the ticket asks for, each
+once, in order, and of one generation. None comes only when they agree with the server's totals (``received_frames``).
 
 Checksums
     On the bulk lane each frame's checksum is compared before its batch is returned (``batch_runs``); a damaged frame
-    breaks the stream, and is requested again. At the end the checksum of all frames is compared with the server's, if
-    the read began at frame 0 and no frame came by gRPC. ``Reading.check`` turns both off.
+    breaks the stream, and is requested again. At the end their sum is compared with the server's, unless a frame came
+    by gRPC. ``Reading.check`` turns both off.
 
 Resuming
     After a broken connection or a temporary error of the server (``Unavailable``) the stream tries again from the
@@ -37,7 +36,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import (
-    FROM_TRAILER,
     Compacted,
     NotFound,
     PartitionFailed,
@@ -46,7 +44,6 @@ from flight_server.protocol import (
     Ticket,
     Unavailable,
 )
-from flight_server.protocol.checksums import running_crc32c
 from spark_client.connection import Server, TimedOut, Unreachable
 
 from .acknowledging import Acknowledging
@@ -55,6 +52,7 @@ from .bulk_get import BulkReader
 from .grpc_get import GrpcReader
 from .http import HttpPool, NoBulkLane, NoFreeConnection
 from .lane import BatchRun, BrokenStream, Closed, LaneChoice, LaneReader, generation_of
+from .received_frames import ReceivedFrames
 
 DOWN_SECONDS = 30.0
 _SLICE_SECONDS = 0.05
@@ -71,7 +69,7 @@ class PartitionStream:
 
     Args:
         server: the server that gave the ticket; its credentials are used for every location.
-        ticket: ``from_`` is the first frame wanted.
+        ticket: ``from_`` is the first frame wanted, ``until`` the one after the last.
         locations: URIs of the endpoint.
     """
 
@@ -82,15 +80,11 @@ class PartitionStream:
         self.dataset = ticket.dataset
         self.partition = ticket.partition
         self.generation = ticket.generation
-        self.start = ticket.from_
-        self.next_frame = ticket.from_
-        self.rows = 0
         self.resumes = 0
-        self._crc32c = 0 if ticket.from_ == 0 else None  # of the frames so far, if all of them are known
+        self._received = ReceivedFrames(ticket.from_, ticket.until)
         self.lane = lane
         self._addresses = addresses(server, locations, lane)
         self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition)
-        self._asked_from = self.start
         self._turn = 0
         self._failures = 0
         self._reading: LaneReader | None = None
@@ -98,6 +92,16 @@ class PartitionStream:
         self._ready: deque[pa.RecordBatch] = deque()
         self._cancelled = False
         self._wait: tuple[float, float] | None = None
+
+    @property
+    def next_frame(self) -> int:
+        """The number of the frame to come."""
+        return self._received.next_frame
+
+    @property
+    def rows(self) -> int:
+        """Those received."""
+        return self._received.rows
 
     @property
     def name(self) -> str:
@@ -154,9 +158,9 @@ class PartitionStream:
             finally:
                 self._wait = None
             if run is not None:
-                self.next_frame += len(run.batches)
-                self.rows += sum([batch.num_rows for batch in run.batches])
-                self._sum_up(run)
+                self._received.add(run)
+                if self._received.is_past:
+                    raise self._untrusted(f"frames past the last wanted one, {self._received.until}")
                 self._failures = 0
                 self._acknowledging.received(run, self.next_frame)
             else:
@@ -196,32 +200,16 @@ class PartitionStream:
 
     # Inside.
 
-    def _sum_up(self, run: BatchRun) -> None:
-        if len(run.checksums) != len(run.batches):
-            self._crc32c = None
-        elif self._crc32c is not None:
-            for checksum in run.checksums:
-                self._crc32c = running_crc32c(self._crc32c, checksum)
-
     def _check(self, reading: LaneReader) -> None:
-        totals, started = reading.totals, reading.headers.get(FROM_TRAILER)
+        totals, received = reading.totals, self._received
         assert totals is not None
-        if self.next_frame < totals.frames:
-            raise BrokenStream(f"{self.name} ended after {self.next_frame} of {totals.frames} frames")
-        if (
-            self.next_frame > totals.frames
-            or (self.start == 0 and self.rows != totals.rows)
-            or (self._crc32c is not None and totals.crc32c not in (None, self._crc32c))
-            or (started is not None and started != str(self._asked_from))
-        ):
-            raise PartitionFailed(
-                f"{self.name} gave {self.rows} rows up to frame {self.next_frame}, last asked from frame "
-                f"{self._asked_from}; the server counts {totals.rows} rows in {totals.frames} frames, and says "
-                f"that it began at frame {started}; checksums {_hex(self._crc32c)} and {_hex(totals.crc32c)}: what was "
-                "read cannot be trusted",
-                dataset=self.dataset,
-                partition=self.partition,
+        if received.is_short(totals):
+            raise BrokenStream(
+                f"{self.name} ended after {self.next_frame} frames; the server counts {totals.frames}"
             )
+        fault = received.fault(totals, reading.headers)
+        if fault is not None:
+            raise self._untrusted(fault)
 
     def _connect(self, failure: Unavailable | None) -> None:
         """Open a lane reader at the next frame; ``failure`` is the error that ended the last one."""
@@ -243,7 +231,7 @@ class PartitionStream:
             except Unavailable as error:
                 failure = error
             except NotFound as error:
-                if isinstance(error, Compacted | Released) or self.next_frame == self.start:
+                if isinstance(error, Compacted | Released) or not self._received.count:
                     raise
                 raise self._replaced() from error
             else:
@@ -251,7 +239,7 @@ class PartitionStream:
             self._turn += 1
 
     def _begin(self, address: Address) -> None:
-        self._asked_from = self.next_frame
+        self._received.ask()
         self._reading = reading = self._reading_at(address, self._ticket())
         try:
             # ``cancel`` sets the flag, then reads ``_reading``; here the reverse, so that no cancel is lost.
@@ -272,7 +260,10 @@ class PartitionStream:
     def _ticket(self) -> Ticket:
         """What a new connection asks for."""
         reader = self._acknowledging.reader
-        return Ticket(self.dataset, self.partition, self.generation, self._asked_from, reader)
+        received = self._received
+        return Ticket(
+            self.dataset, self.partition, self.generation, received.asked_from, reader, until=received.until
+        )
 
     def _open(self, reading: LaneReader, address: Address) -> pa.Schema:
         timeouts = self.server.timeouts
@@ -315,7 +306,7 @@ class PartitionStream:
         timeouts = self.server.timeouts
         self._failures += 1
         # Without a generation a resumed read could get other data.
-        if self._failures > timeouts.tries or (self.generation is None and self.next_frame > self.start):
+        if self._failures > timeouts.tries or (self.generation is None and self._received.count):
             raise self._give_up(failure)
         most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2 ** (self._failures - 1))
         # Random, so that the readers of a restarted server do not all connect at once.
@@ -328,6 +319,13 @@ class PartitionStream:
     @property
     def _position(self) -> str:
         return f"frame {self.next_frame}"
+
+    def _untrusted(self, fault: str) -> PartitionFailed:
+        return PartitionFailed(
+            f"{self.name} gave {fault}: what was read cannot be trusted",
+            dataset=self.dataset,
+            partition=self.partition,
+        )
 
     def _closed(self) -> Closed:
         return Closed(f"reading {self.name} was cancelled")
@@ -380,7 +378,3 @@ def partition_streams(
         )
         for endpoint in endpoints
     ]
-
-
-def _hex(checksum: int | None) -> str:
-    return "unknown" if checksum is None else f"{checksum:08x}"

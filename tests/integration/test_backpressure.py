@@ -33,6 +33,7 @@ from flight_server.protocol.errors import FlightShuffleError, OutOfBudget, Parti
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import DiskTrouble, SegmentSlice
 from flight_server.tiering.readback import Reader
+from flight_server.transfer import FrameRange
 from flight_server.transfer.delivery import READER_STALL_SECONDS
 from tests.support.frames import on_disk
 from tests.support.schedules import ScheduledLoop
@@ -140,7 +141,9 @@ class Model:
             outcome.frames.append(data)
 
         try:
-            async with aclosing(self.node.reads.read(dataset, reader, 0, run_bytes=run_bytes)) as runs:
+            async with aclosing(
+                self.node.reads.read(dataset, reader, FrameRange(), run_bytes=run_bytes)
+            ) as runs:
                 async for run in runs:
                     for outgoing in run:
                         await self.node.delivery.deliver(write, outgoing.data, reader, room=outgoing.room)

@@ -22,6 +22,7 @@ from flight_server.node import Node
 from flight_server.protocol import ipc_framing, wire
 from flight_server.storage.disk import Disk
 from flight_server.tiering.readback import Reader
+from flight_server.transfer import FrameRange
 
 PATIENCE_SECONDS = 30.0
 
@@ -55,7 +56,10 @@ async def read_messages(
     taken: list[bytes] = []
     frames = 0
     reader = Reader(dataset.name, index, "test")
-    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(node.reads.read(dataset, reader, start)) as runs:
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        aclosing(node.reads.read(dataset, reader, FrameRange(start))) as runs,
+    ):
         async for run in runs:
             taken += [outgoing.data for outgoing in run]
             frames += sum(isinstance(outgoing.message, Frame) for outgoing in run)

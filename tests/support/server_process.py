@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_SECONDS = 120.0
@@ -118,6 +119,13 @@ class ServerProcess:
         """End the process with SIGKILL, wait for it and return the exit code, which is -9."""
         self.signal(signal.SIGKILL)
         return self.wait()
+
+    def restart(self) -> ServerProcess:
+        """End it with SIGKILL; a new one, without a data directory, that serves at the same addresses."""
+        self.kill()
+        self.close()
+        ports = [urlsplit(address).port for address in (self.location, self.http or "")]
+        return ServerProcess.start(port=ports[0], http_port=ports[1])
 
     def wait(self, deadline_seconds: float = STOP_DEADLINE_SECONDS) -> int:
         """Wait for the end, and for the log to be complete; return the exit code."""

@@ -19,6 +19,7 @@ from flight_server.protocol import (
     ACTIONS,
     COPIES,
     HOLD,
+    PLAN,
     AcknowledgeRequest,
     BadFrame,
     CopiesRequest,
@@ -28,6 +29,7 @@ from flight_server.protocol import (
     HoldRequest,
     InvalidRequest,
     Kind,
+    PlanRequest,
     SealRequest,
     Ticket,
     Unsupported,
@@ -39,7 +41,7 @@ from flight_server.protocol import (
 )
 from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
 from flight_server.tiering import Durability
-from flight_server.transfer import VersionAppends, seal
+from flight_server.transfer import VersionAppends, plan, seal
 
 if TYPE_CHECKING:
     from flight_server.sources.creation import Sources
@@ -158,6 +160,12 @@ class Actions:
         dataset.touch()
         return dump_json(await self._changelogs.hold(dataset, request))
 
+    async def _plan(self, body: bytes) -> bytes:
+        request = PlanRequest.parse(body)
+        dataset = self._catalogue.find(request.dataset, request.generation)
+        pieces = await plan(dataset, request)
+        return dump_json({"dataset": dataset.name, "generation": dataset.generation, "pieces": pieces})
+
     async def _copies(self, body: bytes) -> bytes:
         request = CopiesRequest.parse(body)
         copies, content = self._catalogue.copies, (request.dataset, request.generation)
@@ -248,6 +256,7 @@ _HANDLERS: dict[str, Callable[[Actions, bytes], Awaitable[bytes]]] = {
     ACKNOWLEDGE: Actions._acknowledge,
     COPIES: Actions._copies,
     HOLD: Actions._hold,
+    PLAN: Actions._plan,
     "statistics": Actions._statistics,
     "why": Actions._why,
     "locations": Actions._locations,

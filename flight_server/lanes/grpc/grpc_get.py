@@ -14,7 +14,7 @@ from flight_server.concurrency import Turns
 from flight_server.datasets import Catalogue, Dataset
 from flight_server.protocol import FRAMES_TRAILER, ROWS_TRAILER, Kind, Ticket, Versions, wire
 from flight_server.tiering import Reader
-from flight_server.transfer import Reads, Run, check_no_versions, end_of_read, ended, head_of_read
+from flight_server.transfer import FrameRange, Reads, Run, check_no_range, check_no_versions, head_of_read
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
@@ -29,7 +29,7 @@ class GrpcGet:
         self._turns = Turns()
 
     async def serve(self, request: bytes, context: Context) -> None:
-        """Send the partition that the ticket names, to its end.
+        """Send the frames that the ticket names.
 
         Raises:
             FlightShuffleError: see :meth:`Reads.read`; the client has got only a part, and no totals.
@@ -38,6 +38,7 @@ class GrpcGet:
         ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))
         dataset, index = self._catalogue.resolve(ticket)
         dataset.touch()
+        check_no_range(dataset, ticket.until)
         reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
         if dataset.kind is Kind.CHANGELOG:
             await self._serve_changelog(dataset, ticket.versions or Versions(), reader, context)
@@ -46,12 +47,12 @@ class GrpcGet:
         await context.send_initial_metadata(tuple(head_of_read(dataset)))
         schema = await self._reads.schema_of(dataset, reader)
         await context.write(wire.flight_data(schema.header))
-        async with aclosing(self._reads.read(dataset, reader, ticket.from_)) as runs:
+        wanted = FrameRange(ticket.from_, ticket.until)
+        async with aclosing(self._reads.read(dataset, reader, wanted)) as runs:
             async for run in runs:
                 await self._send(run, reader, context)
-        totals = dataset.partition(index).totals
-        context.set_trailing_metadata(tuple(end_of_read(totals, ticket.from_)))
-        ended(dataset, reader, ticket.from_)
+        context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
+        wanted.ended(dataset, reader)
 
     async def _serve_changelog(
         self, dataset: Dataset, versions: Versions, reader: Reader, context: Context

@@ -7,7 +7,7 @@ whole. A Content-Length is never sent: several HTTP clients hand out a short bod
     chunk   schema message, as soon as it is known
     chunk   a run of messages: dictionaries that this reader lacks, record batches   (repeated)
     chunk   end-of-stream marker, and in the same write:
-    0       trailers: rows, frames, and of one partition its checksum and the first frame of this read
+    0       trailers: rows, frames, and of one partition the checksum and which frames (``transfer.frame_ranges``)
 
 Checksums
     A client that asks with ``x-flight-shuffle-checksums: crc32c`` gets that header back, and with each chunk of
@@ -32,13 +32,12 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from flight_server.datasets import Dataset, PartitionState, Totals
+from flight_server.datasets import Dataset, PartitionState
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,
     CHECKSUMS_HEADER,
     FRAMES_TRAILER,
-    FROM_TRAILER,
     PARTITION_HEADER,
     ROWS_TRAILER,
     InvalidRequest,
@@ -47,7 +46,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.checksums import message_crc32c
 from flight_server.tiering import Reader
-from flight_server.transfer import Reads, check_start, end_of_read, ended, head_of_read
+from flight_server.transfer import FrameRange, Reads, head_of_read
 
 from .chunks import Message, Part, chunk, chunks_of
 from .outlet import Outlet, messages_of
@@ -56,7 +55,6 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 SEALED_HEADER = "x-flight-shuffle-sealed"
 
 RUN_BYTES = 1 << 20
-NOTHING = Totals(rows=0, frames=0, bytes=0, crc32c=0)
 
 
 class ArrowStream(web.StreamResponse):
@@ -138,6 +136,7 @@ class BulkRead:
     Args:
         partition: None for all of the dataset's partitions, one after the other.
         start: the first frame; 0 for a whole dataset.
+        until: the frame after the last one; None for all that there are, and for a whole dataset.
         reader: the reader's own name, see ``places``.
     """
 
@@ -147,6 +146,7 @@ class BulkRead:
     start: int
     peer: str
     reader: str | None = None
+    until: int | None = None
 
     def check(self) -> None:
         """Raise what :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
@@ -157,23 +157,24 @@ class BulkRead:
         first.check()
         first.subscribe(self.start).close()
         if first.state is PartitionState.SEALED:
-            check_start(first, self.start)
+            self._range().check(first)
 
     def headers(self) -> dict[str, str]:
-        """The headers before the first byte; with totals only if all that was asked for is sealed."""
+        """The headers before the first byte; with totals only if whole partitions were asked for and are sealed."""
         if self.partition is None:
             partitions, sealed = self.dataset.partitions(), self.dataset.sealed
         else:
             partitions, sealed = [self.dataset.partition(self.partition)], True
         sealed = sealed and all(partition.state is PartitionState.SEALED for partition in partitions)
+        known = sealed and self.until is None
         return {
             **dict(head_of_read(self.dataset)),
             SEALED_HEADER: "true" if sealed else "false",
             PARTITION_HEADER: self.dataset.name + ("" if self.partition is None else f"/{self.partition}"),
-            FROM_TRAILER: str(self.start),
+            **dict(self._range().place()),
             # A URL without a generation means the current one.
             "Cache-Control": "no-store",
-            **(self._totals([partition.totals for partition in partitions]) if sealed else {}),
+            **(self._trailers([self._range().trailers(each) for each in partitions]) if known else {}),
         }
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -193,28 +194,31 @@ class BulkRead:
         # In one step with the headers' totals: an append adds partitions.
         partitions = range(dataset.partition_count) if self.partition is None else [self.partition]
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
-        headers = {**self.headers(), "Trailer": ", ".join(self._totals([NOTHING]))}
+        first = dataset.partition(first_index)
+        headers = {**self.headers(), "Trailer": ", ".join(self._trailers([self._range().trailers(first)]))}
         if checked:
             headers[CHECKSUMS_HEADER] = CHECKSUMS
         stream = ArrowStream(headers)
         await stream.prepare(request)
-        totals: list[Totals] = []
+        trailers: list[list[tuple[str, str]]] = []
         try:
-            first = Message(wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header))
-            await reads.delivery.deliver(stream.write, chunks_of([first], checked=checked), reader)
+            begin = Message(wire.FlightData(header=memoryview(schema.header)), message_crc32c(schema.header))
+            await reads.delivery.deliver(stream.write, chunks_of([begin], checked=checked), reader)
             for index in partitions:
-                reader = Reader(dataset.name, index, peer, pace, self.reader)
-                await self._send_partition(stream, reader, checked=checked)
+                reader, wanted = Reader(dataset.name, index, peer, pace, self.reader), self._range()
+                await self._send_partition(stream, reader, wanted, checked=checked)
                 # Not later: a source's partition may be released as soon as it has no reader.
-                totals.append(dataset.partition(index).totals)
-            await reads.delivery.deliver(stream.finish, self._totals(totals), reader)
+                trailers.append(wanted.trailers(dataset.partition(index)))
+            await reads.delivery.deliver(stream.finish, self._trailers(trailers), reader)
             for index in partitions:
-                ended(dataset, Reader(dataset.name, index, peer, name=self.reader), self.start)
+                self._range().ended(dataset, Reader(dataset.name, index, peer, name=self.reader))
         finally:
             stream.cut_unless_whole()
         return stream
 
-    async def _send_partition(self, stream: ArrowStream, reader: Reader, *, checked: bool) -> None:
+    async def _send_partition(
+        self, stream: ArrowStream, reader: Reader, wanted: FrameRange, *, checked: bool
+    ) -> None:
         reads, partition = self.reads, self.dataset.partition(reader.partition)
 
         async def parked(drained: Awaitable[None]) -> None:
@@ -222,7 +226,7 @@ class BulkRead:
 
         outlet = stream.outlet(parked)
         run_bytes = min(RUN_BYTES, reads.budget.max_message_bytes // 4)
-        runs = reads.read(self.dataset, reader, self.start, run_bytes=run_bytes)
+        runs = reads.read(self.dataset, reader, wanted, run_bytes=run_bytes)
         try:
             async with aclosing(runs):
                 async for run in runs:
@@ -236,8 +240,11 @@ class BulkRead:
             if outlet is not None:
                 outlet.close()
 
-    def _totals(self, totals: list[Totals]) -> dict[str, str]:
+    def _range(self) -> FrameRange:
+        return FrameRange(self.start, self.until)
+
+    def _trailers(self, of_partitions: list[list[tuple[str, str]]]) -> dict[str, str]:
         if self.partition is not None:
-            return dict(end_of_read(totals[0], self.start))
-        rows, frames = sum(each.rows for each in totals), sum(each.frames for each in totals)
-        return {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}
+            return dict(of_partitions[0])
+        each = [dict(trailers) for trailers in of_partitions]
+        return {name: str(sum(int(one[name]) for one in each)) for name in (ROWS_TRAILER, FRAMES_TRAILER)}

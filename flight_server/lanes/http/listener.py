@@ -65,11 +65,12 @@ from flight_server.protocol import (
     Versions,
     check_attempt,
     check_dataset_name,
+    check_range,
     dump_json,
     parse_partition,
 )
 from flight_server.reporting import metrics, reports
-from flight_server.transfer import PutReceiver, Reads, check_no_versions
+from flight_server.transfer import PutReceiver, Reads, check_no_range, check_no_versions
 
 from .bulk_changelog import BulkChangelogRead
 from .bulk_get import ArrowStream, BulkRead
@@ -248,24 +249,27 @@ class HttpServer:
             raise InvalidRequest("the path has no dataset's name")
         name = check_dataset_name(unquote(found["dataset"]))
         catalogue, peer = self._catalogue, _peer(request)
-        query = _query(request, "generation", "from", "reader", "as_of", "after", "follow")
+        query = _query(request, "generation", "from", "until", "reader", "as_of", "after", "follow")
         versions = _versions(query)
         wanted: BulkRead | BulkChangelogRead
         if found["partition"] is None:
             dataset, index, start = catalogue.find(name, query.get("generation")), None, 0
         else:
-            index, start = parse_partition(found["partition"]), _frame_number(query.get("from", "0"))
+            index, start = parse_partition(found["partition"]), _frame_number(query, "from") or 0
             dataset, _ = catalogue.resolve(Ticket(name, index, query.get("generation"), start))
+        until = _frame_number(query, "until")
+        check_no_range(dataset, until)
         if dataset.kind is Kind.CHANGELOG:
             wanted = BulkChangelogRead(
                 self._reads, self._puts.changelogs, dataset, versions or Versions(), peer
             )
         else:
             check_no_versions(dataset, versions)
-            if index is None and ("from" in query or "reader" in query):
-                raise InvalidRequest("'from' and 'reader' go with one partition: …/partitions/0")
+            if index is None and not query.keys().isdisjoint({"from", "until", "reader"}):
+                raise InvalidRequest("'from', 'until' and 'reader' go with one partition: …/partitions/0")
+            check_range(start, until)
             reader = check_attempt(query["reader"], "reader") if "reader" in query else None
-            wanted = BulkRead(self._reads, dataset, index, start, peer, reader)
+            wanted = BulkRead(self._reads, dataset, index, start, peer, reader, until)
         dataset.touch()
         if request.method == "HEAD":
             wanted.check()
@@ -321,9 +325,12 @@ def _query(request: web.Request, *known: str) -> dict[str, str]:
     return query
 
 
-def _frame_number(text: str) -> int:
+def _frame_number(query: dict[str, str], key: str) -> int | None:
+    text = query.get(key)
+    if text is None:
+        return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-        raise InvalidRequest(f"'from' is the number of a frame in ASCII decimal, not {text[:40]!r}")
+        raise InvalidRequest(f"{key!r} is the number of a frame in ASCII decimal, not {text[:40]!r}")
     return int(text)
 
 

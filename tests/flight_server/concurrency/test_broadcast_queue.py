@@ -210,6 +210,28 @@ def test_a_late_reader_replays_from_the_first_item_also_after_the_end() -> None:
             late.next_nowait()
 
 
+async def test_a_subscription_with_a_stop_ends_before_that_item_open_closed_or_released() -> None:
+    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    with queue.subscribe(1, 3) as reader:
+        for number in range(5):
+            queue.publish(number, 10)
+        assert reader.lag_bytes == 20
+        assert list(reader.upcoming()) == [1, 2]
+        assert [reader.next_nowait(), reader.next_nowait()] == [1, 2]
+        assert reader.lag_bytes == 0
+        await reader.wait()  # returns at once
+        with pytest.raises(EndOfQueue):
+            reader.next_nowait()
+        queue.passed(0, 5)
+        with pytest.raises(EndOfQueue):
+            reader.next_nowait()
+        queue.fail(ProducerFailed("late"))
+        with pytest.raises(ProducerFailed):
+            reader.next_nowait()
+    with queue.subscribe(4, 9) as short:
+        assert short.lag_bytes == 0
+
+
 def test_closing_after_a_failure_does_not_paint_it_over() -> None:
     queue: BroadcastQueue[str] = BroadcastQueue()
     queue.fail(ProducerFailed("broke off", dataset="d"))

@@ -250,8 +250,8 @@ class _WakesOnlyOne(BroadcastQueue[int]):
 class _WakesAfterALook(BroadcastQueue[int]):
     """Its readers look for an item and for the end in two steps, with a pause between them."""
 
-    def subscribe(self, start: int = 0) -> Subscription[int]:
-        subscription = _TwoLooks(self, start)
+    def subscribe(self, start: int = 0, stop: int | None = None) -> Subscription[int]:
+        subscription = _TwoLooks(self, start, stop)
         self._subscriptions[subscription] = None
         return subscription
 

@@ -112,7 +112,7 @@ def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
     for number in range(3):
         partition.publish(frame(number, pool))
     partition.seal()
-    partition.passed(0, now=0)
+    partition.passed(0, None, now=0)
     assert pool.used_bytes == 30
     with partition.subscribe() as second:
         partition.places.take("second", second, now=0)
@@ -251,7 +251,7 @@ class Life:
 
     def pass_all(self) -> None:
         if self.random.random() < 0.2:
-            self.partition.passed(0, now=0)
+            self.partition.passed(0, None, now=0)
 
     def leave(self) -> None:
         if self.readers:

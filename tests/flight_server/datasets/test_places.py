@@ -20,8 +20,10 @@ class Rig:
             self.queue.publish(number, 1)
         self.places = Places(self.queue)
 
-    def comes(self, reader: str, start: int = 0, now: float = 0.0) -> Subscription[int]:
-        subscription = self.queue.subscribe(start)
+    def comes(
+        self, reader: str, start: int = 0, now: float = 0.0, stop: int | None = None
+    ) -> Subscription[int]:
+        subscription = self.queue.subscribe(start, stop)
         self.places.take(reader, subscription, now)
         return subscription
 
@@ -93,4 +95,19 @@ def test_a_place_that_is_given_back_leaves_its_turn_to_another_reader() -> None:
         rig.places.acknowledge("gone", ITEMS, now=60)
     rig.comes("last", now=61)
     rig.places.acknowledge("last", ITEMS, now=61)
+    assert rig.queue.first == ITEMS
+
+
+def test_a_reader_that_has_every_frame_of_its_range_counts_also_after_it_has_left() -> None:
+    rig = Rig()
+    rig.queue.close()
+    for reader, stop, acknowledged in (("whole", 4, 4), ("part", 8, 6)):
+        subscription = rig.comes(reader, stop=stop)
+        rig.places.acknowledge(reader, acknowledged, now=0)
+        rig.leaves(reader, subscription, until=60)
+    assert rig.queue.first == 4
+    rig.places.expire(now=61)
+    rig.queue.passed(4, ITEMS)
+    assert rig.queue.first == 4, "the reader that left its range early passed nothing"
+    rig.queue.passed(4, ITEMS)
     assert rig.queue.first == ITEMS

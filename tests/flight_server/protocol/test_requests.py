@@ -19,6 +19,7 @@ from flight_server.protocol import (
     KeepRule,
     Kind,
     Order,
+    PlanRequest,
     PutCommand,
     Retention,
     RuleName,
@@ -139,6 +140,7 @@ def test_a_put_command_parses_to_itself(command: PutCommand) -> None:
         | st.builds(Versions, as_of=VERSIONS)
         | st.builds(Versions, after=VERSIONS, follow=st.booleans()),
     )
+    | st.builds(Ticket, NAMES, st.none() | PARTITIONS, GENERATIONS, until=st.none() | st.integers(0, 2**53))
 )
 def test_a_ticket_parses_to_itself(ticket: Ticket) -> None:
     assert Ticket.parse(ticket.encode()) == ticket
@@ -185,6 +187,27 @@ def test_a_hold_request_parses_to_itself(request: HoldRequest) -> None:
     assert HoldRequest.parse(request.encode()) == request
 
 
+@given(
+    st.builds(
+        PlanRequest,
+        NAMES,
+        st.integers(1, 2**53),
+        GENERATIONS,
+        st.none() | st.lists(PARTITIONS, max_size=3).map(tuple),
+    )
+)
+def test_a_plan_request_parses_to_itself(request: PlanRequest) -> None:
+    assert PlanRequest.parse(request.encode()) == request
+
+
+@pytest.mark.parametrize(
+    "body", ['"target_bytes": 0', '"target_bytes": 1, "partitions": [true]', '"partitions": []']
+)
+def test_a_plan_request_with_other_numbers_is_refused(body: str) -> None:
+    with pytest.raises(InvalidRequest, match="plan: '"):
+        PlanRequest.parse(f'{{"dataset": "d", {body}}}'.encode())
+
+
 @given(st.builds(DatasetRequest, NAMES, GENERATIONS, st.booleans()))
 def test_a_dataset_request_parses_to_itself(request: DatasetRequest) -> None:
     assert DatasetRequest.parse(request.encode(), "drop", needed=True) == request
@@ -198,6 +221,7 @@ def test_anything_else_is_refused_as_a_request_and_nothing_worse(data: bytes) ->
         Commit.parse,
         CreateRequest.parse,
         SealRequest.parse,
+        PlanRequest.parse,
         lambda body: DatasetRequest.parse(body, "drop", needed=True),
     ):
         with suppress(InvalidRequest, Unsupported):

@@ -21,6 +21,7 @@ from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.reporting import reports
 from flight_server.reporting.reports import Page
 from flight_server.tiering.readback import Reader
+from flight_server.transfer import FrameRange
 from tests.support.nodes import read_messages, running_node
 
 READER = Reader("d", 0, "test")
@@ -133,7 +134,7 @@ async def test_an_unproven_reader_that_takes_what_it_gets_keeps_its_room_until_i
         unproven = node.budget.unproven
         held = unproven.reserve((unproven.limit_bytes or 0) - (256 << 10))
         granted: list[Reservation] = []
-        async with aclosing(node.reads.read(dataset, Reader("d", 0, "good"), 0)) as runs:
+        async with aclosing(node.reads.read(dataset, Reader("d", 0, "good"), FrameRange())) as runs:
             assert [outgoing.data[0] for outgoing in await anext(runs)] == [0]
             unproven.request(256 << 10, granted.append)
             for number in range(1, 6):
@@ -152,13 +153,13 @@ async def test_what_unproven_readers_hold_is_no_more_than_half_and_proven_ones_w
     async with running_node(tmp_path, memory_limit=LIMIT_BYTES) as node:
         dataset = begun(node, [bytes(512 << 10)] * 4)
         dataset.end_stream(dataset.partition(0))
-        paused = [node.reads.read(dataset, Reader("d", 0, f"paused {n}"), 0) for n in range(10)]
+        paused = [node.reads.read(dataset, Reader("d", 0, f"paused {n}"), FrameRange()) for n in range(10)]
         first = [asyncio.ensure_future(anext(runs)) for runs in paused]
         await asyncio.sleep(0.01)
         assert sum(each.done() for each in first) == 2  # 1 MiB
         proven = Reader("d", 0, "good", Pace(proven=True))
         frames = 0
-        async with aclosing(node.reads.read(dataset, proven, 0)) as runs:
+        async with aclosing(node.reads.read(dataset, proven, FrameRange())) as runs:
             async for run in runs:
                 frames += len(run)
         assert frames == 4

@@ -390,3 +390,5 @@ def test_a_location_with_a_path_keeps_it_and_its_query() -> None:
     ticket = Ticket("a/b", 3, "g", 7)
     assert target_of("http://h:1", ticket) == "/v1/datasets/a/b/partitions/3?generation=g&from=7"
     assert target_of("http://h:1/x/y?generation=old&z=1", ticket) == "/x/y?generation=g&z=1&from=7"
+    ranged = Ticket("d", 0, until=9)
+    assert target_of("http://h:1/x?until=3", ranged) == "/x?until=9"

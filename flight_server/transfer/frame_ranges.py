@@ -1,0 +1,94 @@
+"""The frames of a partition that one read gives, and what it says of them at its end.
+
+Guarantee: a read with ``until`` gives exactly the frames from ``start`` to before ``until``, or an error.
+
+Trailers
+    A read to the end of the partition gives the totals of the whole partition, from its first frame. One with ``until``
+    gives the totals of the frames that this very read has sent, because those of another range may be released.
+"""
+
+from __future__ import annotations
+
+import time
+
+from flight_server.datasets import Dataset, Partition, PartitionState
+from flight_server.frames import Frame
+from flight_server.protocol import (
+    CRC_TRAILER,
+    FRAMES_TRAILER,
+    FROM_TRAILER,
+    ROWS_TRAILER,
+    UNTIL_TRAILER,
+    InvalidRequest,
+    Kind,
+)
+from flight_server.protocol.checksums import running_crc32c
+from flight_server.tiering import Reader
+
+
+class FrameRange:
+    """The range of one read, and the totals of what it has sent. ``until`` None: to the partition's end."""
+
+    __slots__ = ("_crc32c", "_frames", "_rows", "start", "until")
+
+    def __init__(self, start: int = 0, until: int | None = None) -> None:
+        self.start = start
+        self.until = until
+        self._rows = self._frames = self._crc32c = 0
+
+    def check(self, partition: Partition) -> None:
+        """Compare the range with a sealed partition.
+
+        Raises:
+            InvalidRequest: it has fewer frames.
+        """
+        frames = partition.totals.frames
+        if max(self.start, self.until or 0) > frames:
+            wanted = f"read on from {self.start}" if self.start > frames else f"read up to {self.until}"
+            raise InvalidRequest(
+                f"dataset {partition.dataset!r} partition {partition.index} has {frames} frames: there is nothing to "
+                f"{wanted}",
+                dataset=partition.dataset,
+                partition=partition.index,
+            )
+
+    def sent(self, frame: Frame) -> None:
+        """Count a frame that the reader takes."""
+        if self.until is not None:
+            self._rows += frame.rows
+            self._frames += 1
+            self._crc32c = running_crc32c(self._crc32c, frame.crc32c)
+
+    def place(self) -> list[tuple[str, str]]:
+        """The headers that say which frames this is."""
+        until = [] if self.until is None else [(UNTIL_TRAILER, str(self.until))]
+        return [(FROM_TRAILER, str(self.start)), *until]
+
+    def trailers(self, partition: Partition) -> list[tuple[str, str]]:
+        """The trailers of both lanes, after the last frame."""
+        rows, frames, crc32c = self._rows, self._frames, self._crc32c
+        if self.until is None:
+            totals = partition.totals
+            rows, frames, crc32c = totals.rows, totals.frames, totals.crc32c
+        return [
+            (ROWS_TRAILER, str(rows)),
+            (FRAMES_TRAILER, str(frames)),
+            (CRC_TRAILER, f"{crc32c:08x}"),
+            *self.place(),
+        ]
+
+    def ended(self, dataset: Dataset, reader: Reader) -> None:
+        """Record that the stream has ended cleanly, its last byte included (see ``places``)."""
+        partition = dataset.partition(reader.partition)
+        known = self.until is not None or partition.state is PartitionState.SEALED
+        if reader.name is None and known:
+            partition.passed(self.start, self.until, time.monotonic())
+
+
+def check_no_range(dataset: Dataset, until: int | None) -> None:
+    """Raise InvalidRequest if a reader of a changelog names a last frame."""
+    if until is not None and dataset.kind is Kind.CHANGELOG:
+        raise InvalidRequest(
+            f"dataset {dataset.name!r} is a changelog: its readers say 'as_of' or 'after', not 'until'",
+            dataset=dataset.name,
+        )

@@ -1,0 +1,93 @@
+"""Pieces of partitions: every frame once, of about the target's size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.datasets.catalogue import Catalogue
+from flight_server.datasets.dataset import Dataset
+from flight_server.protocol import Commit, CreateRequest, Kind, PlanRequest
+from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound
+from flight_server.transfer import reading_plans
+from flight_server.transfer.reading_plans import cut, plan
+from tests.support.catalogues import new_catalogue
+from tests.support.frames import frame
+
+
+@given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 3000))
+def test_pieces_have_every_frame_once_and_no_more_than_a_frame_beyond_the_target(
+    sizes: list[int], target_bytes: int
+) -> None:
+    pieces = cut(sizes, target_bytes)
+    assert [number for first, end, _ in pieces for number in range(first, end)] == list(range(len(sizes)))
+    for first, end, size_bytes in pieces:
+        assert size_bytes == sum(sizes[first:end]) > 0
+        assert size_bytes <= target_bytes + max(sizes[first:end])
+    if sum(sizes) <= target_bytes:
+        assert len(pieces) == bool(sizes)
+
+
+def test_pieces_of_equal_frames_are_equal() -> None:
+    pieces = cut([10] * 100, 200)
+    assert [size_bytes for _, _, size_bytes in pieces] == [200] * 5
+    assert all(before[1] == after[0] for before, after in pairwise(pieces))
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
+    catalogue = new_catalogue(tmp_path, 64 << 20)
+    yield catalogue
+    catalogue.close()
+
+
+def shuffle(catalogue: Catalogue, frames: dict[int, list[int]]) -> Dataset:
+    """A shuffle of 5 partitions with frames of these sizes, not sealed."""
+    dataset = catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=5), None)[0]
+    attempt = dataset.begin_attempt(0, "a")
+    for partition, sizes in frames.items():
+        for size_bytes in sizes:
+            attempt.publish(partition, frame(size_bytes, pool=catalogue.budget.frames))
+    dataset.commit(attempt, Commit(attempt.rows, attempt.frame_count))
+    return dataset
+
+
+async def test_a_plan_has_the_pieces_of_all_partitions_with_frames_or_of_those_asked_for(
+    catalogue: Catalogue,
+) -> None:
+    dataset = shuffle(catalogue, {3: [100] * 1200, 1: [50]})
+    dataset.accept({0: "a"})
+    dataset.close()
+    assert await plan(dataset, PlanRequest("d", 40_000)) == [
+        (1, 0, 1, 50),
+        (3, 0, 400, 40_000),
+        (3, 400, 800, 40_000),
+        (3, 800, 1200, 40_000),
+    ]
+    assert await plan(dataset, PlanRequest("d", 1 << 40, partitions=(3, 0))) == [(3, 0, 1200, 120_000)]
+    with pytest.raises(NotFound, match="partitions 0 to 4"):
+        await plan(dataset, PlanRequest("d", 1, partitions=(5,)))
+
+
+async def test_a_dataset_that_is_still_written_has_no_plan(catalogue: Catalogue) -> None:
+    dataset = shuffle(catalogue, {3: [100]})
+    for partitions in (None, (3,)):
+        with pytest.raises(Conflict, match="still written"):
+            await plan(dataset, PlanRequest("d", 1, partitions=partitions))
+
+
+async def test_a_plan_of_too_many_pieces_is_refused(
+    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_plans, "MAX_PIECES", 3)
+    dataset = shuffle(catalogue, {0: [100] * 8, 1: [100] * 8})
+    dataset.accept({0: "a"})
+    dataset.close()
+    assert len(await plan(dataset, PlanRequest("d", 800))) == 2
+    with pytest.raises(InvalidRequest, match="larger 'target_bytes'"):
+        await plan(dataset, PlanRequest("d", 200))
