@@ -5,22 +5,43 @@ For ``pipeline``, ``broadcast``, ``jobs``, ``placement`` and ``lanes``.
 
 from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
-from .own_memory import Lent, own, own_dictionaries
-from .row_picking import Picker
-from .sizes import batch_row_bits, has_dictionary
+from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, together
+from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
+from .range_search import ranges_of
+from .row_picking import Picker, spread
+from .sizes import batch_row_bits, has_dictionary, held_buffers, held_dictionaries, own_bytes
+from .sort_codes import SortCodes, check_sortable
+from .sort_keys import SortKey, is_pair, sort_key
 from .types import Declared
+from .widening import widened
 
 __all__ = [
+    "SMALL_BYTES",
+    "SMALL_ROWS",
     "Coalescer",
     "Declared",
     "Lent",
+    "NumberedRows",
     "Picker",
+    "SortCodes",
+    "SortKey",
     "array_over",
     "batch_row_bits",
+    "check_sortable",
+    "cuts",
     "has_dictionary",
+    "held_buffers",
+    "held_dictionaries",
+    "is_pair",
     "offsets",
     "own",
+    "own_bytes",
     "own_dictionaries",
+    "ranges_of",
+    "sort_key",
+    "spread",
+    "together",
     "values",
     "view",
+    "widened",
 ]

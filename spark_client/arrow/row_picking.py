@@ -33,16 +33,31 @@ class Picker:
         ]
         self._rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
-    def take(self, positions: NDArray[np.int64]) -> pa.RecordBatch:
-        """The rows at `positions`, in that order. Positions are not checked."""
+    def take(self, positions: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> pa.RecordBatch:
+        """The rows at `positions`, in that order; nulls in all columns where `valid` is not set. Positions are not
+        checked, and those of nulls are not read.
+        """
         import pyarrow.compute as pc  # noqa: PLC0415  # 10 MiB, which a client that only puts and reads does without
 
-        picked = pc.take(self._rows, array_over(positions), boundscheck=False)
+        at = array_over(positions)
+        if valid is not None:
+            bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+            at = pa.Array.from_buffers(at.type, len(at), [bits, at.buffers()[1]])
+        picked = pc.take(self._rows, at, boundscheck=False)
         columns = [
             _to_lists(column, field.type) if as_bytes else column
             for column, field, as_bytes in zip(picked.columns, self._schema, self._as_bytes, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def spread(batch: pa.RecordBatch, has: NDArray[np.bool_]) -> pa.RecordBatch:
+    """The rows, in order, at the places whose flags are set, and nulls in all columns at the others."""
+    if not batch.num_rows:
+        return pa.RecordBatch.from_arrays(
+            [pa.nulls(len(has), kind) for kind in batch.schema.types], schema=batch.schema
+        )
+    return Picker(batch).take(np.where(has, np.cumsum(has) - 1, 0), has)
 
 
 def _is_vector(column: pa.Array) -> bool:

@@ -19,9 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_client.arrow import Picker
+from spark_client.joining import Keys
 from spark_client.placement import row_hashes
 
-from .layers import Index, Keys, Layer
+from .layers import Index, Layer
 from .row_equality import same_rows
 
 Positions = NDArray[np.int64]

@@ -37,10 +37,9 @@ from numpy.typing import NDArray
 
 from flight_server.protocol import PartitionFailed
 from flight_server.protocol.checksums import crc32c
-from spark_client.arrow import Picker, array_over, view
+from spark_client.arrow import Picker, view
+from spark_client.joining import Keys
 from spark_client.placement import row_hashes
-
-from .join_keys import flags
 
 CHUNK_ROWS = 1024 * 1024
 CHUNK_BYTES = 128 * 1024 * 1024
@@ -58,25 +57,6 @@ class Sink(Protocol):
     def write(self, data: Any, /) -> int:
         """Append all of the data."""
         ...
-
-
-@dataclass(frozen=True)
-class Keys:
-    """Keys in their normal form, without nulls, and their hashes."""
-
-    columns: tuple[pa.Array, ...]
-    hashes: NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, columns: Sequence[pa.Array]) -> Keys:
-        return cls(tuple(columns), row_hashes(columns, len(columns[0])))
-
-    def __len__(self) -> int:
-        return len(self.hashes)
-
-    def take(self, positions: Positions) -> Keys:
-        at = array_over(positions)
-        return Keys(tuple(column.take(at) for column in self.columns), self.hashes[positions])
 
 
 @dataclass(frozen=True)
@@ -212,7 +192,7 @@ class Layer:
         before = np.cumsum(counts) - counts
         places = np.arange(len(positions)) + np.repeat(low - before, counts)
         rows = self.index.numbers[places].astype(np.int64)
-        equal = self._equal(keys.take(positions), rows)
+        equal = keys.take(positions).same(self.take(rows, slice(0, self.key_count)).columns)
         return positions[equal], rows[equal]
 
     def take(self, rows: Positions, columns: slice) -> pa.RecordBatch:
@@ -249,15 +229,6 @@ class Layer:
                 yield chunk
             elif window.any():
                 yield Picker(chunk).take(np.flatnonzero(window))
-
-    def _equal(self, keys: Keys, rows: Positions) -> NDArray[np.bool_]:
-        import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without
-
-        theirs = self.take(rows, slice(0, self.key_count))
-        found = np.ones(len(rows), np.bool_)
-        for ours, other in zip(keys.columns, theirs.columns, strict=True):
-            found &= flags(pc.equal(ours, other))
-        return found
 
     def _fields(self, columns: slice) -> pa.Schema:
         return pa.schema(list(self.schema)[columns])

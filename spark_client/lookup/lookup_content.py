@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from spark_client.arrow import Declared, Picker
 from spark_client.hosts import Copies
-
-from .join_keys import KeyForm, present
+from spark_client.joining import KeyForm, present
 
 DIFF = "_diff"
 

@@ -17,14 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import Picker, array_over
+from spark_client.arrow import Picker, array_over, spread
+from spark_client.joining import PIECE_ROWS, KeyForm, Keys, expanded, present
 
 from .images import Image, Matches
-from .join_keys import KeyForm, present
-from .layers import Keys
 
 How = Literal["left", "inner"]
-PIECE_ROWS = 64 * 1024
 
 Positions = NDArray[np.int64]
 
@@ -63,27 +61,10 @@ class Join:
         counts = np.bincount(matches.positions, minlength=batch.num_rows)
         before = np.concatenate([[0], np.cumsum(counts)])
         shown = np.maximum(counts, 1) if self.how == "left" else counts
-        ends = np.cumsum(shown)
         left = _ordered(batch, self.first)
-        for start in range(0, int(ends[-1]) if len(ends) else 0, PIECE_ROWS):
-            stop = min(start + PIECE_ROWS, int(ends[-1]))
-            first = int(np.searchsorted(ends, start, side="right"))
-            last = int(np.searchsorted(ends, stop, side="left")) + 1
-            rows = np.repeat(np.arange(first, last), shown[first:last])
-            skipped = start - int(ends[first] - shown[first])
-            rows = rows[skipped : skipped + stop - start]
-            window = self._matched(before, counts, rows, skipped)
-            yield self._joined(left, image, rows, matches, window)
-
-    @staticmethod
-    def _matched(before: Positions, counts: Positions, rows: Positions, skipped: int) -> Positions:
-        """For each row of the result the number of its match, or -1."""
-        begins = np.ones(len(rows), np.bool_)
-        begins[1:] = rows[1:] != rows[:-1]
-        starts = np.flatnonzero(begins)
-        within = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
-        within[rows == rows[0]] += skipped
-        return np.where(counts[rows] > 0, before[rows] + within, -1)
+        for rows, within in expanded(shown, PIECE_ROWS):
+            numbers = np.where(counts[rows] > 0, before[rows] + within, -1)
+            yield self._joined(left, image, rows, matches, numbers)
 
     def _joined(
         self, left: pa.RecordBatch, image: Image, rows: Positions, matches: Matches, numbers: Positions
@@ -97,21 +78,6 @@ class Join:
         if not has.all():
             taken = spread(taken, has)
         return pa.RecordBatch.from_arrays([*left.columns, *taken.columns], schema=self.schema)
-
-
-def spread(batch: pa.RecordBatch, has: NDArray[np.bool_]) -> pa.RecordBatch:
-    """The rows at the places whose flags are set, and nulls at the others."""
-    places = np.where(has, np.cumsum(has) - 1, 0)
-    at = pa.Array.from_buffers(
-        pa.int64(),
-        len(places),
-        [pa.py_buffer(np.packbits(has, bitorder="little")), pa.py_buffer(places.astype(np.int64))],
-    )
-    if not batch.num_rows:
-        columns = [pa.nulls(len(places), column.type) for column in batch.columns]
-    else:
-        columns = [column.take(at) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _ordered(batch: pa.RecordBatch, first: Sequence[str]) -> pa.RecordBatch:

@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import spread
 
 from .host_images import HostImages
 from .images import Image
 from .lookup_content import Content
-from .lookup_join import Join, probe, spread
+from .lookup_join import Join, probe
 from .version_pins import MicroBatch, version_of, version_of_application
 
 

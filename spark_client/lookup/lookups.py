@@ -39,10 +39,10 @@ from spark_client.changelogs import ChangelogAddress, Hold
 from spark_client.datasource import spark_struct
 from spark_client.executors import Portable
 from spark_client.jobs import Shuffles, arrow_schema, check_frame, check_key, declared_struct
+from spark_client.joining import KeyForm
 from spark_client.placement import find_keys
 
 from .changelog_source import ChangelogSource
-from .join_keys import KeyForm
 from .lookup_content import Content
 from .lookup_join import How, Join
 from .lookup_tasks import Chosen, JoinTask, ValueTask

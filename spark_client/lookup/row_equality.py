@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from spark_client.arrow import array_over, offsets
-
-from .join_keys import flags
+from spark_client.joining import flags
 
 Positions = NDArray[np.int64]
 

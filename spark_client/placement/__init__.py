@@ -3,14 +3,18 @@
 For ``jobs``, ``pipeline`` and ``lookup``.
 """
 
-from .grouping import PlacedKeys, check_groupable, groups
+from .grouping import CHUNK_BYTES, PlacedKeys, check_groupable, groups
 from .hashing import find_keys, partition_ids, round_robin_ids, round_robin_start
+from .key_codes import group_codes, groupable
 from .wide_hashes import row_hashes
 
 __all__ = [
+    "CHUNK_BYTES",
     "PlacedKeys",
     "check_groupable",
     "find_keys",
+    "group_codes",
+    "groupable",
     "groups",
     "partition_ids",
     "round_robin_ids",

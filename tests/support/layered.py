@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from spark_client.joining import Keys
 from spark_client.lookup.images import Image, changed, merged
-from spark_client.lookup.layers import Keys, Layer, write_layer
+from spark_client.lookup.layers import Layer, write_layer
 
 
 def layer(

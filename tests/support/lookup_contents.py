@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_client.arrow import Declared
 from spark_client.hosts import Copies
-from spark_client.lookup.join_keys import KeyForm
+from spark_client.joining import KeyForm
 from spark_client.lookup.lookup_content import Content
 from tests.support.versioned_table import VersionedTable
 

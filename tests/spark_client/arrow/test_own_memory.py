@@ -16,7 +16,7 @@ from spark_client.arrow.coalescer import Coalescer
 from spark_client.arrow.own_memory import Lent, own
 from spark_client.arrow.sizes import allocations
 from spark_client.arrow.types import Declared
-from spark_client.jobs.stages import GroupStage, MapStage, Pass, Stage, run
+from spark_client.steps import GroupStage, MapStage, Pass, Stage, run
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 ROWS = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=6), max_size=8)

@@ -15,11 +15,11 @@ import pytest
 from flight_server.host import HostDirectory, directories
 from flight_server.protocol import Compacted, OutOfBudget
 from spark_client.hosts import HostFiles
+from spark_client.joining import Keys
 from spark_client.lookup import host_images
 from spark_client.lookup.host_images import HostImages
 from spark_client.lookup.images import Image
 from spark_client.lookup.layer_names import LayerName, stack
-from spark_client.lookup.layers import Keys
 from spark_client.lookup.lookup_content import Content
 from spark_client.lookup.open_layers import open_layers
 from tests.support.host_copies import directory

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import PartitionFailed
+from spark_client.joining import Keys
 from spark_client.lookup import layers
-from spark_client.lookup.layers import Index, Keys, Layer, write_layer
+from spark_client.lookup.layers import Index, Layer, write_layer
 from tests.support.layered import layer
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_client.joining import KeyForm
 from spark_client.lookup import lookup_join
 from spark_client.lookup.images import Image
-from spark_client.lookup.join_keys import KeyForm
 from spark_client.lookup.lookup_join import How, Join
 from tests.support.layered import above, layer
 

@@ -21,7 +21,14 @@ OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
 def split(table: pa.Table, *keys: str, window_bytes: int = 1 << 20) -> list[tuple[Any, list[int]]]:
     return [
         (tuple(key.as_py() for key in found), rows.column("row").to_pylist())
-        for found, rows in groups(table.to_batches(), table.schema, keys, window_bytes)
+        for found, rows in groups(
+            table.to_batches(),
+            table.schema,
+            keys,
+            block_bytes=window_bytes,
+            window_bytes=window_bytes,
+            chunk_bytes=window_bytes,
+        )
     ]
 
 
@@ -50,12 +57,56 @@ def test_no_rows_make_no_groups() -> None:
     assert split(pa.table({"k": pa.array([], pa.int64()), "row": pa.array([], pa.int64())}), "k") == []
 
 
-@pytest.mark.parametrize("type_", [pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64())])
-def test_lists_and_maps_are_refused_at_any_depth(type_: Any) -> None:
-    for nested in (type_, pa.struct([("inner", type_)])):
+def test_maps_are_refused_at_any_depth_and_nothing_else() -> None:
+    plain = pa.struct([("x", pa.list_(pa.int64()))])
+    type_ = pa.map_(pa.string(), pa.int64())
+    for nested in (type_, pa.list_(type_), pa.struct([("inner", pa.list_(type_, 2))])):
         with pytest.raises(InvalidRequest, match="cannot group by 'k'"):
             check_groupable(pa.schema([("k", nested)]), ["k"], "stage 1")
-    check_groupable(pa.schema([("k", pa.struct([("x", pa.int64())]))]), ["k"], "stage 1")
+    check_groupable(pa.schema([("k", pa.list_(plain)), ("l", pa.list_(plain, 2))]), ["k", "l"], "stage 1")
+
+
+@pytest.mark.parametrize("make", [pa.list_, pa.large_list, lambda type_: pa.list_(type_, 2)])
+def test_lists_are_equal_element_by_element_and_a_null_only_to_a_null(make: Any) -> None:
+    type_ = make(pa.float64())
+    nan = float("nan")
+    keys = [None, [0.0, nan], [-0.0, OTHER_NAN], [nan, 0.0], [None, 1.0], None, [1.0, None], [None, 1.0]]
+    table = pa.table({"k": pa.array(keys, type_), "row": range(8)})
+    expected = [[0, 5], [1, 2], [3], [4, 7], [6]]
+    for chunks in (table, pa.concat_tables([table.slice(0, 3), table.slice(3, 2), table.slice(5)])):
+        assert [rows for _, rows in split(chunks, "k")] == expected
+    assert [rows for _, rows in split(table.slice(2, 5), "k")] == [[2], [3], [4], [5], [6]]
+
+
+NESTED = pa.list_(pa.struct([("x", pa.list_(pa.string())), ("y", pa.bool_())]))
+TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "b"]))
+ELEMENTS = st.one_of(
+    st.none(),
+    st.fixed_dictionaries(
+        {"x": st.one_of(st.none(), st.lists(TEXTS, max_size=2)), "y": st.none() | st.booleans()}
+    ),
+)
+
+
+@given(st.lists(st.lists(st.one_of(st.none(), st.lists(ELEMENTS, max_size=2)), max_size=8), max_size=4))
+def test_nested_lists_and_structs_are_grouped_by_their_values(chunks: list[list[Any]]) -> None:
+    expected: dict[str, list[int]] = {}
+    for row, key in enumerate(key for chunk in chunks for key in chunk):
+        expected.setdefault(repr(pa.scalar(key, NESTED).as_py()), []).append(row)
+    schema = pa.schema([("k", NESTED), ("row", pa.int64())])
+    batches, row = [], 0
+    for chunk in chunks:
+        columns = [pa.array(chunk, NESTED), pa.array(range(row, row + len(chunk)), pa.int64())]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        row += len(chunk)
+    found = split(pa.Table.from_batches(batches, schema), "k")
+    assert [(repr(key), rows) for (key,), rows in found] == list(expected.items())
+
+
+def test_chunks_with_different_dictionaries_are_grouped_by_their_values() -> None:
+    chunks = [pa.array(some).dictionary_encode() for some in (["a", "b"], ["b", "a", None])]
+    table = pa.table({"k": pa.chunked_array(chunks), "row": range(5)})
+    assert [rows for _, rows in split(table, "k")] == [[0, 3], [1, 2], [4]]
 
 
 @given(
@@ -100,7 +151,9 @@ def test_a_large_group_comes_in_chunks_of_at_most_a_window(rows: list[list[tuple
         )
         for some in rows
     ]
-    for (key,), group in groups(batches, schema, ["k"], window_bytes):
+    for (key,), group in groups(
+        batches, schema, ["k"], block_bytes=window_bytes, window_bytes=window_bytes, chunk_bytes=window_bytes
+    ):
         group.validate(full=True)
         assert group.to_pylist() == [
             {"k": row[0], "s": row[1]} for some in rows for row in some if row[0] == key.as_py()

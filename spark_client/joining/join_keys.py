@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import array_over, values
+from spark_client.arrow import array_over, values, widened
 
 _MAX_DIGITS = 38
 _LONG_DIGITS = 20
@@ -86,8 +86,7 @@ class KeyForm:
             raise InvalidRequest(
                 f"a key is {column.type}, and is compared as {self.compared}; cast it before"
             )
-        # Unsafe only where Spark's cast loses digits, too: a long as a double.
-        return column.cast(self.compared, safe=not types.is_float64(self.compared))
+        return widened(column, self.compared)
 
 
 def present(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:

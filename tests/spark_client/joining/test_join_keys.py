@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import InvalidRequest
-from spark_client.lookup.join_keys import KeyForm, present
+from spark_client.joining import KeyForm, present
 
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
 UTC = dt.UTC

@@ -1,0 +1,358 @@
+"""Columns whose plain order is Spark's order of rows.
+
+Guarantee: for rows ``a`` and ``b``, the codes of ``a`` are before, equal to or after those of ``b`` exactly where
+Spark's ORDER BY puts ``a`` before, beside or after ``b``: NaN is greater than every number and equals every NaN, -0.0
+equals 0.0, text is compared by its bytes, structs field by field, lists element by element and then by length; inside
+of both, a null is less than every value. Rows of several batches compare, too, if their types are the same.
+
+How
+    Numbers, times and booleans become unsigned integers of the same order; of descending keys, their complements. A
+    null has a code of its own, or a column of its own before it where all 64 bits are taken. Text and binary stay as
+    they are. A list of values of a fixed width becomes binary: its elements' codes, most significant byte first.
+
+What is refused
+    Maps, which Spark cannot sort, lists of text, binary or lists, and types that Spark cannot hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import total_ordering
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+from .buffers import array_over, offsets, values, view
+from .sort_keys import SortKey
+
+Column: TypeAlias = "NDArray[Any] | pa.Array"
+"""Unsigned integers, or binary without nulls."""
+
+_SMALL_BITS = 32
+"""Values of at most so many bits have room for a null in their 64-bit code."""
+
+
+class SortCodes:
+    """The codes of some rows, column by column. Where ``descending`` says so, a binary column's greatest value is the
+    first.
+    """
+
+    def __init__(self, columns: Sequence[Column], descending: Sequence[bool], rows: int) -> None:
+        self.columns = tuple(columns)
+        self.descending = tuple(descending)
+        self.rows = rows
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, keys: Sequence[SortKey]) -> SortCodes:
+        """The codes of a batch's rows. TypeError: a key's type has no order here; the text names what helps."""
+        return cls.of_columns([batch.column(key.column) for key in keys], keys, batch.num_rows)
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[pa.Array], keys: Sequence[SortKey], rows: int) -> SortCodes:
+        """As :meth:`of`, of the keys' columns in turn."""
+        coded: list[tuple[Column, bool]] = []
+        for column, key in zip(columns, keys, strict=True):
+            coded += _codes(column, key)
+        return cls([column for column, _ in coded], [descending for _, descending in coded], rows)
+
+    @classmethod
+    def concat(cls, parts: Sequence[SortCodes]) -> SortCodes:
+        """The rows of one or more, of equal keys and types, one after the other."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        columns = [_together(each) for each in zip(*(part.columns for part in parts), strict=True)]
+        return cls(columns, first.descending, sum(part.rows for part in parts))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(column.nbytes for column in self.columns)
+
+    def slice(self, start: int, end: int) -> SortCodes:
+        """The rows from ``start`` to before ``end``, not copied."""
+        columns = [
+            column[start:end] if isinstance(column, np.ndarray) else column.slice(start, end - start)
+            for column in self.columns
+        ]
+        return SortCodes(columns, self.descending, end - start)
+
+    def order(self) -> NDArray[np.int64]:
+        """The rows' numbers in their order; those of equal rows ascend."""
+        kept = [
+            (column, descending)
+            for column, descending in zip(self.columns, self.descending, strict=True)
+            if not _is_constant(column)
+        ]
+        if not kept:
+            return np.arange(self.rows, dtype=np.int64)
+        numbers = [column for column, _ in kept if isinstance(column, np.ndarray)]
+        if len(numbers) == len(kept):
+            if len(numbers) == 1:
+                return np.argsort(numbers[0], kind="stable")
+            return np.lexsort(numbers[::-1])
+        import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
+
+        names = [str(number) for number in range(len(kept))]
+        table = pa.RecordBatch.from_arrays(
+            [array_over(column) if isinstance(column, np.ndarray) else column for column, _ in kept],
+            names=names,
+        )
+        orders = ["descending" if descending else "ascending" for _, descending in kept]
+        return values(
+            pc.sort_indices(table, sort_keys=list(zip(names, orders, strict=True))), np.uint64
+        ).astype(np.int64)
+
+    def ascends(self) -> bool:
+        """Whether the rows are in their order already."""
+        undecided = np.ones(max(0, self.rows - 1), np.bool_)
+        for column, descending in zip(self.columns, self.descending, strict=True):
+            less, greater = _neighbours(column)
+            if descending:
+                less, greater = greater, less
+            if bool((greater & undecided).any()):
+                return False
+            undecided &= ~less
+        return True
+
+    def changes(self) -> NDArray[np.bool_]:
+        """Of each row but the last, whether the next one has other keys."""
+        found = np.zeros(max(0, self.rows - 1), np.bool_)
+        for column in self.columns:
+            less, greater = _neighbours(column)
+            found |= less | greater
+        return found
+
+    def place(self, row: int) -> tuple[Any, ...]:
+        """A row's codes as Python values; compared, they give the rows' order."""
+        return tuple(
+            int(column[row])
+            if isinstance(column, np.ndarray)
+            else (_Reversed(column[row].as_py()) if descending else column[row].as_py())
+            for column, descending in zip(self.columns, self.descending, strict=True)
+        )
+
+    def count_before(self, place: tuple[Any, ...], *, equal: bool) -> int:
+        """How many of the rows, which ascend, are before the place; with ``equal`` also those at it."""
+        low, high = 0, self.rows
+        while low < high:
+            middle = (low + high) // 2
+            here = self.place(middle)
+            if here < place or (equal and here == place):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+@total_ordering
+class _Reversed:
+    """Bytes of a descending column."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reversed) and self._data == other._data
+
+    def __lt__(self, other: _Reversed) -> bool:
+        return self._data > other._data
+
+    def __hash__(self) -> int:
+        return hash(self._data)
+
+
+def check_sortable(kind: pa.DataType, name: str) -> None:
+    """Raise TypeError if rows cannot be sorted by a column of this type; the text says what helps."""
+    _codes(pa.array([], kind), SortKey(name))
+
+
+def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:
+    """The columns for one key, and which of them are in descending order."""
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _codes(array.storage, key)
+    if types.is_dictionary(kind):
+        return _codes(array.dictionary_decode(), key)
+    if types.is_null(kind):
+        return []
+    if types.is_struct(kind):
+        found: list[tuple[Column, bool]] = [(_flag(_valid(array), len(array), key), False)]
+        for field, inner in zip(kind, array.flatten(), strict=True):
+            # Inside of a value, nulls are less than values; its order as a whole is reversed.
+            found += _codes(inner, SortKey(f"{key.column}.{field.name}", key.descending))
+        return found
+    if _is_list(kind):
+        return _binary_codes(_list_codes(array, key.column), _valid(array), key)
+    if _is_bytes(kind):
+        wide = types.is_large_string(kind) or types.is_large_binary(kind)
+        wide = wide or types.is_string_view(kind) or types.is_binary_view(kind)
+        plain = array.cast(pa.large_binary() if wide else pa.binary())
+        return _binary_codes(plain, _valid(array), key)
+    return [(column, False) for column in _number_codes(array, key)]
+
+
+def _number_codes(array: pa.Array, key: SortKey) -> list[NDArray[Any]]:
+    numbers, bits = _numbers(array, key.column)
+    valid = _valid(array)
+    if key.descending:
+        numbers = [~each for each in numbers]
+    if bits > _SMALL_BITS:
+        if valid is not None:
+            numbers = [np.where(valid, each, np.uint64(0)) for each in numbers]
+        return [_flag(valid, len(array), key), *numbers]
+    # Nulls have their code also where this batch has none, because the column's other batches may have some.
+    (code,) = (each & np.uint64((1 << bits) - 1) for each in numbers)
+    code += np.uint64(1)
+    null = np.uint64(0 if key.nulls_first else (1 << bits) + 1)
+    return [code if valid is None else np.where(valid, code, null)]
+
+
+def _binary_codes(
+    column: pa.Array, valid: NDArray[np.bool_] | None, key: SortKey
+) -> list[tuple[Column, bool]]:
+    if valid is not None:
+        import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
+
+        mask = array_over(valid.view(np.uint8)).cast(pa.bool_())
+        column = pc.if_else(mask, column, pa.scalar(b"", column.type))
+    return [(_flag(valid, len(column), key), False), (column, key.descending)]
+
+
+def _flag(valid: NDArray[np.bool_] | None, rows: int, key: SortKey) -> NDArray[np.uint8]:
+    """Of a null, less than that of a value, or greater."""
+    if valid is None:
+        return np.full(rows, 1, np.uint8)
+    return np.where(valid, np.uint8(1), np.uint8(0 if key.nulls_first else 2))
+
+
+def _valid(array: pa.Array) -> NDArray[np.bool_] | None:
+    if not array.null_count:
+        return None
+    return values(array.is_valid().cast(pa.uint8()), np.uint8).view(np.bool_)
+
+
+def _numbers(array: pa.Array, name: str) -> tuple[list[NDArray[np.uint64]], int]:
+    """Columns of unsigned integers in the order of the values, and how many bits the value has."""
+    kind = array.type
+    if types.is_boolean(kind):
+        return [values(array.cast(pa.uint8()), np.uint8).astype(np.uint64)], 1
+    if types.is_floating(kind) and not types.is_float16(kind):
+        return [_float_codes(array)], int(kind.bit_width)
+    if types.is_decimal(kind) and not types.is_decimal256(kind):
+        wide = array.cast(pa.decimal128(kind.precision, kind.scale))
+        halves = view(wide.buffers()[1], np.int64).reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
+        low, high = halves[:, 0], halves[:, 1]
+        if kind.precision <= 18:
+            return [_signed(low, 64)], 64
+        return [_signed(high, 64), np.ascontiguousarray(low).view(np.uint64)], 128
+    if (
+        types.is_signed_integer(kind)
+        or types.is_date32(kind)
+        or types.is_timestamp(kind)
+        or types.is_duration(kind)
+        or types.is_time(kind)
+    ):
+        bits = int(kind.bit_width)
+        return [_signed(values(array, np.dtype(f"i{bits // 8}")), bits)], bits
+    helps = (
+        "Spark sorts by no map, either; sort by a column made from it, for example a value of one key"
+        if types.is_map(kind)
+        else "Spark cannot hold that type; cast it before"
+    )
+    raise TypeError(f"the column {name!r} contains {kind}: {helps}")
+
+
+def _signed(numbers: NDArray[Any], bits: int) -> NDArray[np.uint64]:
+    lowest = np.uint64(1 << (bits - 1))
+    if bits == 64:
+        return np.ascontiguousarray(numbers).view(np.uint64) ^ lowest
+    return (numbers.astype(np.int64) + np.int64(lowest)).view(np.uint64)
+
+
+def _float_codes(array: pa.Array) -> NDArray[np.uint64]:
+    width = array.type.byte_width
+    bits = values(array, np.dtype(f"u{width}"))
+    kind = bits.dtype.type
+    sign, infinity, nan = (
+        (kind(1 << 63), kind(0x7FF << 52), kind(0x7FF8 << 48))
+        if width == 8
+        else (kind(1 << 31), kind(0xFF << 23), kind(0x7FC << 20))
+    )
+    # Compared as integers: arithmetic on a signalling NaN would warn.
+    bits = np.where((bits & ~sign) > infinity, nan, bits)
+    bits = np.where(bits == sign, kind(0), bits)
+    return np.where(bits & sign, ~bits, bits | sign).astype(np.uint64)
+
+
+def _list_codes(array: pa.Array, name: str) -> pa.Array:
+    kind = array.type
+    if types.is_fixed_size_list(kind):
+        array = array.cast(pa.large_list(kind.value_field))
+    bounds = offsets(array).astype(np.int64)
+    elements = array.values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+    columns = [column for column, _ in _codes(elements, SortKey(f"{name}.element"))]
+    if not all(isinstance(column, np.ndarray) for column in columns):
+        raise TypeError(
+            f"the column {name!r} contains {kind}, a list whose elements have no fixed width: sort by a column "
+            "made from it, for example an element, its length or its text"
+        )
+    pieces = [
+        np.ascontiguousarray(column.astype(column.dtype.newbyteorder(">")))
+        .view(np.uint8)
+        .reshape(-1, column.itemsize)
+        for column in columns
+    ]
+    width = sum(piece.shape[1] for piece in pieces)
+    # A list of nulls only has no codes; its length still counts.
+    data = np.hstack(pieces) if pieces else np.zeros((len(elements), 1), np.uint8)
+    ends = (bounds - bounds[0]) * max(width, 1)
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(array), [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data))]
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return any(
+        test(kind)
+        for test in (
+            types.is_string,
+            types.is_large_string,
+            types.is_string_view,
+            types.is_binary,
+            types.is_large_binary,
+            types.is_binary_view,
+            types.is_fixed_size_binary,
+        )
+    )
+
+
+def _together(columns: Sequence[Any]) -> Column:
+    return np.concatenate(columns) if isinstance(columns[0], np.ndarray) else pa.concat_arrays(columns)
+
+
+def _is_constant(column: Column) -> bool:
+    if not isinstance(column, np.ndarray):
+        return False
+    return len(column) == 0 or bool(column[0] == column[-1] and column.min() == column.max())
+
+
+def _neighbours(column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each row but the last: whether it is less, or greater, than the next one."""
+    if isinstance(column, np.ndarray):
+        return column[:-1] < column[1:], column[:-1] > column[1:]
+    import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
+
+    first, second = column[:-1], column[1:]
+    return tuple(  # type: ignore[return-value]  # two
+        values(compare(first, second).cast(pa.uint8()), np.uint8).view(np.bool_)
+        for compare in (pc.less, pc.greater)
+    )

@@ -1,0 +1,37 @@
+"""Joining: keys in one form on both sides, and which rows match.
+
+For ``lookup``, ``steps`` and ``pipeline``.
+"""
+
+from .as_of import TIMED_ROW_BYTES, AsOf, Direction, TimedRows
+from .expanding import PIECE_ROWS, expanded, gathered
+from .hash_join import Probing
+from .held_rows import HeldRows, sizes_of
+from .held_tables import held_table
+from .join_keys import KeyForm, flags, present
+from .join_plan import Column, How, JoinPlan
+from .key_index import INDEX_ROW_BYTES
+from .match_keys import Keys, MatchKeys
+
+__all__ = [
+    "INDEX_ROW_BYTES",
+    "PIECE_ROWS",
+    "TIMED_ROW_BYTES",
+    "AsOf",
+    "Column",
+    "Direction",
+    "HeldRows",
+    "How",
+    "JoinPlan",
+    "KeyForm",
+    "Keys",
+    "MatchKeys",
+    "Probing",
+    "TimedRows",
+    "expanded",
+    "flags",
+    "gathered",
+    "held_table",
+    "present",
+    "sizes_of",
+]

@@ -1,0 +1,125 @@
+"""The rows of the side of a join that is held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_client.arrow import NumberedRows, batch_row_bits, spread
+
+from .key_index import KeyIndex
+from .match_keys import Keys, MatchKeys, Positions
+
+_CHUNK_BYTES = 1 << 30
+"""Below what 32-bit offsets can count."""
+
+Sizes = int | Positions
+"""Bytes of each row; one number when all have the same."""
+
+
+class HeldRows:
+    """Rows in memory, with the index of their keys. Immutable.
+
+    Args:
+        schema: of the columns that results have.
+    """
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], keys: MatchKeys, schema: pa.Schema) -> None:
+        batches = [batch for batch in batches if batch.num_rows]
+        self._nothing = pa.RecordBatch.from_arrays(
+            [pa.nulls(0, kind) for kind in schema.types], schema=schema
+        )
+        self._rows = NumberedRows([only(batch, schema) for batch in batches])
+        self.index = _indexed(keys, batches)
+        self.sizes = row_sizes(self._rows.batches)
+        self.widest_bytes = largest(self.sizes)
+
+    def __len__(self) -> int:
+        return self._rows.count
+
+    def take(self, numbers: Positions, valid: NDArray[np.bool_] | None = None) -> pa.RecordBatch:
+        """The rows of these numbers, in this order; nulls in all columns where ``valid`` is not set, whatever the
+        number is there.
+        """
+        if valid is None or valid.all():
+            return self._taken(numbers)
+        return spread(self._taken(numbers[valid]), valid)
+
+    def _taken(self, numbers: Positions) -> pa.RecordBatch:
+        return self._rows.take(numbers) if len(numbers) else self._nothing
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows in as few batches as columns' 32-bit offsets allow: each row is then taken from one place."""
+    found: list[pa.RecordBatch] = []
+    run: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        if run and size_bytes + batch.nbytes > _CHUNK_BYTES:
+            found.append(pa.concat_batches(run))
+            run, size_bytes = [], 0
+        run.append(batch)
+        size_bytes += batch.nbytes
+    if run:
+        found.append(pa.concat_batches(run))
+    return found
+
+
+def only(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch's columns of this schema."""
+    return batch if batch.schema.equals(schema) else batch.select(schema.names)
+
+
+def row_sizes(batches: Sequence[pa.RecordBatch]) -> Sizes:
+    """The bytes of each row, rounded up."""
+    bits = [batch_row_bits(batch) for batch in batches]
+    same = [each for each in bits if isinstance(each, int)]
+    if len(same) == len(bits):
+        return (max(same, default=0) + 7) // 8
+    wide = [np.broadcast_to(each, batch.num_rows) for each, batch in zip(bits, batches, strict=True)]
+    return (np.concatenate(wide) + 7) // 8
+
+
+def largest(sizes: Sizes) -> int:
+    """The size of the largest row."""
+    return sizes if isinstance(sizes, int) else int(sizes.max(initial=0))
+
+
+def sizes_of(sizes: Sizes, rows: Positions, valid: NDArray[np.bool_] | None = None) -> Positions:
+    """The sizes of these rows; 0 where ``valid`` is not set."""
+    if isinstance(sizes, int):
+        return np.full(len(rows), sizes, np.int64)
+    if valid is None:
+        return sizes[rows]
+    found = np.zeros(len(rows), np.int64)
+    found[valid] = sizes[rows[valid]]
+    return found
+
+
+def _indexed(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> KeyIndex:
+    """The index of the rows that can match."""
+    parts = list(_parts(keys, batches))
+    if not parts:
+        return KeyIndex(Keys((), np.empty(0, np.uint64), exact=True))
+    columns = tuple(_concat(column) for column in zip(*(part.columns for part, _ in parts), strict=True))
+    hashes = np.concatenate([part.hashes for part, _ in parts])
+    every = Keys(columns, hashes, exact=parts[0][0].exact)
+    rows = np.concatenate([rows for _, rows in parts])
+    return KeyIndex(every, None if len(rows) == sum(batch.num_rows for batch in batches) else rows)
+
+
+def _concat(columns: Sequence[pa.Array]) -> pa.Array:
+    if pa.types.is_binary(columns[0].type) and sum(column.nbytes for column in columns) > _CHUNK_BYTES:
+        columns = [column.cast(pa.large_binary()) for column in columns]
+    return pa.concat_arrays(columns)
+
+
+def _parts(keys: MatchKeys, batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[Keys, Positions]]:
+    before = 0
+    for batch in batches:
+        found, rows = keys.of(batch)
+        yield found, (np.arange(batch.num_rows) if rows is None else rows) + before
+        before += batch.num_rows

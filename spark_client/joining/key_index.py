@@ -1,0 +1,140 @@
+"""An index of keys in memory: for each wanted key, the rows that have it.
+
+Guarantee: :meth:`KeyIndex.find` gives for each key the one *entry* with exactly this key, or -1; an entry's rows are
+all rows that have its key, and no others.
+
+How
+    The hashes are sorted, each distinct key is an entry, and a directory over the range of the hashes says where a
+    probe begins: a probe reads one place of the directory and 1.5 entries on average. The directory follows the
+    smallest and the largest hash, because a window (``gathering.windows``) has hashes of a part of the range only.
+    Where hashes are crowded a binary search takes over.
+
+Memory
+    16 bytes for each row, 24 for each distinct key, and the distinct keys themselves unless they are exact. While it
+    is built, 24 more for each row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_client.arrow import array_over, values
+from spark_client.placement import group_codes
+
+from .match_keys import Keys, Positions
+
+INDEX_ROW_BYTES = 40
+_STEPS = 4
+
+
+class KeyIndex:
+    """The index of ``keys``; ``rows`` are their numbers, None for their positions."""
+
+    def __init__(self, keys: Keys, rows: Positions | None = None) -> None:
+        order = np.argsort(keys.hashes)
+        hashes = keys.hashes[order]
+        begins = np.ones(len(hashes), np.bool_)
+        begins[1:] = hashes[1:] != hashes[:-1]
+        if not keys.exact:
+            order = _told_apart(keys, order, begins)
+        starts = np.flatnonzero(begins)
+        self.entries = len(starts)
+        self._keys = None if keys.exact else keys.take(order[starts])
+        self._rows: Positions = order if rows is None else rows[order]
+        self._bounds: Positions = np.append(starts, len(order))
+        # One more, so that the place after the last entry can be read.
+        self._hashes = np.append(hashes[starts], np.uint64(0xFFFFFFFFFFFFFFFF))
+        self._directory()
+
+    def _directory(self) -> None:
+        hashes = self._hashes[: self.entries]
+        self._low = hashes[0] if self.entries else np.uint64(0)
+        spread = int(hashes[-1] - self._low) if self.entries else 0
+        bits = max(1, (2 * self.entries).bit_length())
+        self._shift = np.uint64(max(0, spread.bit_length() - bits))
+        self._last = np.uint64((spread >> int(self._shift)) + 1)
+        counts = np.bincount(
+            ((hashes - self._low) >> self._shift).view(np.int64), minlength=int(self._last) + 1
+        )
+        places = np.cumsum(counts) - counts
+        self._places = places.astype(np.int32 if self.entries < 1 << 31 else np.int64)
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether each key has one row."""
+        return self.entries == len(self._rows)
+
+    def find(self, keys: Keys) -> Positions:
+        """The entry of each key, or -1."""
+        wanted = keys.hashes
+        # A hash below the lowest wraps around, and is then above the highest.
+        buckets = np.minimum((wanted - self._low) >> self._shift, self._last).view(np.int64)
+        places: Positions = self._places[buckets].astype(np.int64)
+        there = self._hashes[places]
+        behind = np.flatnonzero(there < wanted)
+        for _ in range(_STEPS):
+            if not len(behind):
+                break
+            places[behind] += 1
+            there[behind] = self._hashes[places[behind]]
+            behind = behind[there[behind] < wanted[behind]]
+        if len(behind):
+            places[behind] = np.searchsorted(self._hashes[: self.entries], wanted[behind])
+            there[behind] = self._hashes[places[behind]]
+        places[(there != wanted) | (places == self.entries)] = -1
+        if self._keys is not None:
+            self._compare(keys, places)
+        return places
+
+    def counts(self, entries: Positions) -> Positions:
+        """How many rows each entry has; 0 for -1."""
+        # The place before the first is the last: its bound minus the one before it is not used.
+        found = self._bounds[entries + 1] - self._bounds[entries]
+        return np.where(entries >= 0, found, 0)
+
+    def rows(self, entries: Positions, within: Positions | None = None) -> Positions:
+        """The rows of entries, counted from 0 for each; the first if ``within`` is None. Any row for -1."""
+        if not self.entries:
+            return np.zeros(len(entries), np.int64)
+        if self.is_unique:
+            return self._rows[entries]
+        places = self._bounds[np.maximum(entries, 0)]
+        return self._rows[places if within is None else places + within]
+
+    def rows_of(self, chosen: NDArray[np.bool_]) -> Positions:
+        """All rows of the entries whose flags are set, ascending."""
+        return np.sort(self._rows[np.repeat(chosen, np.diff(self._bounds))])
+
+    def _compare(self, keys: Keys, places: Positions) -> None:
+        """Go on to the next entry of the same hash where the keys differ."""
+        assert self._keys is not None
+        asked = np.flatnonzero(places >= 0)
+        while len(asked):
+            ours = keys.take(asked) if len(asked) < len(keys) else keys
+            asked = asked[~ours.same(self._keys.take(places[asked]).columns)]
+            places[asked] += 1
+            others = self._hashes[places[asked]] != keys.hashes[asked]
+            others |= places[asked] == self.entries
+            places[asked[others]] = -1
+            asked = asked[~others]
+
+
+def _told_apart(keys: Keys, order: Positions, begins: NDArray[np.bool_]) -> Positions:
+    """The order in which rows of one key are neighbours; marks where each key begins."""
+    again = np.flatnonzero(~begins)
+    if not len(again) or keys.take(order[again - 1]).same(keys.take(order[again]).columns).all():
+        return order
+    # Unequal keys have one hash: rare, so all rows of repeated hashes are sorted by their keys, too.
+    codes = np.zeros(len(order), np.int64)
+    involved = np.union1d(again - 1, again)
+    at = array_over(order[involved])
+    codes[involved] = values(
+        group_codes([pa.chunked_array([column.take(at)]) for column in keys.columns]), np.int32
+    )
+    hashes = keys.hashes[order]
+    inner = np.lexsort((codes, hashes))
+    order, codes = order[inner], codes[inner]
+    begins[1:] |= codes[1:] != codes[:-1]
+    return order

@@ -1,0 +1,26 @@
+"""Reducing: many rows to one for each group, by states that merge in any order, and aggregates computed from them.
+
+For ``steps`` and ``pipeline``.
+"""
+
+from .aggregate_functions import FUNCTIONS, SYNONYMS, Computed, Function, count_rows
+from .coded_states import Again
+from .group_results import Result, counted, finished
+from .group_states import Present, State
+from .reduction import BATCH_ROWS, Reduction
+
+__all__ = [
+    "BATCH_ROWS",
+    "FUNCTIONS",
+    "SYNONYMS",
+    "Again",
+    "Computed",
+    "Function",
+    "Present",
+    "Reduction",
+    "Result",
+    "State",
+    "count_rows",
+    "counted",
+    "finished",
+]

@@ -1,0 +1,205 @@
+"""States of groups: one column each, from which aggregates are computed, and which merge in any order.
+
+A state's column is made of a batch row by row (*lifted*: the state of a group of one row) and *merged* group by group.
+So a row, what one task knows of a group, and what all know have one form, and an exchange may carry any of them.
+
+    ==================  ==================================================  ==========================
+    state               lifted                                              merged by
+    ==================  ==================================================  ==========================
+    :class:`Rows`       1                                                   Arrow's ``sum``
+    :class:`Present`    1, or 0 for a null                                  Arrow's ``sum``
+    :class:`Sum`        the value in the sum's type                         Arrow's ``sum``, checked
+    :class:`Product`    the value as a double                               Arrow's ``product``
+    :class:`Extreme`    the value; a float as an integer of the same order  Arrow's ``min`` or ``max``
+    ==================  ==================================================  ==========================
+
+Those that Arrow has no kernel for are in ``coded_states``. Nulls do not count, except in ``Rows``. The state of a group
+without values is null or zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import array_over
+
+LONG, DOUBLE = pa.int64(), pa.float64()
+
+
+class State(Protocol):
+    """One column of a group's state. ``kernel`` is Arrow's aggregation that merges it; None for :meth:`merged`."""
+
+    @property
+    def column(self) -> str | None: ...
+
+    @property
+    def type(self) -> pa.DataType: ...
+
+    @property
+    def kernel(self) -> str | None: ...
+
+    def lift(self, batch: Any) -> pa.Array:
+        """The states of groups of one row each."""
+        ...
+
+    def merged(self, column: pa.Array, codes: NDArray[np.int64], groups: int) -> pa.Array:
+        """One state for each of the codes 0 to ``groups - 1``; only without a kernel."""
+        ...
+
+    def ready(self, column: Any) -> Any:
+        """The chunked column in a type in which the kernel cannot overflow."""
+        ...
+
+    def settled(self, column: Any, stage: str) -> Any:
+        """The kernel's result in the state's type. Raises InvalidRequest if it does not fit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Merging:
+    """What most states have in common."""
+
+    def merged(self, column: pa.Array, codes: NDArray[np.int64], groups: int) -> pa.Array:
+        raise NotImplementedError
+
+    def ready(self, column: Any) -> Any:
+        return column
+
+    def settled(self, column: Any, stage: str) -> Any:  # noqa: ARG002 - no result of these is out of range
+        return column
+
+
+@dataclass(frozen=True)
+class Rows(Merging):
+    """How many rows."""
+
+    column: None = None
+    type: pa.DataType = LONG
+    kernel: str | None = "sum"
+
+    def lift(self, batch: Any) -> pa.Array:
+        return array_over(np.ones(batch.num_rows, np.int64))
+
+
+@dataclass(frozen=True)
+class Present(Merging):
+    """How many values that are not null."""
+
+    column: str
+    type: pa.DataType = LONG
+    kernel: str | None = "sum"
+
+    def lift(self, batch: Any) -> pa.Array:
+        column = batch.column(self.column)
+        if not column.null_count:
+            return array_over(np.ones(batch.num_rows, np.int64))
+        return column.is_valid().cast(pa.int64())
+
+
+@dataclass(frozen=True)
+class Sum(Merging):
+    """The sum as ``bigint``, ``double`` or decimal. Arrow's sum wraps around silently, so a sum that may leave the
+    range is computed with more digits and then checked.
+    """
+
+    column: str
+    type: pa.DataType
+    kernel: str | None = "sum"
+
+    def lift(self, batch: Any) -> pa.Array:
+        # Unsafe only where Spark's cast loses digits, too: a long as a double.
+        return batch.column(self.column).cast(self.type, safe=not pa.types.is_float64(self.type))
+
+    def ready(self, column: Any) -> Any:
+        if pa.types.is_int64(self.type) and not _within(column, 2**63):
+            return column.cast(pa.decimal128(38, 0))
+        if pa.types.is_decimal(self.type) and len(column) * 10**self.type.precision >= 2**127:
+            return column.cast(pa.decimal256(76, self.type.scale))
+        return column
+
+    def settled(self, column: Any, stage: str) -> Any:
+        if column.type == self.type:
+            return column
+        try:
+            return column.cast(self.type)
+        except pa.ArrowInvalid as error:
+            wide = f"decimal(38, {getattr(self.type, 'scale', 0)})"
+            remedy = "" if str(self.type) == wide else f"; cast it to {wide} before, or to double"
+            raise InvalidRequest(
+                f"{stage}: the sum of column {self.column!r} does not fit {self.type}{remedy}",
+                stage=stage,
+                column=self.column,
+            ) from error
+
+
+def _within(column: Any, limit: int) -> bool:
+    """Whether any sum of these integers is below the limit."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the stage before
+
+    bounds = pc.min_max(column).as_py()
+    most = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
+    return bool(most * len(column) < limit)
+
+
+@dataclass(frozen=True)
+class Product(Merging):
+    """The product as a double."""
+
+    column: str
+    type: pa.DataType = DOUBLE
+    kernel: str | None = "product"
+
+    def lift(self, batch: Any) -> pa.Array:
+        return batch.column(self.column).cast(self.type, safe=False)
+
+
+@dataclass(frozen=True)
+class Extreme(Merging):
+    """The least or greatest value. Text by its bytes. Arrow's ``min`` and ``max`` ignore NaN, and Spark's order has it
+    above all numbers: so floats become integers of that order. Durations have no kernel, and become integers, too.
+    """
+
+    column: str
+    type: pa.DataType
+    kernel: str | None
+
+    @classmethod
+    def of(cls, column: str, kind: pa.DataType, kernel: str) -> Extreme:
+        if pa.types.is_floating(kind) or pa.types.is_duration(kind):
+            return cls(column, pa.int32() if kind.bit_width == 32 else pa.int64(), kernel)
+        return cls(column, kind, kernel)
+
+    def lift(self, batch: Any) -> pa.Array:
+        column = batch.column(self.column)
+        if pa.types.is_floating(column.type):
+            return as_integers(column)
+        return column.view(self.type) if pa.types.is_duration(column.type) else column
+
+
+def as_integers(floats: pa.Array) -> pa.Array:
+    """Integers in the order of the floats, with NaN, of any bits, above all."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    nan = pa.scalar(float("nan"), floats.type)
+    kind = pa.int32() if floats.type.bit_width == 32 else pa.int64()
+    return _turned(pc.if_else(pc.is_nan(floats), nan, floats).view(kind))
+
+
+def as_floats(integers: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The reverse of :func:`as_integers`."""
+    return _turned(integers).view(kind)
+
+
+def _turned(integers: pa.Array) -> pa.Array:
+    """Negative numbers with all bits but the sign inverted: a float's bits grow with its magnitude."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    bits = pa.scalar((1 << (integers.type.bit_width - 1)) - 1, integers.type)
+    negative = pc.less(integers, pa.scalar(0, integers.type))
+    return pc.if_else(negative, pc.bit_wise_xor(integers, bits), integers)

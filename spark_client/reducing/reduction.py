@@ -1,0 +1,155 @@
+"""Reduces rows to one row for each group, a bounded number of rows at a time.
+
+Guarantee: :meth:`Reduction.merge` gives one row for each group of its rows, groups in the order of their first rows.
+Keys are equal as in ``placement.key_codes``; -0.0 becomes 0.0, as in Spark's GROUP BY.
+
+How
+    Arrow's hash aggregation over the key columns themselves, where every key is plain and every state has a kernel;
+    it takes a third of the time of codes for the groups. Otherwise each row gets its group's code first.
+
+Memory of :meth:`Reduction.reduced`
+    Rows are gathered up to ``CHUNK_BYTES``, or as many as the groups found so far have, and merged with those. Groups
+    above a quarter of the budget are given on: the peak is about the budget, because the gathered rows, the groups,
+    and Arrow's hash table and result are there at once.
+
+Rows that do not reduce
+    If a merge leaves more than a third of the bytes of its rows, as with keys that do not repeat or with lists of all
+    values, merging costs more than it saves: all later rows are given on as they are, one state for each row, as in
+    DataFusion and Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_client.arrow import Lent, array_over, own, values
+from spark_client.placement import group_codes
+
+from .canonical_keys import canonical
+from .coded_states import first_rows
+from .group_states import State
+
+CHUNK_BYTES = 16 << 20
+BATCH_ROWS = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Groups by ``keys``, with the ``states``, and with the ``carried`` columns of one of the group's rows.
+
+    ``schema`` is that of reduced rows: keys, carried columns, states.
+    """
+
+    keys: tuple[str, ...]
+    states: tuple[State, ...]
+    schema: pa.Schema
+    stage: str
+    carried: tuple[str, ...] = ()
+
+    def lift(self, batch: Any) -> pa.RecordBatch:
+        """Each row as a group of its own, in the reduced schema, in memory of its own: a column would keep alive all of
+        the message in which its batch came.
+        """
+        columns = [
+            *(canonical(batch.column(key)) for key in self.keys),
+            *(batch.column(name) for name in self.carried),
+            *(state.lift(batch) for state in self.states),
+        ]
+        return own(pa.RecordBatch.from_arrays(columns, schema=self.schema), Lent())
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.Table:
+        """One row for each group."""
+        table = pa.Table.from_batches(batches, self.schema)
+        plain = not any(pa.types.is_nested(table.schema.field(key).type) for key in self.keys)
+        if plain and not self.carried and all(state.kernel for state in self.states):
+            names = [str(number) for number in range(len(self.keys))]
+            grouped = self._aggregated(names, [table.column(key) for key in self.keys], table)
+            return self._table([grouped.column(name) for name in names], grouped)
+        codes = (
+            group_codes([table.column(key) for key in self.keys])
+            if self.keys
+            else array_over(np.zeros(table.num_rows, np.int32))
+        )
+        numbers = values(codes, np.int32)
+        first = first_rows(numbers)
+        places = array_over(first)
+        kept = [table.column(name).take(places) for name in (*self.keys, *self.carried)]
+        grouped = self._aggregated(["0"], [codes], table) if self.states else None
+        merged = {
+            index: state.merged(_one(table.column(self._at(index))), numbers.astype(np.int64), len(first))
+            for index, state in enumerate(self.states)
+            if not state.kernel
+        }
+        return self._table(kept, grouped, merged)
+
+    def reduced(self, batches: Iterator[Any], budget_bytes: int | None) -> Iterator[pa.Table]:
+        """Merged rows, of distinct groups in each table; in one table if they fit ``budget_bytes``, or without a
+        budget. ``batches`` are in the reduced schema. Without rows, no table.
+        """
+        held: list[pa.RecordBatch] = []
+        fresh: list[pa.RecordBatch] = []
+        held_bytes = fresh_bytes = given_bytes = 0
+        flush_bytes = None if budget_bytes is None else budget_bytes // 4
+        chunk_bytes = CHUNK_BYTES if flush_bytes is None else min(CHUNK_BYTES, flush_bytes)
+        passing = False
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if passing:
+                yield pa.Table.from_batches([batch])
+                continue
+            fresh.append(batch)
+            fresh_bytes += batch.nbytes
+            given_bytes += batch.nbytes
+            if fresh_bytes < max(chunk_bytes, held_bytes):
+                continue
+            merged = self.merge([*held, *fresh])
+            held, fresh = merged.to_batches(), []
+            held_bytes, fresh_bytes = merged.nbytes, 0
+            if flush_bytes is not None:
+                passing = held_bytes * 3 > given_bytes
+                if passing or held_bytes > flush_bytes:
+                    yield merged
+                    held, held_bytes, given_bytes = [], 0, 0
+        if fresh:
+            yield self.merge([*held, *fresh])
+        elif held:
+            yield pa.Table.from_batches(held)
+
+    def _at(self, state: int) -> int:
+        return len(self.keys) + len(self.carried) + state
+
+    def _aggregated(self, names: list[str], groups: list[Any], table: pa.Table) -> pa.Table:
+        """Arrow's aggregation of the states with kernels; a state's result is named after its number."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which tasks without groups do without
+
+        columns, labels, wanted = list(groups), list(names), []
+        options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+        for index, state in enumerate(self.states):
+            if state.kernel:
+                columns.append(state.ready(table.column(self._at(index))))
+                labels.append(f"s{index}")
+                wanted.append((f"s{index}", state.kernel, options))
+        return pa.table(columns, names=labels).group_by(names, use_threads=False).aggregate(wanted)
+
+    def _table(
+        self, kept: list[Any], grouped: pa.Table | None, merged: dict[int, pa.Array] | None = None
+    ) -> pa.Table:
+        columns = list(kept)
+        for index, state in enumerate(self.states):
+            if state.kernel:
+                assert grouped is not None
+                columns.append(state.settled(grouped.column(f"s{index}_{state.kernel}"), self.stage))
+            else:
+                columns.append((merged or {})[index])
+        return pa.table(columns, schema=self.schema)
+
+
+def _one(column: Any) -> pa.Array:
+    """The chunked column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

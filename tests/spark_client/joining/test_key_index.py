@@ -1,0 +1,89 @@
+"""The index finds for each key the entry with exactly this key, and all of its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from spark_client.joining import Keys
+from spark_client.joining.expanding import expanded
+from spark_client.joining.key_index import KeyIndex
+from spark_client.joining.match_keys import mixed
+
+
+def found(index: KeyIndex, keys: Keys) -> list[list[int]]:
+    """The rows of each key."""
+    entries = index.find(keys)
+    counts = index.counts(entries)
+    rows: list[list[int]] = [[] for _ in entries]
+    for positions, within in expanded(counts, 3):
+        numbers = index.rows(entries[positions], within)
+        for position, row in zip(positions.tolist(), numbers.tolist(), strict=True):
+            rows[position].append(row)
+    return [sorted(each) for each in rows]
+
+
+def expected(held: list[Any], wanted: list[Any]) -> list[list[int]]:
+    return [[row for row, key in enumerate(held) if key == each] for each in wanted]
+
+
+def keys_of(values: list[Any], kind: pa.DataType, hashes: NDArray[np.uint64] | None) -> Keys:
+    column = pa.array(values, kind)
+    return Keys.quick([column]) if hashes is None else Keys((column,), hashes)
+
+
+TEXTS = st.lists(st.sampled_from(["", "a", "b", "ab", "c" * 40]), max_size=30)
+NUMBERS = st.lists(st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63), 1 << 32, 5]), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(NUMBERS, NUMBERS)
+def test_numbers_are_found(held: list[int], wanted: list[int]) -> None:
+    index = KeyIndex(keys_of(held, pa.int64(), None))
+    assert found(index, keys_of(wanted, pa.int64(), None)) == expected(held, wanted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, TEXTS, st.sampled_from([1, 2, 2**64 - 1]))
+def test_texts_are_found_however_many_share_a_hash(held: list[str], wanted: list[str], modulus: int) -> None:
+    def hashes(texts: list[str]) -> NDArray[np.uint64]:
+        # The highest hash is also what follows the last entry.
+        every = [2**64 - 1 - sum(text.encode()) % modulus for text in texts]
+        return np.array(every, np.uint64)
+
+    index = KeyIndex(keys_of([text.encode() for text in held], pa.binary(), hashes(held)))
+    assert found(index, keys_of([text.encode() for text in wanted], pa.binary(), hashes(wanted))) == expected(
+        held, wanted
+    )
+
+
+@pytest.mark.parametrize("crowd", [1, 64, 5000])
+def test_crowded_hashes_are_found(crowd: int) -> None:
+    """Many hashes side by side, and one far away: all but one are in one place of the directory."""
+    hashes = np.append(np.arange(crowd, dtype=np.uint64) * np.uint64(3), np.uint64(2**63))
+    column = pa.array(np.arange(crowd + 1), pa.int64())
+    index = KeyIndex(Keys((column,), hashes, exact=True))
+    entries = index.find(Keys((column,), hashes, exact=True))
+    assert index.rows(entries).tolist() == list(range(crowd + 1))
+    between = hashes[:-1] + np.uint64(1)
+    assert (index.find(Keys((column[:-1],), between, exact=True)) == -1).all()
+
+
+def test_rows_may_be_numbered_otherwise() -> None:
+    index = KeyIndex(Keys.quick([pa.array([5, 6, 5], pa.int64())]), np.array([10, 20, 30]))
+    assert found(index, Keys.quick([pa.array([5, 6, 7], pa.int64())])) == [[10, 30], [20], []]
+    assert not index.is_unique
+    assert index.rows_of(np.ones(index.entries, np.bool_)).tolist() == [10, 20, 30]
+
+
+def test_mixed_numbers_are_different_and_spread() -> None:
+    numbers = np.concatenate([np.arange(50_000), np.arange(50_000) << 40]).astype(np.uint64)
+    hashes = mixed(np.unique(numbers))
+    assert len(np.unique(hashes)) == len(np.unique(numbers))
+    assert np.bincount((hashes >> np.uint64(56)).astype(np.int64), minlength=256).max() < 600
