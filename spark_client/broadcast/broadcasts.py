@@ -35,6 +35,8 @@ from spark_client.jobs import (
     InTurn,
     Readable,
     Shuffles,
+    Target,
+    Write,
     WriteTask,
     arrow_schema,
     check_frame,
@@ -90,7 +92,8 @@ class Broadcast:
             def task(generation: str) -> WriteTask:
                 return WriteTask(owner.server, dataset, generation, 1, Declared(where, schema), InTurn(1))
 
-            source, totals = owner.write(dataset, 1, schema, data, task, label=where)
+            (written,) = owner.write([Target(dataset, 1, schema, [Write(data, task)], label=where)])
+            source, totals = written.source, written.totals
         else:
             raise InvalidRequest(
                 f"cannot broadcast {type(data).__name__}: give a DataFrame or a pyarrow.Table"

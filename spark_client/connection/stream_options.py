@@ -24,15 +24,18 @@ class Reading:
         lane: ``bulk`` is HTTP, ``grpc`` is DoGet; ``auto`` takes the bulk lane if the server names one and it can be
             reached, else gRPC.
         budget_bytes: decoded bytes that one merge may hold in RAM; the rest waits in a scratch file.
-        scratch_dir: the directory of that file; None for the system's temporary directory.
+        scratch_dir: the directory of these files; None for the system's temporary directory.
         check: on the bulk lane, compare each message's checksum with the server's before its batch is used; costs
             about 0.1 CPU seconds per GB. Not possible on the gRPC lane: pyarrow does not show a message's bytes.
+        gathered_bytes: decoded bytes that each step of a task which gathers rows (groups, joins, sorts, aggregates)
+            may hold in RAM; the rest waits in scratch files, too.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
     budget_bytes: int = 256 << 20
     scratch_dir: str | None = None
     check: bool = True
+    gathered_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True)

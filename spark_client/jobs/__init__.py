@@ -4,47 +4,66 @@ For ``pipeline``, ``broadcast`` and ``client``.
 """
 
 from .explaining import cores
-from .limits import BatchLimits
+from .persisting import Persisted
+from .progress import readable_size
+from .range_placement import ByRange
 from .readable import Readable, Sealed
 from .result_reader import collected
 from .results import reader
-from .shares import Shares, tasks_for
-from .shuffles import Shuffles
-from .spark_types import arrow_schema, batch_limits, check_frame, check_key, declared_struct, utc_arrow_schema
-from .stages import GroupStage, MapStage, Pass, Stage, run
+from .shares import Cut, Shares, tasks_for
+from .shuffles import Shuffles, Target, Write
+from .skew import cuts_of, cuts_of_pair
+from .spark_types import (
+    arrow_schema,
+    batch_limits,
+    check_frame,
+    check_key,
+    declared_struct,
+    pandas_form,
+    spark_field,
+    utc_arrow_schema,
+)
 from .task_sizes import SplitSizes, split_sizes
-from .tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, Source, WriteTask
+from .tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, Sides, Source, WriteTask
 from .worker_memory import reading_budget
+from .written import Ran, Written
 
 __all__ = [
     "WRITE_BUDGET_BYTES",
-    "BatchLimits",
     "ByColumn",
     "ByKeys",
-    "GroupStage",
+    "ByRange",
+    "Cut",
     "InTurn",
-    "MapStage",
-    "Pass",
+    "Persisted",
     "Placement",
+    "Ran",
     "ReadTask",
     "Readable",
     "Sealed",
     "Shares",
     "Shuffles",
+    "Sides",
     "Source",
     "SplitSizes",
-    "Stage",
+    "Target",
+    "Write",
     "WriteTask",
+    "Written",
     "arrow_schema",
     "batch_limits",
     "check_frame",
     "check_key",
     "collected",
     "cores",
+    "cuts_of",
+    "cuts_of_pair",
     "declared_struct",
+    "pandas_form",
+    "readable_size",
     "reader",
     "reading_budget",
-    "run",
+    "spark_field",
     "split_sizes",
     "tasks_for",
     "utc_arrow_schema",

@@ -20,7 +20,7 @@ import importlib.util
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from flight_server.protocol import DatasetRequest, FlightShuffleError
@@ -40,8 +40,8 @@ class _Display(Protocol):
 
 
 @contextlib.contextmanager
-def watch(server: Server, dataset: str, label: str, spark: Any = None) -> Iterator[None]:
-    """Show progress under ``label`` while the block runs; ``spark`` is the job's session."""
+def watch(server: Server, datasets: Sequence[str], label: str, spark: Any = None) -> Iterator[None]:
+    """Show progress under ``label`` while the block writes the datasets; ``spark`` is the job's session."""
     display = _display(spark)
     if display is None:
         yield
@@ -51,8 +51,11 @@ def watch(server: Server, dataset: str, label: str, spark: Any = None) -> Iterat
 
     def ask() -> str:
         nonlocal text
-        if (arrived := _arrived(server, dataset)) is not None:
-            text = f"{label}  {arrived[1]:,} rows  {_size(arrived[0])}  {time.monotonic() - began:.0f} s"
+        found = [_arrived(server, dataset) for dataset in datasets]
+        arrived = [each for each in found if each is not None]
+        if len(arrived) == len(found):
+            size_bytes, rows = (sum(each) for each in zip(*arrived, strict=True))
+            text = f"{label}  {rows:,} rows  {readable_size(size_bytes)}  {time.monotonic() - began:.0f} s"
         return text
 
     def follow() -> None:
@@ -129,7 +132,8 @@ class _Notebook:
     close = show
 
 
-def _size(size_bytes: int) -> str:
+def readable_size(size_bytes: int) -> str:
+    """As ``1.5 MiB``."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size_bytes >= 1024**power:
             return f"{size_bytes / 1024**power:.1f} {unit}"

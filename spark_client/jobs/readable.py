@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.memory import MemoryPool
-from flight_server.protocol import Ticket, bulk_path
+from flight_server.protocol import PLAN, PlanRequest, Ticket, bulk_path
 from spark_client.connection import Server
 from spark_client.lanes import PartitionStream
 from spark_client.merge import merge
@@ -31,6 +31,7 @@ READ_AHEAD = 16
 class Readable:
     """One generation of a dataset. ``places`` are its endpoints' locations, without their paths; ``filled`` has a bit
     for each partition, from the lowest of the first byte on, which is 0 if it has no rows; None if that is not known.
+    ``most_bytes`` bounds a merge's memory below the client's budget.
     """
 
     server: Server
@@ -38,6 +39,7 @@ class Readable:
     generation: str
     places: tuple[str, ...]
     filled: bytes | None = None
+    most_bytes: int | None = None
 
     @classmethod
     def find(cls, server: Server, dataset: str, generation: str) -> Readable:
@@ -66,13 +68,25 @@ class Readable:
         locations = (location.uri.decode() for location in endpoint.locations)
         return cls(server, dataset, generation, tuple(location.removesuffix(path) for location in locations))
 
-    def stream(self, partition: int) -> PartitionStream:
-        """The partition's stream, not opened yet."""
+    def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
+        """The pieces of these partitions, of about ``target_bytes``, each as first frame, end and stored bytes.
+
+        Raises:
+            FlightShuffleError: as ``Server.action``.
+        """
+        request = PlanRequest(self.dataset, target_bytes, self.generation, tuple(partitions))
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for partition, first, end, size_bytes in self.server.action(PLAN, request.encode())["pieces"]:
+            found.setdefault(partition, []).append((first, end, size_bytes))
+        return found
+
+    def stream(self, partition: int, first: int = 0, until: int | None = None) -> PartitionStream:
+        """The stream of the partition, or of its frames from ``first`` to before ``until``, not opened yet."""
         path = bulk_path(self.dataset, partition, self.generation)
         locations = [place + path if place.startswith("http") else place for place in self.places]
         return PartitionStream(
             self.server,
-            Ticket(self.dataset, partition, self.generation),
+            Ticket(self.dataset, partition, self.generation, first, until=until),
             locations=locations,
             lane=self.server.reading.lane,
         )
@@ -81,13 +95,22 @@ class Readable:
         """The partition's batches, in order, as they arrive."""
         return self.read_each([partition])
 
+    def read_frames(self, partition: int, first: int, until: int) -> Generator[Any, None, None]:
+        """The batches of the partition's frames from ``first`` to before ``until``."""
+        return self._merged([self.stream(partition, first, until)])
+
     def read_each(self, partitions: Sequence[int]) -> Generator[Any, None, None]:
         """The batches of one or more partitions, one after the other. All are read at once."""
         streams = [self.stream(partition) for partition in partitions if self._has_rows(partition)]
-        if not streams:
-            return
+        if streams:
+            yield from self._merged(streams)
+
+    def _merged(self, streams: Sequence[PartitionStream]) -> Generator[Any, None, None]:
         reading = self.server.reading
-        pool = MemoryPool(reading_budget(reading.budget_bytes), "merge")
+        budget_bytes = reading.budget_bytes
+        if self.most_bytes is not None:
+            budget_bytes = min(budget_bytes, self.most_bytes)
+        pool = MemoryPool(reading_budget(budget_bytes), "merge")
         with merge(
             streams,
             pool=pool,

@@ -8,6 +8,9 @@ Why not when the DataFrame is garbage-collected
     are in the JVM or in Spark Connect's server. ``toDF().filter(...)`` would fail, because its first frame is
     collected at once.
 
+Shared results
+    ``release`` leaves what others may read, too (``persisting``); otherwise it is a result like all others.
+
 Which results a frame reads
     Spark shows functions' names in every plan, and the function that reads a result is named after its dataset. So
     ``release`` asks Spark to explain the frame, and takes derived frames, too.
@@ -72,19 +75,21 @@ class Results:
         self._drop = drop
         self._discard = discard
         self._datasets: set[str] = set()
+        self._shared: set[str] = set()
         self._frames: weakref.WeakKeyDictionary[DataFrame, Sealed] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def add(self, dataset: str) -> None:
+    def add(self, dataset: str, *, shared: bool = False) -> None:
         with self._lock:
             self._datasets.add(dataset)
+            if shared:
+                self._shared.add(dataset)
         scope = _scope.get()
         if scope is not None and scope[0] is self:
             scope[1].append(dataset)
 
     def add_frame(self, frame: DataFrame, sealed: Sealed) -> None:
-        """Add the dataset, of which ``frame`` has the rows, in order and without a stage after it."""
-        self.add(sealed.source.dataset)
+        """``frame`` has the rows of this dataset, in order and without a stage after it. It was added."""
         with self._lock:
             self._frames[frame] = sealed
 
@@ -100,6 +105,7 @@ class Results:
         """Remove a dataset that its owner drops. Twice is fine."""
         with self._lock:
             self._datasets.discard(dataset)
+            self._shared.discard(dataset)
 
     def release(self, result: DataFrame) -> None:
         """Drop every dataset that ``result`` reads; errors are those of ``ShuffleClient.release``."""
@@ -114,11 +120,10 @@ class Results:
                 "returned, or what was made from that"
             )
         with self._lock:
+            found -= self._shared
             self._datasets -= found
-        *others, last = sorted(found)
-        for dataset in others:
-            self._discard(dataset)
-        self._drop(last)
+        for number, dataset in enumerate(sorted(found), 1):
+            (self._drop if number == len(found) else self._discard)(dataset)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -132,6 +137,7 @@ class Results:
             with self._lock:
                 left = self._datasets & set(made)
                 self._datasets -= left
+                self._shared -= left
             for dataset in sorted(left):
                 self._discard(dataset)
 
@@ -139,6 +145,7 @@ class Results:
         """Forget all: the close drops every dataset of the driver."""
         with self._lock:
             self._datasets.clear()
+            self._shared.clear()
 
 
 def _named_in(text: str, datasets: set[str]) -> set[str]:

@@ -11,9 +11,11 @@ import base64
 import contextlib
 import logging
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -34,12 +36,40 @@ from spark_client.executors import Portable, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 
 from .cancelling import cancelled_by_ctrl_c
+from .job_names import named
+from .persisting import Persisted
 from .progress import watch
-from .readable import Readable
+from .readable import Readable, Sealed
 from .results import Results
-from .tasks import REPORT_DDL, WriteTask
+from .task_reports import REPORT_DDL, accepted, work_of
+from .tasks import WriteTask
+from .written import Written
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Write:
+    """Some tasks of the job that writes a dataset: one for each partition of ``rows``. ``task`` makes their code from
+    the dataset's generation.
+    """
+
+    rows: DataFrame
+    task: Callable[[str], WriteTask]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A dataset that a job writes, by all of ``writes``. ``label`` is for the progress bar, ``name`` for Spark
+    (``job_names``).
+    """
+
+    dataset: str
+    partitions: int
+    schema: pa.Schema
+    writes: Sequence[Write]
+    label: str
+    name: str | None = None
 
 
 class Shuffles:
@@ -62,6 +92,7 @@ class Shuffles:
         self._end_application: Callable[[], None] = lambda: None
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
         self.results = Results(self.drop, self.discard)
+        self.persisted = Persisted(self._is_there, self._forget)
         self._at_close: list[Callable[[], object]] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -96,33 +127,52 @@ class Shuffles:
         answer = self.server.action("seal", SealRequest(dataset, generation, attempts).encode())
         return Readable.sealed(self.server, dataset, generation, answer), answer
 
-    def write(
-        self,
-        dataset: str,
-        partitions: int,
-        schema: pa.Schema,
-        rows: DataFrame,
-        task: Callable[[str], WriteTask],
-        *,
-        label: str,
-    ) -> tuple[Readable, dict[str, Any]]:
-        """Run the job that writes ``rows`` to a new dataset, and seal it; the dataset and its totals.
+    def write(self, targets: Sequence[Target]) -> list[Written]:
+        """Run one job that writes all these datasets, and seal them; if anything fails, all are dropped.
 
-        ``task`` makes the job's :class:`WriteTask` from the generation; ``label`` is for the progress bar. Raises as
-        ``Pipeline.toDF``.
+        Raises as ``Pipeline.toDF``.
         """
-        check_interpreter(rows.sparkSession)
-        generation, places = self.create(dataset, schema, partitions)
+        began = time.monotonic()
+        spark = targets[0].writes[0].rows.sparkSession
+        check_interpreter(spark)
+        generations: dict[str, str] = {}
         try:
-            # So that no task asks the server.
-            job = replace(task(generation), places=places)
-            spark = rows.sparkSession
-            with watch(self.server, dataset, label, spark), cancelled_by_ctrl_c(spark):
-                reports = rows.mapInArrow(Portable(job.run), REPORT_DDL).collect()
-            return self.seal(dataset, generation, accepted(reports))
+            parts = [part for target in targets for part in self._begun(target, generations)]
+            label = ", ".join(target.label for target in targets)
+            name = ", ".join(target.name for target in targets if target.name is not None) or None
+            with (
+                watch(self.server, [*generations], label, spark),
+                named(spark, name),
+                cancelled_by_ctrl_c(spark),
+            ):
+                reports = reduce(DataFrame.unionAll, parts).collect()
+            return [
+                self._ended(target, generations, [row for row in reports if row["target"] == number], began)
+                for number, target in enumerate(targets)
+            ]
         except BaseException:
-            self.discard(dataset)
+            for dataset in generations:
+                self.discard(dataset)
             raise
+
+    def _begun(self, target: Target, generations: dict[str, str]) -> list[DataFrame]:
+        generation, places = self.create(target.dataset, target.schema, target.partitions)
+        number = len(generations)
+        generations[target.dataset] = generation
+        parts = []
+        for part, write in enumerate(target.writes):
+            # With the places, so that no task asks the server.
+            task = replace(
+                write.task(generation), places=places, target=number, part=part, parts=len(target.writes)
+            )
+            parts.append(write.rows.mapInArrow(Portable(task.run), REPORT_DDL))
+        return parts
+
+    def _ended(
+        self, target: Target, generations: dict[str, str], reports: list[Any], began: float
+    ) -> Written:
+        source, totals = self.seal(target.dataset, generations[target.dataset], accepted(reports))
+        return Written(source, totals, work_of(reports), time.monotonic() - began)
 
     def drop(self, dataset: str) -> None:
         """Drop a dataset of this driver. Twice is fine."""
@@ -169,22 +219,19 @@ class Shuffles:
             self.discard(dataset)
         self._keeper.close()
 
+    def _is_there(self, sealed: Sealed) -> bool:
+        source = sealed.source
+        try:
+            self._renew(source.dataset, source.generation)
+        except NotFound:
+            self._forget(source.dataset)
+            return False
+        return True
+
+    def _forget(self, dataset: str) -> None:
+        self.results.forget(dataset)
+        self.discard(dataset)
+
     def _renew(self, dataset: str, generation: str) -> None:
         body = DatasetRequest(dataset, generation).encode()
         self.server.action("renew", body, timeout_seconds=self.lease_seconds / 6)
-
-
-def accepted(reports: Iterable[Any]) -> dict[int, str]:
-    """The accepted attempt of each producer, from the tasks' reports.
-
-    Raises:
-        FlightShuffleError: two attempts of one producer; Spark never accepts two.
-    """
-    attempts: dict[int, str] = {}
-    for report in reports:
-        if report["producer"] in attempts:
-            raise FlightShuffleError(
-                f"Spark reported producer {report['producer']} twice; nothing was sealed"
-            )
-        attempts[report["producer"]] = report["attempt"]
-    return attempts

@@ -13,12 +13,19 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, UserDefinedType, VariantType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    UserDefinedType,
+    VariantType,
+)
 
 from flight_server.protocol import InvalidRequest
-
-from .limits import BatchLimits
+from spark_client.steps import BatchLimits, PandasForm
 
 
 def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
@@ -145,6 +152,58 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
                 column=field.name,
             ) from error
     return pa.schema(fields)
+
+
+_CASTS = {
+    "uint8": "int16",
+    "uint16": "int32",
+    "uint32": "int64",
+    "uint64": "decimal128(20, 0)",
+    "halffloat": "float32",
+    "date64[ms]": "date32",
+    "time32[s]": "int32",
+    "time32[ms]": "int32",
+    "null": "the type that its values should have",
+}
+
+
+def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
+    """A nullable column of Spark's type for what Arrow computed.
+
+    Raises:
+        InvalidRequest: Spark cannot hold the type; the message names the cast.
+    """
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    try:
+        if pa.types.is_null(plain) or pa.types.is_decimal256(plain):
+            raise TypeError
+        return StructField(name, from_arrow_type(plain, prefer_timestamp_ntz=True), nullable=True)
+    except (PySparkTypeError, TypeError) as error:
+        wide = f"decimal128(38, {kind.scale})" if pa.types.is_decimal(kind) else "a type that it has"
+        raise InvalidRequest(
+            f"{stage}: column {name!r} is {kind}, which Spark cannot hold; cast it to "
+            f"{_CASTS.get(str(kind), wide)}",
+            stage=stage,
+            column=name,
+        ) from error
+
+
+def pandas_form(spark: SparkSession, given: StructType, struct: StructType, schema: pa.Schema) -> PandasForm:
+    """How functions of pandas get rows of ``given`` and return rows of ``struct``, by the session's settings now."""
+
+    def is_set(name: str, default: str = "false") -> bool:
+        return spark.conf.get(f"spark.sql.{name}", default) == "true"
+
+    return PandasForm(
+        given,
+        struct,
+        schema,
+        timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
+        safe=is_set("execution.pandas.convertToArrowArraySafely"),
+        by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+        int_to_decimal=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+        int_extension=is_set("execution.pythonUDF.pandas.preferIntExtensionDtype"),
+    )
 
 
 def utc_arrow_schema(struct: StructType) -> pa.Schema:

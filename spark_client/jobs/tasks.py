@@ -7,7 +7,7 @@ or killed task are never visible.
 Attempts are named by ``taskAttemptId``: ``attemptNumber`` repeats when a stage is run again (SPARK-24552).
 
 Beside its stages, a write task holds one batch and the coalescer's budget (``arrow.coalescer``), a read task the
-streams' pool (``merge.merged``).
+streams' pool (``merge.merged``), which is small if a stage gathers rows, and what that stage holds (``gathering``).
 
 When the server takes nothing for too long, the task fails with an error that says why, and Spark runs it again.
 """
@@ -15,8 +15,9 @@ When the server takes nothing for too long, the task fails with an error that sa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,43 +26,24 @@ from pyspark import TaskContext
 
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand
-from spark_client.arrow import Coalescer, Declared, array_over, values
-from spark_client.connection import Server
+from spark_client.arrow import Coalescer, Declared, values, widened
+from spark_client.connection import Reading, Server
+from spark_client.gathering import TaskMemory
 from spark_client.lanes import PutStream
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
+from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
 
-from . import stages as stages_
-from .limits import NO_LIMITS, BatchLimits
-from .shares import Shares
-from .stages import Pass, Stage
-from .worker_memory import writing_budget
+from .readable import Readable
+from .shares import Piece, Shares
+from .task_reports import TaskWork, report
+from .worker_memory import reading_budget, writing_budget
+
+GATHERING_READ_BYTES = 16 * 1024 * 1024
+"""Held of what arrives for a stage that gathers rows: it takes them as fast as they come, until it writes them."""
 
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
 _KEPT_BYTES = 128 * 1024 * 1024
 """What a Python worker keeps of the memory that its writing tasks have freed, for the next round and task."""
-
-REPORT_DDL = "producer int, attempt string, rows long, frames long, bytes long"
-_REPORT = pa.schema(
-    [
-        ("producer", pa.int32()),
-        ("attempt", pa.string()),
-        ("rows", pa.int64()),
-        ("frames", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
-)
-
-
-def _report(producer: int, attempt: str, answer: dict[str, Any]) -> Any:
-    # Not by ``pa.array``: see ``array_over``.
-    name = attempt.encode()
-    bounds = pa.py_buffer(np.array([0, len(name)], np.int32))
-    columns = [
-        array_over(np.array([producer], np.int32)),
-        pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(name)]),
-        *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
 
 class Placement(Protocol):
@@ -84,13 +66,20 @@ class ByColumn:
 
 @dataclass(frozen=True)
 class ByKeys:
-    """Spark's hash of the keys, computed in the task."""
+    """Spark's hash of the keys, computed in the task; as ``types``, if another side of a join has others."""
 
     keys: tuple[str, ...]
     partitions: int
+    types: tuple[pa.DataType, ...] | None = None
 
     def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
-        return batch, partition_ids(batch, self.keys, self.partitions)
+        if self.types is None:
+            return batch, partition_ids(batch, self.keys, self.partitions)
+        columns = [
+            widened(batch.column(key), type_) for key, type_ in zip(self.keys, self.types, strict=True)
+        ]
+        names = [str(number) for number in range(len(columns))]
+        return batch, partition_ids(pa.RecordBatch.from_arrays(columns, names=names), names, self.partitions)
 
 
 @dataclass(frozen=True)
@@ -112,31 +101,89 @@ class Source(Protocol):
         ...
 
 
+class CutSource(Source, Protocol):
+    """One whose partitions consist of frames."""
+
+    def read_frames(self, number: int, first: int, until: int, /) -> Iterator[Any]:
+        """The batches of the frames from ``first`` to before ``until``, in order."""
+        ...
+
+
+def _read(source: Source, piece: Piece) -> Iterator[Any]:
+    if piece.until is None:
+        return source.read(piece.partition)
+    return cast(CutSource, source).read_frames(piece.partition, piece.first, piece.until)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Two sources whose parts of one number belong together, each with stages of its own."""
+
+    left: Source
+    right: Source
+    left_stages: tuple[Stage, ...] = ()
+    right_stages: tuple[Stage, ...] = ()
+
+    def read_both(self, piece: Piece, how: Pass) -> Both:
+        """Both sides of one part, after their stages; of a cut one, the whole other side."""
+        how = replace(how, kept=True)
+        whole = Piece(piece.partition)
+        left = _read(self.left, piece if piece.side == "left" else whole)
+        right = _read(self.right, piece if piece.side == "right" else whole)
+        return Both(run(self.left_stages, left, how), run(self.right_stages, right, how))
+
+
 @dataclass(frozen=True)
 class ReadTask:
     """Reads the parts of ``source`` in the shares whose numbers are its input, one after the other, and runs the stages
-    over each: a function is called once for each part, and finds its number in ``TaskContext``, as in Spark.
+    over each: a function is called once for each part, or piece of a cut one, and finds the part's number in
+    ``TaskContext``, as in Spark.
 
-    ``kept`` and ``limits`` are as in :class:`~spark_client.jobs.Pass`.
+    ``kept`` and ``limits`` are as in :class:`~spark_client.steps.Pass`; ``options`` say what its stages may gather.
     """
 
-    source: Source
+    source: Source | Sides
     shares: Shares
     stages: tuple[Stage, ...] = ()
     limits: BatchLimits = NO_LIMITS
     kept: bool = False
+    options: Reading = field(default_factory=Reading)
 
-    def run(self, numbers: Iterator[Any]) -> Iterator[Any]:
+    def run(
+        self, numbers: Iterator[Any], memory: TaskMemory | None = None, work: TaskWork | None = None
+    ) -> Iterator[Any]:
+        """The stages' batches. ``memory`` None makes one; ``work`` counts."""
+        memory = memory or _memory(self.options)
+        clock = None if work is None else work.clock
+        source = self.source if all(stage.divisible for stage in self.stages) else _sparing(self.source)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for partition in self.shares[number]:
-                    _say_partition(partition)
-                    how = Pass(self.kept, partition, self.limits)
-                    yield from stages_.run(self.stages, self.source.read(partition), how)
+                for piece in self.shares[number]:
+                    _say_partition(piece.partition)
+                    how = Pass(self.kept, piece.partition, self.limits, memory, clock)
+                    if work is not None:
+                        work.pieces += 1
+                    given = (
+                        source.read_both(piece, how) if isinstance(source, Sides) else _read(source, piece)
+                    )
+                    yield from run(self.stages, given, how)
+
+
+def _sparing(source: Any) -> Any:
+    """The source, read with little memory, because a stage that gathers the rows holds them."""
+    if isinstance(source, Sides):
+        return replace(source, left=_sparing(source.left), right=_sparing(source.right))
+    return replace(source, most_bytes=GATHERING_READ_BYTES) if isinstance(source, Readable) else source
+
+
+def _memory(options: Reading) -> TaskMemory:
+    return TaskMemory(reading_budget(options.gathered_bytes), options.scratch_dir)
 
 
 def _say_partition(partition: int) -> None:
-    """Functions use it to name what they write: two partitions of one task must not have one number."""
+    """Functions use it to name what they write: two partitions of one task must not have one number. The pieces of a
+    partition have it in common.
+    """
     context = TaskContext.get()
     if context is not None:
         context._partitionId = partition
@@ -147,7 +194,11 @@ class WriteTask:
     """Runs the stages over its input, or over what ``source`` reads of its ``shares``, and writes the result; yields
     one report.
 
-    ``places`` are the server's for puts on the bulk lane; None to ask the server.
+    ``places`` are the server's for puts on the bulk lane; None to ask the server. ``target`` is the dataset's number in
+    the job, ``part`` that of the task's write among the ``parts`` of the dataset.
+
+    Spark numbers the tasks of a union through, or, if all its sides have one partition
+    (``spark.sql.unionOutputPartitioning``), runs them in one task: then it is a producer for each part.
     """
 
     server: Server
@@ -157,22 +208,33 @@ class WriteTask:
     declared: Declared
     placement: Placement
     stages: tuple[Stage, ...] = ()
-    source: Source | None = None
+    source: Source | Sides | None = None
     shares: Shares | None = None
     limits: BatchLimits = NO_LIMITS
     budget_bytes: int = field(default=WRITE_BUDGET_BYTES)
     places: tuple[str, ...] | None = None
+    target: int = 0
+    part: int = 0
+    parts: int = 1
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
         assert context is not None
-        producer, attempt = context.partitionId(), str(context.taskAttemptId())
+        producer, attempt = context.partitionId() * self.parts + self.part, str(context.taskAttemptId())
+        began = perf_counter()
+        work = TaskWork()
+        memory = _memory(self.server.reading)
         if self.source is not None and self.shares is not None:
-            rows = ReadTask(self.source, self.shares, self.stages, self.limits, kept=True).run(batches)
+            reading = ReadTask(self.source, self.shares, self.stages, self.limits, kept=True)
+            rows = reading.run(batches, memory, work)
         else:
-            rows = stages_.run(self.stages, batches, Pass(kept=True, limits=self.limits))
+            rows = run(
+                self.stages, batches, Pass(kept=True, limits=self.limits, memory=memory, clock=work.clock)
+            )
         answer = self.write(rows, producer, attempt)
-        yield _report(producer, attempt, answer)
+        work.spilled_bytes = memory.spilled_bytes
+        work.ended(perf_counter() - began)
+        yield report(self.target, producer, attempt, answer, work)
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
         """Send all batches as one attempt and commit it; the server's answer and ``frames``."""

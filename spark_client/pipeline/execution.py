@@ -1,141 +1,275 @@
-"""Runs the exchanges of a plan: for each, one Spark job writes a dataset from what it starts from or the one before."""
+"""Runs the exchanges of a plan by Spark jobs: each exchange writes a dataset from what its leg reads.
+
+Guarantee: an exchange that a plan uses several times runs once, and a persisted one only if its dataset is not there
+(``jobs.persisting``). Each other dataset is dropped when the job of its last user has sealed, or when anything fails;
+those that the last leg reads are the caller's.
+
+Jobs
+    The exchanges that one leg reads, of both sides of a join or of the parts of a union, run in one job, if none of
+    them needs another and none is persisted: a job has fixed costs, and the last tasks of one leave cores idle.
+
+Reading tasks
+    Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``, ``jobs.skew``). A partition
+    is cut if every stage up to the next exchange, or the end, may run over any part of its rows: in a pair, the first
+    stage over any part of one side's rows beside all of the other's, which has no stages of its own, because they would
+    run once for each piece.
+"""
 
 from __future__ import annotations
 
+import time
 import uuid
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
+from pyspark.sql import SparkSession
 
 from spark_client.jobs import (
-    BatchLimits,
-    ByColumn,
-    ByKeys,
-    InTurn,
-    Placement,
-    ReadTask,
+    Cut,
+    Ran,
     Sealed,
     Shares,
     Shuffles,
-    Source,
-    Stage,
-    WriteTask,
-    batch_limits,
+    Sides,
+    Target,
+    Written,
     cores,
+    cuts_of,
+    cuts_of_pair,
     tasks_for,
 )
+from spark_client.steps import Stage
 
-from .legs import Exchange, Leg
+from .exchange_writes import dataset_name, write_of
+from .nodes import Exchange, Exchanged, Input, Leg, Pair, Part, exchanges
+from .run_statistics import ExchangeStatistics, RunStatistics
 
 
-@dataclass(frozen=True)
-class Input:
-    """What the tasks of a leg get: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
+class Execution:
+    """One run of a plan."""
 
-    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit.
-    """
+    def __init__(self, shuffles: Shuffles, spark: SparkSession) -> None:
+        self._shuffles = shuffles
+        self._spark = spark
+        self._token = uuid.uuid4().hex
+        self._began = time.monotonic()
+        self._written: dict[Exchanged, Sealed] = {}
+        self._persisted: set[Exchanged] = set()
+        self._users: Counter[Exchanged] = Counter()
+        self._jobs = 0
+        # For the statistics: in the order of the runs, with whether an earlier run wrote it.
+        self._ran: dict[Exchanged, tuple[Ran, bool]] = {}
+        self._readers: dict[Exchanged, list[tuple[Shares, str]]] = defaultdict(list)
 
-    rows: DataFrame
-    source: Source | None = None
-    shares: Shares | None = None
-    batch_rows: int | None = None
+    def inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
+        """Run all exchanges that the leg reads; what the tasks of each of its parts get, and their stages.
 
-    @classmethod
-    def of(cls, spark: SparkSession, source: Source, shares: Shares, batch_rows: int | None = None) -> Input:
-        """One task for each share."""
-        return cls(spark.range(0, len(shares), 1, len(shares)), source, shares, batch_rows)
+        Args:
+            alone: each partition has a task of its own, unless its exchange says how many.
+
+        Raises:
+            FlightShuffleError: the server refused, or could not be reached.
+            pyspark.errors.PySparkException: a job failed. After either, all datasets are dropped but persisted ones.
+        """
+        self._count(leg)
+        try:
+            return self._inputs(leg, alone=alone)
+        except BaseException:
+            self._drop_all()
+            raise
+
+    def sealed(self, exchanged: Exchanged) -> Sealed:
+        """Run what the exchange needs, and the exchange; its dataset. Raises as :meth:`inputs`."""
+        self._users[exchanged] += 1
+        self._count(exchanged.leg)
+        try:
+            return self._sealed(exchanged)
+        except BaseException:
+            self._drop_all()
+            raise
 
     @property
-    def limits(self) -> BatchLimits:
-        limits = batch_limits(self.rows.sparkSession)
-        return limits if self.batch_rows is None else replace(limits, rows=self.batch_rows)
+    def datasets(self) -> list[str]:
+        """Those that are there."""
+        return [sealed.source.dataset for sealed in self._written.values()]
 
-    def reading(self, stages: tuple[Stage, ...]) -> ReadTask:
-        """The task that reads the source and runs the stages."""
-        assert self.source is not None
-        assert self.shares is not None
-        return ReadTask(self.source, self.shares, stages, self.limits)
+    @property
+    def owned(self) -> list[str]:
+        """Those that are there for this run alone."""
+        return [
+            sealed.source.dataset
+            for exchanged, sealed in self._written.items()
+            if exchanged not in self._persisted
+        ]
 
+    def written(self, exchanged: Exchanged) -> Sealed:
+        """The dataset of an exchange that has run, and that the last leg reads."""
+        return self._written[exchanged]
 
-def run_exchanges(
-    shuffles: Shuffles, start: Input, legs: tuple[Leg, ...], *, alone: bool = False
-) -> tuple[Sealed, Input]:
-    """The sealed dataset of the last leg, and the input of the tasks that read it.
+    def statistics(self) -> tuple[RunStatistics, dict[Exchanged, ExchangeStatistics]]:
+        """Of what has run so far."""
+        found = {
+            exchanged: ExchangeStatistics.of(
+                exchanged.exchange, ran, self._readers[exchanged], is_reused=is_reused
+            )
+            for exchanged, (ran, is_reused) in self._ran.items()
+        }
+        return RunStatistics(tuple(found.values()), time.monotonic() - self._began), found
 
-    Args:
-        legs: each with an exchange; at least one.
-        alone: each partition of the last dataset has a task of its own, unless its exchange says how many.
+    def _count(self, leg: Leg) -> None:
+        for exchanged in exchanges(leg):
+            self._users[exchanged] += 1
+            if self._users[exchanged] == 1:
+                self._count(exchanged.leg)
 
-    Raises:
-        FlightShuffleError: the server refused, or could not be reached.
-        pyspark.errors.PySparkException: a job failed. After either, all datasets are dropped.
-    """
-    token = uuid.uuid4().hex
-    spark = start.rows.sparkSession
-    given, written = start, None
-    try:
-        for number, leg in enumerate(legs):
-            assert leg.exchange is not None
-            before = written
-            try:
-                written = _write(shuffles, f"exchange/{token}/{number}", leg, given)
-            finally:
-                if before is not None:
-                    shuffles.discard(before.source.dataset)
-            tasks = leg.exchange.tasks
-            if tasks is None and not (alone and leg is legs[-1]):
-                available = cores(spark)
-                tasks = None if available is None else tasks_for(written.partition_bytes, available)
-            shares = Shares.equal(written.partition_bytes, tasks or leg.exchange.partitions)
-            given = Input.of(spark, written.source, shares)
-    except BaseException:
-        if written is not None:
-            shuffles.discard(written.source.dataset)
-        raise
-    assert written is not None
-    return written, given
+    def _inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
+        self._run_together(list(dict.fromkeys(exchanges(leg))))
+        return [(self._input(part, alone=alone), part.stages) for part in leg.parts]
 
+    def _input(self, part: Part, *, alone: bool) -> Input:
+        origin = part.origin
+        if isinstance(origin, Input):
+            return origin
+        if isinstance(origin, Pair):
+            return self._pair(origin, part.stages, alone=alone)
+        sealed = self._sealed(origin)
+        may_cut = origin.exchange.split and not alone and all(stage.divisible for stage in part.stages)
+        shares = self._shares(
+            origin.exchange, sealed.partition_bytes, cuts_of(sealed) if may_cut else [], alone=alone
+        )
+        self._readers[origin].append((shares, ""))
+        return Input.of(self._spark, str(origin.exchange), sealed.source, shares)
 
-def _write(shuffles: Shuffles, dataset: str, leg: Leg, given: Input) -> Sealed:
-    exchange, rows, source, limits = leg.exchange, given.rows, given.source, given.limits
-    assert exchange is not None
-    placement: Placement
-    if not exchange.keys:
-        placement = InTurn(exchange.partitions)
-    elif source is None and not leg.stages:
-        # Nothing has changed the rows since Spark had them, so Spark hashes the keys.
-        placement = ByColumn()
-        rows = _with_partition_column(rows, exchange)
-    else:
-        placement = ByKeys(exchange.keys, exchange.partitions)
+    def _pair(self, pair: Pair, stages: tuple[Stage, ...], *, alone: bool) -> Input:
+        left, right = pair.left.origin, pair.right.origin
+        assert isinstance(left, Exchanged)
+        assert isinstance(right, Exchanged)
+        first, second = self._sealed(left), self._sealed(right)
+        total = tuple(
+            one + other for one, other in zip(first.partition_bytes, second.partition_bytes, strict=True)
+        )
+        sides = divisible_sides(pair, stages) if not alone else []
+        cuts = cuts_of_pair(first, second, sides) if sides else []
+        shares = self._shares(left.exchange, total, cuts, alone=alone)
+        self._readers[left].append((shares, "left"))
+        if right is not left:
+            self._readers[right].append((shares, "right"))
+        source = Sides(first.source, second.source, pair.left.stages, pair.right.stages)
+        return Input.of(self._spark, str(left.exchange), source, shares)
 
-    def task(generation: str) -> WriteTask:
-        return WriteTask(
-            shuffles.server,
-            dataset,
-            generation,
-            exchange.partitions,
-            leg.declared,
-            placement,
-            leg.stages,
-            source,
-            given.shares,
-            limits,
-            exchange.budget_bytes,
+    def _shares(
+        self, exchange: Exchange, partition_bytes: Sequence[int], cuts: Sequence[Cut], *, alone: bool
+    ) -> Shares:
+        tasks = exchange.tasks
+        if tasks is None and not alone:
+            available = cores(self._spark)
+            read_bytes = sum(sum(cut.piece_bytes) - partition_bytes[cut.partition] for cut in cuts)
+            tasks = None if available is None else tasks_for([*partition_bytes, read_bytes], available)
+        return Shares.equal(partition_bytes, tasks or exchange.partitions, cuts)
+
+    def _sealed(self, exchanged: Exchanged) -> Sealed:
+        known = self._written.get(exchanged)
+        if known is not None:
+            return known
+        kept = self._shuffles.persisted.find(exchanged)
+        if kept is None:
+            (ran,), is_new = self._run([exchanged]), True
+        else:
+            ran, is_new = kept.dataset(partial(self._run_shared, exchanged))
+            self._persisted.add(exchanged)
+        if not is_new:
+            self._used(exchanged.leg)
+        self._ran[exchanged] = ran, not is_new
+        self._written[exchanged] = ran.sealed
+        return ran.sealed
+
+    def _run_together(self, wanted: Sequence[Exchanged]) -> None:
+        """Run those that have not run, in one job if there are several."""
+        persisted = self._shuffles.persisted
+        new = [each for each in wanted if each not in self._written and persisted.find(each) is None]
+        needed = {before for each in new for before in _upstream(each.leg)}
+        nodes = [each for each in new if each not in needed]
+        if len(nodes) > 1:
+            for node, ran in zip(nodes, self._run(nodes), strict=True):
+                self._ran[node] = ran, False
+                self._written[node] = ran.sealed
+
+    def _run_shared(self, exchanged: Exchanged) -> Ran:
+        (ran,) = self._run([exchanged])
+        self._shuffles.results.add(ran.sealed.source.dataset, shared=True)
+        return ran
+
+    def _run(self, nodes: Sequence[Exchanged]) -> list[Ran]:
+        """One job, after those of the exchanges that these read."""
+        targets = [self._target(node) for node in nodes]
+        try:
+            written = self._shuffles.write(targets)
+        finally:
+            for node in nodes:
+                self._used(node.leg)
+        return [_sealed_by(each, target) for each, target in zip(written, targets, strict=True)]
+
+    def _target(self, node: Exchanged) -> Target:
+        exchange, leg = node.exchange, node.leg
+        inputs = self._inputs(leg)
+        dataset = dataset_name(exchange, self._token, self._jobs)
+        self._jobs += 1
+        writes = [write_of(self._shuffles.server, dataset, node, *given) for given in inputs]
+        return Target(
+            dataset, exchange.partitions, leg.declared.schema, writes, label=str(exchange), name=exchange.name
         )
 
-    schema = leg.declared.schema
-    written, totals = shuffles.write(dataset, exchange.partitions, schema, rows, task, label=str(exchange))
-    sizes = totals["partition_bytes"]
-    return Sealed(
-        written, schema, tuple(sizes.get(str(partition), 0) for partition in range(exchange.partitions))
-    )
+    def _used(self, leg: Leg) -> None:
+        """The leg reads its exchanges no more, or never did; drop what no other leg reads."""
+        for exchanged in exchanges(leg):
+            self._users[exchanged] -= 1
+            if self._users[exchanged]:
+                continue
+            if exchanged in self._written:
+                self._drop(exchanged)
+            elif exchanged not in self._ran:
+                self._used(exchanged.leg)
+
+    def _drop(self, exchanged: Exchanged) -> None:
+        sealed = self._written.pop(exchanged)
+        if exchanged not in self._persisted:
+            self._shuffles.discard(sealed.source.dataset)
+
+    def _drop_all(self) -> None:
+        for exchanged in list(self._written):
+            self._drop(exchanged)
 
 
-def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
-    name = "partition"
-    while name.casefold() in {column.casefold() for column in df.columns}:
-        name = f"_{name}"
-    keys = [sql.col(f"`{key.replace('`', '``')}`") for key in exchange.keys]
-    return df.withColumn(name, sql.pmod(sql.hash(*keys), sql.lit(exchange.partitions)))
+def divisible_sides(pair: Pair, stages: tuple[Stage, ...]) -> list[str]:
+    """The sides of which tasks may read a part of a partition, beside the whole other side."""
+    first, *others = stages
+    exchanged = pair.left.origin, pair.right.origin
+    may = all(isinstance(each, Exchanged) and each.exchange.split for each in exchanged)
+    if not may or not all(stage.divisible for stage in others):
+        return []
+    found: frozenset[str] = getattr(first, "divisible_sides", frozenset())  # of stages with two inputs
+    parts = {"left": (pair.left, pair.right), "right": (pair.right, pair.left)}
+    return [
+        side
+        for side, (cut, whole) in parts.items()
+        if side in found and not whole.stages and all(stage.divisible for stage in cut.stages)
+    ]
+
+
+def _upstream(leg: Leg) -> set[Exchanged]:
+    """The exchanges that must run before the leg."""
+    found: set[Exchanged] = set()
+    left = list(exchanges(leg))
+    while left:
+        exchanged = left.pop()
+        if exchanged not in found:
+            found.add(exchanged)
+            left += exchanges(exchanged.leg)
+    return found
+
+
+def _sealed_by(written: Written, target: Target) -> Ran:
+    sizes = written.totals["partition_bytes"]
+    partition_bytes = tuple(sizes.get(str(partition), 0) for partition in range(target.partitions))
+    return Ran(Sealed(written.source, target.schema, partition_bytes), written)

@@ -3,8 +3,10 @@
 For ``pipeline`` and ``client``.
 """
 
+from .holdable import struct_of
 from .scans import Scan
 
 __all__ = [
     "Scan",
+    "struct_of",
 ]

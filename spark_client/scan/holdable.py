@@ -32,8 +32,8 @@ _SIMPLE = {
 }
 
 
-def struct_of(schema: pa.Schema, where: str) -> StructType:
-    """Spark's schema for a file's.
+def struct_of(schema: pa.Schema, where: str, remedy: str = "leave it out with columns=") -> StructType:
+    """Spark's schema for a file's or a table's; ``remedy`` is for the error.
 
     Raises:
         InvalidRequest: Spark has no type for a column.
@@ -46,8 +46,7 @@ def struct_of(schema: pa.Schema, where: str) -> StructType:
             )
         except PySparkTypeError as error:
             raise InvalidRequest(
-                f"{where}: Spark has no type for column {field.name!r} of type {field.type}; leave it out "
-                "with columns=",
+                f"{where}: Spark has no type for column {field.name!r} of type {field.type}; {remedy}",
                 column=field.name,
             ) from error
     return StructType(fields)
@@ -69,6 +68,18 @@ def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
         return given.with_type(_mapped(given.type, _zoned)) if given.name in instants else given
 
     return pa.schema([field(each) for each in schema])
+
+
+def plain_views(schema: pa.Schema) -> pa.Schema:
+    """The schema with views of text and bytes as text and bytes: Arrow compares the former with nothing."""
+    return pa.schema(
+        [field.with_type(_SIMPLE[field.type]) if is_view(field.type) else field for field in schema]
+    )
+
+
+def is_view(kind: pa.DataType) -> bool:
+    """Whether it is a view of text or bytes."""
+    return kind in (pa.string_view(), pa.binary_view())
 
 
 def _zoned(kind: pa.DataType) -> pa.DataType:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 
 from .file_systems import portable
-from .filters import fits, statistics_tell
-from .holdable import parquet_schema
+from .filters import fits, needed, statistics_tell
+from .holdable import is_view, parquet_schema
 from .legacy_calendar import is_legacy
 from .wanted import Wanted
 
@@ -130,6 +130,7 @@ class _Planner:
         self._wanted = wanted
         self._names = frozenset(wanted.declared.schema.names)
         self._filter = filter if filter is not None and statistics_tell(filter, schema) else None
+        self._filtered = () if self._filter is None else needed(self._filter, schema)
         self._fitting: tuple[tuple[str, ...], pa.Schema] | None = None
         self.homes: tuple[Home, ...] = ()
 
@@ -205,7 +206,11 @@ class _Planner:
         self._check(file, parquet_schema(fragment.physical_schema, metadata))
         file = replace(file, units=metadata.num_row_groups)
         parts: Iterable[Any] = [fragment]
-        if self._filter is not None and not is_legacy(metadata):
+        if (
+            self._filter is not None
+            and not is_legacy(metadata)
+            and not self._of_views(fragment.physical_schema)
+        ):
             parts = fragment.split_by_row_group(self._filter, self._schema)
         share: float | None = None
         for part in parts:
@@ -214,6 +219,10 @@ class _Planner:
                     share = _share(metadata.row_group(group.id), self._names)
                 whole_bytes = group.total_byte_size
                 yield Piece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes)
+
+    def _of_views(self, schema: pa.Schema) -> bool:
+        """Whether the filter would be compared with statistics that are views, which Arrow refuses."""
+        return any(is_view(schema.field(name).type) for name in self._filtered if name in schema.names)
 
     def _check(self, file: File, schema: pa.Schema) -> None:
         names = tuple(name for name, _ in file.values)

@@ -39,7 +39,7 @@ from spark_client.jobs import arrow_schema, batch_limits, declared_struct, split
 from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
 from .filters import check, expression_of, needed
-from .holdable import parquet_schema, struct_of
+from .holdable import parquet_schema, plain_views, struct_of
 from .pieces import pieces_of
 from .splits import Splits
 from .wanted import Wanted
@@ -84,6 +84,7 @@ class Scan:
             )
         dataset = what if given else dataset_of(what, format)
         origin, schema = _schema(ds, dataset, given=given)
+        schema = plain_views(schema)
         names = _names(columns, schema)
         where = "the scan"
         expression = expression_of(filter, schema)

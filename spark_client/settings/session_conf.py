@@ -75,6 +75,7 @@ _SETTINGS = {
     "check": _Setting(flag, ("reading.check", "writing.check")),
     "compression": _Setting(_compression, ("writing.compression",)),
     "budgetBytes": _Setting(size_bytes(1), ("reading.budget_bytes",)),
+    "gatheredBytes": _Setting(size_bytes(1 << 20), ("reading.gathered_bytes",)),
     "scratchDir": _Setting(some_text("a directory"), ("reading.scratch_dir",)),
     "copies.dirs": _Setting(_directories, ("copies.dirs",)),
     "copies.limitBytes": _Setting(size_bytes(1), ("copies.limit_bytes",)),

@@ -75,10 +75,20 @@ def test_the_example_of_the_data_source_reads_what_it_writes(
 def test_the_spark_example_prints_what_it_computes(java_home: str, tmp_path: Path) -> None:
     code = blocks()["spark"]
     assert len([line for line in code.splitlines() if line.strip()]) == 12
-    printed = run(code, tmp_path)
+    printed = run(code + blocks()["pipelines"], tmp_path)
     # User 1 has the amounts 1, 1001, 2001, … of which the first is filtered out.
     assert sum(range(1, 1_000_000, 1000)) - 1 == 499_500_999
     assert "|      1|4.99500999E8|" in printed
+    revenues: dict[int, float] = {}
+    for number in range(100_000):
+        if number % 97 > 10:
+            revenues[number % 5] = revenues.get(number % 5, 0.0) + number % 97
+    best = sorted(revenues, key=lambda segment: -revenues[segment])[:3]
+    found = re.findall(r"^\|\s*(\d)\|\s*([0-9.E]+)\|\s*\d+\|$", printed, re.MULTILINE)
+    assert [(int(segment), float(revenue)) for segment, revenue in found] == [
+        (segment, revenues[segment]) for segment in best
+    ]
+    assert "segments by revenue" in printed
 
 
 @pytest.mark.spark

@@ -67,7 +67,7 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     out = (
         client.pipeline(df)
         .mapInArrow(clean, "id long, k string")
-        .exchange(3, "k")
+        .exchange(3, "k", name="users, by k")  # a tag of the job here
         .applyInArrow(total, "k string, n long, weight long")
         .toDF()
     )
@@ -76,6 +76,9 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     where = sql.spark_partition_id().alias("p")
     placed = client.pipeline(df).exchange(5, "k", "id").toDF().select("id", where).collect()
     expected = df.repartition(5, "k", "id").select("id", where).collect()
+    boundaries = client.pipeline(df).sample_boundaries(3, "id desc", seed=1)
+    ordered = client.pipeline(df).exchange(boundaries=boundaries, by="id desc", sort="id desc").toDF()
+    ordered = [row.id for row in ordered.collect()] + boundaries
     client.release(out.filter("n > 1"))
     hidden, shown = settings(client)
     pq.write_table(pa.table({"id": range(100)}), "x.parquet")
@@ -83,6 +86,7 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     collected = sorted(client.collect(scanned).read_all()["id"].to_pylist())
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
     answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
+    answer["ordered"] = ordered
     answer |= {"collected": collected, "hidden": hidden, "shown": shown}
     done = names.unpersist(everywhere=True, seconds=120)
     print(json.dumps({**answer, "unpersisted": [len(done.removed), len(done.left)]}))
@@ -111,7 +115,9 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     counts = [sum(1 for n in range(1000) if n % 10 and n % 7 == k) for k in range(7)]
     assert answer["rows"] == [[f"k{k}", counts[k], 10 * k] for k in range(7)]
     assert answer["same"], "rows are where Spark's own repartition puts them"
-    assert answer["datasets"] == 1
+    assert answer["datasets"] == 2
+    assert answer["ordered"][:1000] == list(range(1000))[::-1]
+    assert len(answer["ordered"]) == 1002, "two boundaries"
     assert answer["collected"] == list(range(50))
     assert answer["unpersisted"] == [1, 0]
     assert "spark.flight.shuffle.token is set, but Spark Connect does not show it" in answer["hidden"]

@@ -379,3 +379,21 @@ def test_leases_are_renewed_while_the_client_lives(server: ServerProcess, spark:
         while (now := left_seconds()) <= before:
             before = now
         assert out.count() == 10
+
+
+def test_groups_of_keys_that_are_lists_are_those_of_spark(spark: SparkSession, client: ShuffleClient) -> None:
+    frame = spark.range(0, 600, 1, 3).selectExpr(
+        "id",
+        "case when id % 7 = 0 then null when id % 7 = 1 then array() "
+        "else array(if(id % 5 = 0, null, double(id % 3)), -0.0d * (id % 2), double('nan')) end as k",
+        "array(named_struct('x', array(string(id % 2)))) as j",
+    )
+
+    def count(table: pa.Table) -> pa.Table:
+        key = repr([table["k"][0].as_py(), table["j"][0].as_py()]).replace("-0.0", "0.0")
+        return pa.table({"key": [key], "rows": [table.num_rows], "ids": [sum(table["id"].to_pylist())]})
+
+    schema = "key string, rows long, ids long"
+    ours = client.pipeline(frame).exchange(5, "k", "j").applyInArrow(count, schema).toDF()
+    theirs = frame.groupBy("k", "j").applyInArrow(count, schema)
+    assert sorted(map(tuple, ours.collect())) == sorted(map(tuple, theirs.collect()))

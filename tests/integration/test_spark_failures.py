@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import DatasetDropped, FlightShuffleError, NotFound
 from spark_client import ShuffleClient
+from tests.support.failing_tasks import fails_first, first_time
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
@@ -58,29 +58,7 @@ def client(server: ServerProcess) -> Iterator[ShuffleClient]:
 # Attempts.
 
 
-def fails_first(marker: Path, how: str) -> Any:
-    """A stage whose first run over partition 1 gives half of the rows and then fails."""
-
-    def fn(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        first = context.partitionId() == 1 and not marker.exists()
-        for batch in batches:
-            if first:
-                # Many times over, so that frames of the doomed attempt have reached the server.
-                yield from [batch] * 200
-                marker.touch()
-                if how == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                raise RuntimeError("first try")
-            yield batch
-
-    return fn
-
-
-@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize("how", ["raise", "exit"])
 @pytest.mark.parametrize("side", ["map", "reduce"])
 def test_a_task_that_fails_in_mid_stream_leaves_nothing_and_its_retry_everything(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path, how: str, side: str
@@ -101,7 +79,7 @@ def test_a_task_that_fails_in_mid_stream_leaves_nothing_and_its_retry_everything
 def test_a_task_that_fails_while_its_result_is_read_is_run_again(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:
-    fn = fails_first(tmp_path / "failed", "kill")
+    fn = fails_first(tmp_path / "failed", "exit")
     out = client.pipeline(spark.range(0, 1000, 1, 3)).exchange(4, "id").mapInArrow(fn, "id long").toDF()
     assert sorted(row.id for row in out.collect()) == list(range(1000))
     assert (tmp_path / "failed").exists()
@@ -120,7 +98,7 @@ def test_a_reading_task_that_fails_between_two_of_its_partitions_gives_the_rows_
         (tmp_path / f"{context.taskAttemptId()} read {context.partitionId()}").touch()
         for batch in batches:
             yield batch
-            if context.partitionId() == 2 and _is_first(tmp_path / "failed"):
+            if context.partitionId() == 2 and first_time(tmp_path / "failed"):
                 if how == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise RuntimeError("first try")
@@ -149,14 +127,6 @@ def test_a_function_that_reads_none_or_part_of_its_rows_holds_back_no_other_part
     assert out.count() == 6
 
 
-def _is_first(marker: Path) -> bool:
-    try:
-        marker.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
 def test_a_stage_that_is_run_again_counts_once(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path, local_dir: Path
 ) -> None:
@@ -173,7 +143,7 @@ def test_a_stage_that_is_run_again_counts_once(
         yield from batches
         # Whichever has its rows first; the other slot is held until the files are gone, so that the tasks
         # which have not begun by then find nothing.
-        if _is_first(tmp_path / "deleting"):
+        if first_time(tmp_path / "deleting"):
             for path in local_dir.rglob("shuffle_*.data"):
                 path.unlink(missing_ok=True)
             deleted.touch()
@@ -268,11 +238,9 @@ def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_n
         with ThreadPoolExecutor() as threads:
             running = threads.submit(lambda: pipeline.toDF().collect())
             eventually((tmp_path / "begun").exists, True)
-            server.kill()
-            again = ServerProcess.start(port=_port(server.location), http_port=_port(server.http))
+            again = server.restart()
             (tmp_path / "restarted").touch()
             error = running.exception()
-        server.close()
         try:
             assert "server was restarted" in str(error), str(error)
             assert "exchange/" in str(error)
@@ -284,12 +252,6 @@ def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_n
         finally:
             again.terminate()
             again.close()
-
-
-def _port(location: str | None) -> int:
-    port = urlsplit(location or "").port
-    assert port is not None
-    return port
 
 
 def test_back_pressure_fails_the_task_with_the_servers_sentence(spark: SparkSession, tmp_path: Path) -> None:

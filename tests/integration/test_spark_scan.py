@@ -130,7 +130,7 @@ def test_a_dataset_of_pyarrow_may_be_scanned(client: ShuffleClient, tmp_path: Pa
 def test_a_scan_that_finds_nothing_gives_no_rows(client: ShuffleClient, lake: Path) -> None:
     scan = client.scan(lake, filter=pc.field("day") == 99)
     assert scan.toDF().collect() == []
-    assert scan.mapInArrow(same, scan.current.struct).exchange(3, "id").toDF().collect() == []
+    assert scan.mapInArrow(same, scan.leg.struct).exchange(3, "id").toDF().collect() == []
 
 
 def test_a_file_that_changes_after_the_plan_fails_the_job_with_its_name(

@@ -98,6 +98,7 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         check="false",
         compression="none",
         budgetBytes="64m",
+        gatheredBytes="96m",
         scratchDir="/scratch",
         copies__dirs=f"{tmp_path}/first, {tmp_path}/second",
         copies__limitBytes="1g",
@@ -110,7 +111,7 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         "location": "grpc+tls://flight:8815",
         "given_token": TOKEN,
         "tls_root_certs": certificates.read_bytes(),
-        "reading": Reading("grpc", 64 << 20, "/scratch", check=False),
+        "reading": Reading("grpc", 64 << 20, "/scratch", check=False, gathered_bytes=96 << 20),
         "writing": Writing("grpc", check=False, compression=None),
         "timeouts": Timeouts(tries=2, stall_seconds=60.0, connect_seconds=2.5),
     }

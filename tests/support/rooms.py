@@ -24,6 +24,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "changelogs",
         "settings",
         "jobs",
+        "steps",
         "joining",
         "reducing",
         "gathering",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_client.jobs.shares import TASK_BYTES, Shares, tasks_for
+from spark_client.jobs.shares import TASK_BYTES, Piece, Shares, tasks_for
 
 MIB = 1 << 20
 
@@ -15,7 +15,8 @@ MIB = 1 << 20
 def test_every_partition_is_in_one_share_in_order_and_no_share_is_empty(sizes: list[int], tasks: int) -> None:
     shares = Shares.equal(sizes, tasks)
     assert len(shares) == min(tasks, len(sizes))
-    assert [partition for task in range(len(shares)) for partition in shares[task]] == list(range(len(sizes)))
+    read = [piece for task in range(len(shares)) for piece in shares[task]]
+    assert read == [Piece(partition) for partition in range(len(sizes))]
     assert all(len(shares[task]) for task in range(len(shares)))
 
 
@@ -25,7 +26,7 @@ def test_no_share_is_larger_than_its_part_and_one_partition(sizes: list[int], ta
     if len(sizes) < 2 * tasks:
         return
     weights = [size + 64 * 1024 for size in sizes]
-    most = max(sum(weights[partition] for partition in shares[task]) for task in range(len(shares)))
+    most = max(sum(weights[piece.partition] for piece in shares[task]) for task in range(len(shares)))
     assert most <= sum(weights) / len(shares) + 2 * max(weights)
 
 

@@ -1,4 +1,4 @@
-"""A Python worker uses the memory of one round of rows again for the next one."""
+"""A Python worker uses the memory of one round of rows again for the next one, and gathers rows within its budget."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.grouped_partition import ROW_BYTES, grouped, put
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,3 +50,15 @@ def test_a_later_task_of_a_worker_writes_its_rows_without_new_memory_for_each_ro
         )
     written_bytes, faults = (int(number) for number in answer.stdout.split())
     assert faults * PAGE_BYTES < written_bytes / 3, f"{faults} page faults for {written_bytes} bytes"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's count of a process's memory")
+def test_a_task_groups_a_partition_of_several_times_its_budget_within_it(tmp_path: Path) -> None:
+    rows, groups = 240_000_000 // ROW_BYTES, 500
+    with ServerProcess.start(memory_limit="1GiB") as server:
+        shuffles, generation = put(server.location, rows, groups)
+        found = grouped(server.location, generation, tmp_path)
+        shuffles.close()
+    assert (found.rows, found.groups) == (rows, groups)
+    assert found.spilled_bytes > rows * ROW_BYTES
+    assert found.peak_bytes < 256 << 20

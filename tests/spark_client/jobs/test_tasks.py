@@ -17,11 +17,12 @@ import numpy as np, pyarrow as pa
 from flight_server.protocol import CreateRequest, Kind, SealRequest
 from spark_client.arrow import Declared, array_over
 from spark_client.connection import Server
-from spark_client.jobs.limits import NO_LIMITS
+from spark_client.steps import NO_LIMITS
 from spark_client.jobs.readable import Readable
 from spark_client.jobs.shares import Shares
-from spark_client.jobs.stages import GroupStage
-from spark_client.jobs.tasks import ByColumn, ByKeys, InTurn, ReadTask, WriteTask, _report
+from spark_client.steps import GroupStage
+from spark_client.jobs.tasks import ByColumn, ByKeys, InTurn, ReadTask, WriteTask
+from spark_client.jobs.task_reports import TaskWork, report, work_of
 
 schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 rows = pa.RecordBatch.from_arrays([array_over(np.arange(90) % 30), array_over(np.arange(90) * 0.5)], schema=schema)
@@ -34,11 +35,15 @@ for number, (placement, given) in enumerate([(ByKeys(("k",), 3), rows), (InTurn(
     generation = created["generation"]
     declared = Declared("rows", schema)
     answer = WriteTask(server, name, generation, 3, declared, placement).write(iter([given]), 0, "17")
-    report = _report(0, "17", answer)
-    assert report.to_pylist() == [
-        {"producer": 0, "attempt": "17", "rows": 90, "frames": answer["frames"], "bytes": answer["bytes"]}
-    ]
-    report.validate(full=True)
+    done = TaskWork(1, 2, 3, {"a": 0.5}, 4.0)
+    reported = report(5, 0, "17", answer, done)
+    (row,) = reported.to_pylist()
+    assert work_of([row, row]) == TaskWork(2, 4, 6, {"a": 1.0}, 4.0)
+    del row["work"]
+    assert row == {
+        "target": 5, "producer": 0, "attempt": "17", "rows": 90, "frames": answer["frames"], "bytes": answer["bytes"]
+    }
+    reported.validate(full=True)
     sealed = server.action("seal", SealRequest(name, generation, {0: "17"}).encode())
     assert sum(sealed["partition_bytes"].values()) == sealed["bytes"] == answer["bytes"]
     source = Readable.find(server, name, generation)

@@ -29,7 +29,7 @@ from spark_client.arrow import Declared
 from spark_client.connection import Reading, Server
 from spark_client.jobs.readable import Readable
 from spark_client.jobs.shares import Shares
-from spark_client.jobs.stages import MapStage
+from spark_client.steps import MapStage
 from spark_client.jobs.tasks import InTurn, ReadTask, WriteTask
 
 schema = pa.schema([("v", pa.int64())])

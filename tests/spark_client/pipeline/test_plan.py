@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +15,12 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.jobs.limits import BatchLimits
+from spark_client.arrow import SortKey
 from spark_client.jobs.spark_types import batch_limits
-from spark_client.pipeline.plan import Pipeline, _signature
+from spark_client.pipeline.grouping_steps import _signature
+from spark_client.pipeline.nodes import Exchange
+from spark_client.pipeline.plan import Pipeline
+from spark_client.steps import BatchLimits
 from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -44,6 +49,11 @@ def pipeline(spark: SparkSession, client: ShuffleClient) -> Pipeline:
     )
 
 
+def last(plan: Pipeline) -> Exchange:
+    assert plan._last is not None
+    return plan._last.exchange
+
+
 def same(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
 
@@ -60,6 +70,64 @@ def test_a_plan_says_what_it_will_do(pipeline: Pipeline) -> None:
     )
 
 
+def test_an_exchange_without_a_number_has_as_many_partitions_as_sparks_own(pipeline: Pipeline) -> None:
+    plans = [pipeline.exchange(), pipeline.exchange("ID"), pipeline.exchange(None, ["id", "name"])]
+    plans += [pipeline.exchange(["id", "name"]), pipeline.exchange(np.int64(4), "id")]
+    keys: list[tuple[str, ...]] = [(), ("id",), ("id", "name"), ("id", "name"), ("id",)]
+    assert [(last(plan).partitions, last(plan).keys) for plan in plans] == [(4, each) for each in keys]
+
+
+def test_a_sort_is_shown_and_is_no_stage_of_the_users(pipeline: Pipeline) -> None:
+    for sort in (["NAME desc", "id"], [("name", "descending"), SortKey("id")], ("name desc", "id asc")):
+        plan = pipeline.exchange(8, "id", sort=sort).applyInArrow(group, "id long")
+        assert repr(plan) == (
+            "<Pipeline DataFrame → exchange(8, 'id') → sort by name desc, id → stage 1 (applyInArrow group)>"
+        )
+
+
+def test_boundaries_are_values_of_the_columns_type_however_they_are_given(
+    spark: SparkSession, client: ShuffleClient
+) -> None:
+    times = client.pipeline(spark.createDataFrame([], "at timestamp, local timestamp_ntz, x float, id long"))
+    berlin = datetime(2024, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+    for value in (
+        berlin,
+        berlin.replace(tzinfo=None),
+        berlin.astimezone(UTC),
+        np.datetime64("2024-07-01T12:00"),
+    ):
+        plan = times.exchange(boundaries=[value], by="AT")
+        assert repr(plan) == "<Pipeline DataFrame → exchange(2 ranges of at)>"
+        ranges = last(plan).ranges
+        assert ranges is not None
+        assert ranges.boundaries.column(0).to_pylist() == [berlin]
+    # The clocks in Berlin show it twice, and never.
+    for wall, utc in (("2024-10-27T02:30", 0), ("2024-03-31T02:30", 1)):
+        ranges = last(times.exchange(boundaries=[datetime.fromisoformat(wall)], by="at")).ranges
+        assert ranges is not None
+        assert ranges.boundaries.column(0).cast(pa.timestamp("us")).to_pylist()[0].hour == utc
+    with pytest.raises(InvalidRequest, match=r"'local' is timestamp.* is no value of it"):
+        times.exchange(boundaries=[berlin], by="local")
+    several = times.exchange(3, boundaries=pa.array([0.1, 2]), by="x", sort="x")
+    assert repr(several) == "<Pipeline DataFrame → exchange(3 ranges of x) → sort by x>"
+    assert last(times.exchange(boundaries=[], by="id")).partitions == 1
+    assert last(times.exchange(boundaries=[None, (1,), np.int32(1)], by="id")).partitions == 4
+    assert times.sample_boundaries(1, "id") == []
+
+
+def test_only_first_rows_are_sent_to_be_sorted_for_a_limit(pipeline: Pipeline) -> None:
+    ordered = pipeline.exchange(1, sort="name desc")
+    assert repr(ordered.select("id").limit(3)) == (
+        "<Pipeline DataFrame → top 3 by name desc → exchange(1) → sort by name desc → stage 1 (select id)"
+        " → stage 2 (limit 3)>"
+    )
+    # A function may take rows away, many first rows are no saving, and what is persisted is for others, too.
+    for plan in (ordered.mapInArrow(same, "id long").limit(3), ordered.limit(1 << 20), ordered.limit(0)):
+        assert "top" not in repr(plan)
+    ordered.persist()
+    assert "top" not in repr(ordered.limit(3))
+
+
 def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -> None:
     pipeline.mapInArrow(same, "id long").exchange(8, "id")
     assert repr(pipeline) == "<Pipeline DataFrame>"
@@ -74,12 +142,45 @@ def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -
         ),
         (lambda p: p.exchange(0, "id"), "how many partitions, 1 to 100000"),
         (lambda p: p.exchange(100_001, "id"), "how many partitions, 1 to 100000"),
-        (lambda p: p.exchange("id", "name"), r"before the keys, as in exchange\(200, 'id', 'name'\)"),
+        (lambda p: p.exchange("nmae", "name"), r"exchange\(4, 'nmae', 'name'\): no column 'nmae'"),
+        (lambda p: p.exchange(2, "id", sort="nmae desc"), r"exchange\(2, 'id'\): no column 'nmae' after"),
+        (
+            lambda p: p.exchange(2, "id", sort=[("id", "down")]),
+            "'down' is none of 'asc', 'ascending', 'desc'",
+        ),
+        (lambda p: p.exchange(2, "id", sort=[7]), r"int is no key to sort by; write 'time', 'time desc'"),
+        (lambda p: p.exchange(2, "id", sort=7), r"sorted by names of columns, such as sort=\['time desc'\]"),
+        (
+            lambda p: p.exchange(2, "id", sort=["m"]),
+            "cannot sort: the column .m. .* sorts by no map",
+        ),
+        (lambda p: p.exchange(2, "id", sort="tags"), "cannot sort: .*'tags' .* elements have no fixed width"),
+        (lambda p: p.exchange(by="id"), r"sample_boundaries\(n, by\) finds some"),
+        (lambda p: p.exchange(boundaries=[1]), r"name them, as in exchange\(boundaries="),
+        (lambda p: p.exchange(2, "id", boundaries=[1], by="id"), "by keys or by boundaries=, not by both"),
+        (lambda p: p.exchange(3, boundaries=[1], by="id"), "1 boundaries make 2 partitions, not 3"),
+        (lambda p: p.exchange(boundaries=7, by="id"), "boundaries is a list of values, .* not 7"),
+        (
+            lambda p: p.exchange(boundaries=[1, 3, 2], by="id"),
+            "boundary 2 is before boundary 1 in the order of id",
+        ),
+        (lambda p: p.exchange(boundaries=[1, 2], by="id desc"), "boundary 1 is before boundary 0 .* id desc"),
+        (
+            lambda p: p.exchange(boundaries=[1.5], by="id"),
+            "'id' is int64, and 1.5 is no value .* nearest is 1",
+        ),
+        (lambda p: p.exchange(boundaries=["a"], by="id"), "'id' is int64, and 'a' is no value of it"),
+        (lambda p: p.exchange(boundaries=[1], by=["id", "name"]), "boundary 0 is 1; it needs a tuple of 2"),
+        (lambda p: p.exchange(boundaries=[1], by="m"), "cannot sort: .*'m' .* sorts by no map"),
+        (lambda p: p.sample_boundaries(4), r"as in sample_boundaries\(4, 'time'\)"),
+        (lambda p: p.sample_boundaries(0, "id"), "how many partitions, 1 to 100000, not 0"),
+        (lambda p: p.sample_boundaries(4, "nmae"), "no column 'nmae'"),
+        (lambda p: p.sample_boundaries(4, "id", seed="x"), "seed is an integer, not 'x'"),
         (lambda p: p.exchange(2.0, "id"), "how many partitions, 1 to 100000"),
         (lambda p: p.exchange(8, "id", tasks=9), "tasks is 1 to 8, the number of partitions, not 9"),
         (lambda p: p.exchange(8, "id", tasks=0), "tasks is 1 to 8, the number of partitions, not 0"),
         (lambda p: p.exchange(8, "id", tasks="2"), "tasks is 1 to 8, the number of partitions, not '2'"),
-        (lambda p: p.exchange(2, ["id", "name"]), "not list; .* give several keys one by one"),
+        (lambda p: p.exchange(2, "id", ["name"]), "not list; .* one by one or as one list"),
         (lambda p: p.exchange(True, "id"), "how many partitions, 1 to 100000"),
         (lambda p: p.exchange(4, 7), "a key is a column's name, not int"),
         (lambda p: p.exchange(4, "m"), "'m' contains a map"),
@@ -90,7 +191,6 @@ def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -
             lambda p: p.exchange(4, "name").mapInArrow(same, "id long").applyInArrow(group, "id long"),
             r"stage 2 \(applyInArrow group\): no column 'name' after stage 1 \(mapInArrow same\)",
         ),
-        (lambda p: p.exchange(4, "tags").applyInArrow(group, "id long"), "cannot group by 'tags'"),
         (lambda p: p.mapInArrow(None, "id long"), "None is not a function"),
         (lambda p: p.mapInArrow(same, "id long, id string"), "the schema names id twice"),
         (lambda p: p.mapInArrow(same, "i interval year to month, x int"), "no Arrow type for column 'i'"),
@@ -109,7 +209,7 @@ def test_a_step_that_cannot_work_is_refused_where_it_is_written(
 
 def test_numbers_of_any_integer_type_are_taken(pipeline: Pipeline) -> None:
     plan = pipeline.exchange(np.int64(8), "id", budget_bytes=np.uint32(1 << 20), tasks=np.int8(3))
-    assert plan.done == pipeline.exchange(8, "id", budget_bytes=1 << 20, tasks=3).done
+    assert last(plan) == last(pipeline.exchange(8, "id", budget_bytes=1 << 20, tasks=3))
     assert repr(plan) == "<Pipeline DataFrame → exchange(8, 'id')>"
 
 
@@ -139,7 +239,7 @@ def test_keys_are_found_as_spark_finds_columns(spark: SparkSession, client: Shuf
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         both = client.pipeline(spark.createDataFrame([], "key long, Key long"))
-        assert both.exchange(2, "Key").done[0].exchange.keys == ("Key",)  # type: ignore[union-attr]  # it has one
+        assert last(both.exchange(2, "Key")).keys == ("Key",)
         with pytest.raises(InvalidRequest, match="no column 'KEY' after the DataFrame; it has 'key', 'Key'"):
             both.exchange(2, "KEY")
     finally:
@@ -147,7 +247,7 @@ def test_keys_are_found_as_spark_finds_columns(spark: SparkSession, client: Shuf
     with pytest.raises(InvalidRequest, match="'key' could be any of 'key', 'Key'; rename one"):
         both.exchange(2, "key")
     one = client.pipeline(spark.createDataFrame([], "Key long"))
-    assert one.exchange(2, "KEY").done[0].exchange.keys == ("Key",)  # type: ignore[union-attr]  # it has one
+    assert last(one.exchange(2, "KEY")).keys == ("Key",)
 
 
 def test_an_interpreter_that_cannot_run_tasks_is_an_error_before_the_job(
@@ -245,7 +345,7 @@ def test_declared_types_are_those_of_spark_with_the_sessions_time_zone(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
     ddl = "t timestamp, n timestamp_ntz, d decimal(7,2), a array<int>, s struct<x: date> not null"
-    schema = client.pipeline(spark.createDataFrame([], ddl)).current.declared.schema
+    schema = client.pipeline(spark.createDataFrame([], ddl)).leg.declared.schema
     assert schema == pa.schema(
         [
             ("t", pa.timestamp("us", "Europe/Berlin")),

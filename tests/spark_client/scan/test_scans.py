@@ -14,6 +14,7 @@ from pyarrow import parquet as pq
 from flight_server.protocol.errors import InvalidRequest, NotFound
 from spark_client import Pipeline, ShuffleClient
 from spark_client.jobs.task_sizes import split_sizes
+from spark_client.pipeline.nodes import Input
 from spark_client.scan.file_reading import BATCH_ROWS
 from spark_client.scan.splits import Splits
 from tests.support.spark_session import local_session
@@ -46,7 +47,14 @@ def lake(tmp_path: Path) -> Path:
 
 
 def schema(pipeline: Pipeline) -> str:
-    return pipeline.current.struct.simpleString()
+    return pipeline.leg.struct.simpleString()
+
+
+def splits(pipeline: Pipeline) -> Splits:
+    start = pipeline.leg.parts[0].origin
+    assert isinstance(start, Input)
+    assert isinstance(start.source, Splits)
+    return start.source
 
 
 def test_a_plan_shows_the_scan(client: ShuffleClient, lake: Path) -> None:
@@ -67,17 +75,29 @@ def test_types_are_those_of_sparks_own_reader(
         "map('k', 1S) as m, struct(1Y as b) as s, 1.50BD as d, date'2020-01-01' as e, x'00' as x, 1.5F as f"
     ).write.parquet(path)
     assert schema(client.scan(path)) == spark.read.parquet(path).schema.simpleString()
-    assert client.scan(path).current.declared.schema.field("t").type == pa.timestamp("us", "Europe/Berlin")
+    assert client.scan(path).leg.declared.schema.field("t").type == pa.timestamp("us", "Europe/Berlin")
 
 
 def test_unsigned_numbers_are_as_in_spark(spark: SparkSession, client: ShuffleClient, lake: Path) -> None:
     assert schema(client.scan(lake)) == spark.read.parquet(str(lake)).schema.simpleString()
 
 
+def test_a_filter_may_be_of_views_of_text_and_bytes(client: ShuffleClient, tmp_path: Path) -> None:
+    texts = [f"{number:02}" for number in range(100)]
+    views = {"text": pa.array(texts, pa.string_view()), "data": pa.array(texts, pa.binary_view())}
+    pq.write_table(pa.table({"id": range(100), **views}), tmp_path / "views.parquet", row_group_size=10)
+    wanted = (pc.field("text") == "55") | pc.starts_with(pc.field("data"), b"9")
+    found = splits(client.scan(tmp_path, columns=["id"], filter=wanted & (pc.field("id") < 95)))
+    rows = [batch for number in range(len(found)) for batch in found.read(number)]
+    assert pa.Table.from_batches(rows)["id"].to_pylist() == [55, 90, 91, 92, 93, 94]
+    # Only Arrow's own statistics of views cannot be compared: other columns still prune.
+    assert [piece.unit for piece in splits(client.scan(tmp_path, filter=[("id", ">", 94)])).pieces(0)] == [9]
+
+
 def test_columns_come_in_the_order_in_which_they_are_named(client: ShuffleClient, lake: Path) -> None:
     found = client.scan(lake, columns=("day", "id"), filter=[("name", "=", "x")])
     assert schema(found) == "struct<day:int,id:bigint>"
-    assert found.current.declared.schema.names == ["day", "id"]
+    assert found.leg.declared.schema.names == ["day", "id"]
 
 
 @pytest.mark.parametrize(
@@ -142,9 +162,7 @@ def test_a_session_without_a_limit_of_rows_has_the_usual_batches(
 ) -> None:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "-1")
     try:
-        source = client.scan(lake).start.source
-        assert isinstance(source, Splits)
-        assert source.reading.batch_rows == BATCH_ROWS
+        assert splits(client.scan(lake)).reading.batch_rows == BATCH_ROWS
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 

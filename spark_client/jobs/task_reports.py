@@ -1,0 +1,112 @@
+"""The row that a writing task reports to the driver: its attempt, the totals of what it wrote, and what it took.
+
+The driver holds one row of some hundred bytes for each task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flight_server.protocol import FlightShuffleError
+from spark_client.arrow import array_over
+from spark_client.steps import StageClock
+
+WRITING = "writing"
+"""The name under which a task's time beside its stages is counted: placing, gathering and sending rows."""
+
+REPORT_DDL = "target int, producer int, attempt string, rows long, frames long, bytes long, work string"
+_REPORT = pa.schema(
+    [
+        ("target", pa.int32()),
+        ("producer", pa.int32()),
+        ("attempt", pa.string()),
+        ("rows", pa.int64()),
+        ("frames", pa.int64()),
+        ("bytes", pa.int64()),
+        ("work", pa.string()),
+    ]
+)
+
+
+@dataclass
+class TaskWork:
+    """What one task, or all tasks of a job together, did.
+
+    Args:
+        tasks: how many.
+        pieces: how many partitions, pieces of partitions, or splits of files they read; 0 for a DataFrame.
+        spilled_bytes: what their stages wrote to files of their own, for want of memory.
+        stage_seconds: by each stage's name, see ``steps.stage_clock``; ``writing`` is the rest of the task.
+        longest_seconds: of the task that took longest, from its first batch to its commit.
+    """
+
+    tasks: int = 1
+    pieces: int = 0
+    spilled_bytes: int = 0
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    longest_seconds: float = 0.0
+    clock: StageClock = field(default_factory=StageClock, repr=False, compare=False)
+
+    def ended(self, seconds: float) -> None:
+        """The task took so long."""
+        inside = self.clock.seconds
+        self.longest_seconds = seconds
+        self.stage_seconds = {**inside, WRITING: max(0.0, seconds - sum(inside.values()))}
+
+
+def report(target: int, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
+    """The row, as a batch of ``REPORT_DDL``. ``target`` is the dataset's number in the job, ``answer`` the server's to
+    the commit.
+    """
+    # Not by ``pa.array``: see ``array_over``.
+    seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
+    done = [work.pieces, work.spilled_bytes, round(work.longest_seconds, 6), seconds]
+    columns = [
+        array_over(np.array([target], np.int32)),
+        array_over(np.array([producer], np.int32)),
+        _text(attempt),
+        *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
+        _text(json.dumps(done)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+
+
+def _text(value: str) -> Any:
+    data = value.encode()
+    bounds = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(data)])
+
+
+def accepted(reports: Iterable[Any]) -> dict[int, str]:
+    """The accepted attempt of each producer, from the tasks' reports.
+
+    Raises:
+        FlightShuffleError: two attempts of one producer; Spark never accepts two.
+    """
+    attempts: dict[int, str] = {}
+    for row in reports:
+        if row["producer"] in attempts:
+            raise FlightShuffleError(f"Spark reported producer {row['producer']} twice; nothing was sealed")
+        attempts[row["producer"]] = row["attempt"]
+    return attempts
+
+
+def work_of(reports: Iterable[Any]) -> TaskWork:
+    """What the tasks did together."""
+    done, seconds = TaskWork(tasks=0), Counter[str]()
+    for row in reports:
+        pieces, spilled_bytes, longest_seconds, stage_seconds = json.loads(row["work"])
+        done.tasks += 1
+        done.pieces += pieces
+        done.spilled_bytes += spilled_bytes
+        done.longest_seconds = max(done.longest_seconds, longest_seconds)
+        seconds.update(stage_seconds)
+    done.stage_seconds = dict(seconds)
+    return done

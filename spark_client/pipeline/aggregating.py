@@ -1,0 +1,229 @@
+"""Steps that make few rows of many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self, SupportsIndex
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.jobs import arrow_schema, check_key, declared_struct, spark_field
+from spark_client.placement import check_groupable
+from spark_client.reducing import FUNCTIONS, Again, Computed, Present, Reduction, Result, State
+from spark_client.steps import (
+    FilterStage,
+    FinalStage,
+    JoinStage,
+    MergeStage,
+    PartialStage,
+    SelectStage,
+    SortStage,
+    Stage,
+)
+
+from .aggregate_requests import Aggregations, Wanted, aggregations_wanted, computed, results_of
+from .exchanging import Exchanging
+from .nodes import Exchanged
+
+
+class Aggregating(Exchanging):
+    """See the module."""
+
+    def aggregate(
+        self,
+        aggregations: Aggregations | None = None,
+        by: str | Sequence[str] = (),
+        partitions: SupportsIndex | None = None,
+        **named: tuple[str, str],
+    ) -> Self:
+        """One row for each group of equal keys ``by``, or one row for all without keys, also if there are no rows.
+
+        ``{"amount": "sum"}``, ``{"amount": ["min", "max"]}``, ``{"*": "count"}`` name columns and functions; results
+        have Spark's names, such as ``sum(amount)`` and ``count(1)``. ``total=("amount", "sum")``, or
+        ``{"total": ("amount", "sum")}``, gives a result a name.
+
+        Tasks reduce their rows before the exchange, by Arrow's kernels, and merge the states after it. If the rows
+        are in partitions by some of the keys already, after an exchange or a join by them, there is no exchange.
+
+        ==================================================  =====================================================
+        ``sum``, ``avg`` (``mean``), ``product``            of numbers; a sum that leaves its type's range is an
+                                                            error, as in Spark's ANSI mode
+        ``count``, ``count_distinct``                       of values that are not null
+        ``min``, ``max``                                    NaN is above all numbers, text in the order of its bytes
+        ``bool_or`` (``any``), ``bool_and`` (``every``)     of booleans
+        ``stddev``, ``stddev_pop``, ``variance``,           of numbers, as doubles; null for one row, except those
+        ``var_pop``                                         that end with ``_pop``
+        ``median``, ``approximate_median``                  of numbers, as doubles; the latter is Arrow's t-digest
+        ``collect_list``, ``collect_set``                   in no certain order, without nulls
+        ==================================================  =====================================================
+
+        The last two rows send values through the exchange, not a state of fixed size, and a task holds those of one
+        group. So does ``count_distinct`` of several columns in one step; of one column, rows are grouped by its values
+        first, which may exceed the memory.
+
+        Args:
+            aggregations: see above.
+            by: a column's name, or several.
+            partitions: of the exchange; None for ``spark.sql.shuffle.partitions``. One without keys.
+
+        Raises:
+            InvalidRequest: no function, or an unknown one; a column that is not there, or of a type that the function
+                cannot take or rows cannot be grouped by; two results of one name; as :meth:`exchange`.
+        """
+        stage = self._stage_name("aggregate")
+        wanted = list(aggregations_wanted(aggregations or {}, named, stage))
+        if not isinstance(by, str | list | tuple):
+            raise InvalidRequest(
+                f"{stage}: by is a column's name or a list of names, not {by!r}", stage=stage
+            )
+        keys = tuple(dict.fromkeys(self._keys((by,) if isinstance(by, str) else tuple(by), stage)))
+        if not wanted:
+            raise InvalidRequest(
+                f'{stage}: it computes nothing; name columns and functions, as in {{"amount": "sum"}}, or use '
+                "distinct for the keys alone",
+                stage=stage,
+            )
+        self._check_grouped(keys, stage)
+        found = [self._computed(each, stage) for each in wanted]
+        fields = [*(self.leg.struct[key] for key in keys), *(field for field, _ in found)]
+        struct = declared_struct(self.spark, StructType(fields), stage)
+        grouped, reduction, results = self._reduced(keys, found, stage, partitions)
+        declared = Declared(stage, arrow_schema(self.spark, struct, stage))
+        return grouped._with(FinalStage(reduction, results, declared), struct)
+
+    def _reduced(
+        self,
+        keys: tuple[str, ...],
+        found: list[tuple[StructField, Computed]],
+        stage: str,
+        partitions: SupportsIndex | None,
+    ) -> tuple[Self, Reduction, tuple[Result, ...]]:
+        """Rows of states in partitions by the keys, what merges them there, and the results of the merged."""
+        counted = {how.distinct for _, how in found if how.distinct}
+        apart = next(iter(counted)) if len(counted) == 1 and not counted <= set(keys) else None
+        states: list[State] = []
+        for _, how in found:
+            if how.distinct is None or how.distinct != apart:
+                states += [state for state in how.states if state not in states]
+        if apart is None:
+            grouped, reduction = self._grouped(
+                keys, (), tuple(states), stage, partitions=partitions, placed=keys
+            )
+            return grouped, reduction, results_of(found, states)
+        # Groups by the column, too, which need no lists: then there is a row for each of its values to be counted.
+        wider = (*keys, apart)
+        grouped, reduction = self._grouped(
+            wider, (), tuple(states), stage, partitions=partitions, placed=keys or wider
+        )
+        merged = grouped._with(MergeStage(reduction, Declared(stage, reduction.schema)), grouped.leg.struct)
+        names = reduction.schema.names[len(wider) :]
+        again = [Again(name, state) for name, state in zip(names, states, strict=True)]
+        grouped, reduction = merged._grouped(
+            keys, (), (*again, Present(apart)), stage, partitions=partitions, placed=keys
+        )
+        return grouped, reduction, results_of(found, states, apart)
+
+    def distinct(self, *columns: str, partitions: SupportsIndex | None = None) -> Self:
+        """Each different row once; with ``columns`` one row of each group of rows that are equal in those, as Spark's
+        ``dropDuplicates``. Equality is that of ``aggregate``: NaN equals NaN, and -0.0 becomes 0.0.
+
+        Args:
+            columns: names; none for all.
+            partitions: of the exchange; None for ``spark.sql.shuffle.partitions``.
+
+        Raises:
+            InvalidRequest: a column that is not there, or of a type that rows cannot be grouped by.
+        """
+        stage = self._stage_name(f"distinct {', '.join(map(str, columns))}".strip())
+        keys = tuple(dict.fromkeys(self._keys(columns, stage) or self._schema.names))
+        self._check_grouped(keys, stage)
+        carried = tuple(name for name in self._schema.names if name not in keys)
+        grouped, reduction = self._grouped(keys, carried, (), stage, partitions=partitions, placed=keys)
+        declared = Declared(stage, self._schema, by_name=True)
+        return grouped._with(FinalStage(reduction, (), declared), self.leg.struct)
+
+    def _check_grouped(self, keys: tuple[str, ...], stage: str) -> None:
+        check_groupable(self._schema, keys, stage)
+        for key in keys:
+            check_key(self.leg.struct, key, stage)
+
+    def _computed(self, wanted: Wanted, stage: str) -> tuple[StructField, Computed]:
+        """The result's column in Spark, and how it is computed."""
+        if wanted.column == "*":
+            return computed(wanted, None, stage)
+        (column,) = self._keys((wanted.column,), stage)
+        field = self.leg.struct[column]
+        result, how = computed(wanted, (field, self._schema.field(column).type), stage)
+        if FUNCTIONS[wanted.function].compares:
+            check_key(self.leg.struct, column, stage)
+        return result, how
+
+    def _grouped(
+        self,
+        keys: tuple[str, ...],
+        carried: tuple[str, ...],
+        states: tuple[State, ...],
+        stage: str,
+        *,
+        partitions: SupportsIndex | None,
+        placed: tuple[str, ...],
+    ) -> tuple[Self, Reduction]:
+        """The rows, reduced by each task, in partitions by the keys ``placed``; and what merges them there."""
+        if isinstance(partitions, str | list | tuple):
+            raise InvalidRequest(
+                f"{stage}: partitions is a number, not {partitions!r}; keys are named before it", stage=stage
+            )
+        names = _free_names(len(states), {*keys, *carried})
+        kept = [self.leg.struct[name] for name in (*keys, *carried)]
+        fields = [spark_field(name, state.type, stage) for name, state in zip(names, states, strict=True)]
+        schema = pa.schema(
+            [
+                *(self._schema.field(name) for name in (*keys, *carried)),
+                *(pa.field(name, state.type) for name, state in zip(names, states, strict=True)),
+            ]
+        )
+        reduction = Reduction(keys, states, schema, stage, carried)
+        reduced = self._with(PartialStage(reduction, Declared(stage, schema)), StructType([*kept, *fields]))
+        if self._together(placed):
+            return reduced, reduction
+        return (reduced.exchange(partitions, *placed) if placed else reduced.exchange(1)), reduction
+
+    def _together(self, keys: tuple[str, ...]) -> bool:
+        """Whether rows of equal keys are in one partition already."""
+        part = self.leg.single
+        if part is None:
+            return False
+        origin, stages, first = part.origin, part.stages, part.stages[:1]
+        if isinstance(origin, Exchanged):
+            if origin.exchange.partitions == 1:
+                return True
+            kept = set(origin.exchange.keys)
+        elif first and isinstance(first[0], JoinStage) and first[0].plan.how in _LEFT_KEYS:
+            kept, stages = set(first[0].plan.left.names), stages[1:]
+        else:
+            return False
+        return bool(kept) and kept <= set(keys) and all(_keeps(stage, kept) for stage in stages)
+
+
+_LEFT_KEYS = frozenset({"inner", "left", "semi", "anti"})
+"""The joins whose rows have the left side's keys, by which they are placed."""
+
+
+def _keeps(stage: Stage, columns: set[str]) -> bool:
+    """Whether the stage leaves the columns' values as they are."""
+    if isinstance(stage, PartialStage | MergeStage | FinalStage):
+        return columns <= set(stage.reduction.keys)
+    if isinstance(stage, SelectStage):
+        return stage.keeps(columns)
+    return isinstance(stage, FilterStage | SortStage)
+
+
+def _free_names(count: int, taken: set[str]) -> list[str]:
+    """Names of states that no column has."""
+    prefix = "state"
+    while any(name.startswith(prefix) for name in taken):
+        prefix = f"_{prefix}"
+    return [f"{prefix}{number}" for number in range(count)]

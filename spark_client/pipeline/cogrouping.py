@@ -1,0 +1,171 @@
+"""Two pipelines whose rows are grouped together, by the keys of the exchanges that they end with."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.jobs import arrow_schema, check_key, declared_struct, pandas_form
+from spark_client.joining import KeyForm
+from spark_client.placement import check_groupable
+from spark_client.steps import CogroupStage, GroupedSide, PandasCogroup
+
+from .base import Steps
+from .nodes import Exchange, Exchanged, Leg, Pair, Part
+from .pairing import Types, key_types, placed_keys, placed_types, placing_types
+
+AnySteps = TypeVar("AnySteps", bound=Steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Cogrouped(Generic[AnySteps]):
+    """What :meth:`Pipeline.cogroup` gives."""
+
+    left: AnySteps
+    right: Steps
+
+    def applyInArrow(self, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:  # noqa: N802 - Spark's name
+        """``fn`` for each key of either side, as in Spark's ``cogroup(...).applyInArrow``.
+
+        ``fn(left, right)`` or ``fn(keys, left, right)``, with the keys as a tuple of Arrow scalars, takes two tables,
+        of which one may have no rows, and returns a table; annotated with iterators of RecordBatch, it takes two
+        iterators, reads them in any order, and returns an iterator. Nulls in keys are equal.
+
+        Raises:
+            InvalidRequest: a side does not end with an exchange with keys, the numbers of partitions or of keys
+                differ, two keys are not compared, a key's column is gone or cannot be grouped by, a function of
+                other than two or three arguments or with one iterator, or as for :meth:`Pipeline.mapInArrow`.
+        """
+        return self._apply("applyInArrow", fn, schema)
+
+    def applyInPandas(self, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:  # noqa: N802 - as above
+        """``fn`` for each key of either side, as in Spark's ``cogroup(...).applyInPandas``: as :meth:`applyInArrow`,
+        with a ``pandas.DataFrame`` for each table (``steps.pandas_adapters``), and without iterators.
+
+        Raises:
+            InvalidRequest: as :meth:`applyInArrow`.
+        """
+        return self._apply("applyInPandas", fn, schema)
+
+    def _apply(self, method: str, fn: Callable[..., Any], schema: StructType | str) -> AnySteps:
+        left, right = self.left, self.right
+        count = 1 + max(left._stage_count, right._stage_count)
+        if not callable(fn):
+            raise InvalidRequest(f"stage {count} (cogroup {method}): {fn!r} is not a function")
+        name = f"stage {count} (cogroup {method} {getattr(fn, '__name__', type(fn).__name__)})"
+        struct = declared_struct(left.spark, schema, name)
+        declared = Declared(name, arrow_schema(left.spark, struct, name), by_name=True)
+        one, two = _End.of(left, "left", name), _End.of(right, "right", name)
+        _check_alike(one.exchanged.exchange, two.exchanged.exchange, name)
+        names = list(zip(one.keys, two.keys, strict=True))
+        compared = _common(one.types, two.types, names, name)
+        before = placed_types(one.exchanged), placed_types(two.exchanged)
+        wanted = placing_types(*before, _common(*before, names, name))
+        with_keys, iterates = _signature(fn, name)
+        if method == "applyInPandas":
+            if iterates:
+                raise InvalidRequest(
+                    f"{name}: it takes DataFrames; only applyInArrow takes iterators", stage=name
+                )
+            forms = [
+                pandas_form(left.spark, each.leg.struct, struct, declared.schema) for each in (left, right)
+            ]
+            fn = PandasCogroup(fn, forms[0], forms[1], one.keys, two.keys, with_keys)
+        (first, first_side), (second, second_side) = (
+            one.side(compared, wanted[0]),
+            two.side(compared, wanted[1]),
+        )
+        stage = CogroupStage(fn, declared, first_side, second_side, with_keys, iterates)
+        return replace(left, leg=Leg((Part(Pair(first, second), (stage,)),), struct, declared))
+
+
+@dataclass(frozen=True)
+class _End:
+    """A side, the exchange that it ends with, and the columns of the exchange's keys as they are now."""
+
+    steps: Steps
+    exchanged: Exchanged
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, steps: Steps, side: str, stage: str) -> _End:
+        exchanged = steps._last
+        if exchanged is None or not exchanged.exchange.keys:
+            ends = exchanged.exchange if exchanged is not None else steps.leg.declared.stage
+            raise InvalidRequest(
+                f"{stage}: the {side} side ends with {ends}; cogroup needs .exchange(n, *keys) on both sides",
+                stage=stage,
+            )
+        keys = steps._keys(exchanged.exchange.keys, f"{stage}, {side} side")
+        check_groupable(steps._schema, keys, stage)
+        for key in keys:
+            check_key(steps.leg.struct, key, stage)
+        return cls(steps, exchanged, keys)
+
+    @property
+    def types(self) -> Types:
+        return key_types(self.steps._schema, self.keys)
+
+    def side(self, compared: Types, wanted: Types | None) -> tuple[Part, GroupedSide]:
+        """What the tasks read, placed by the hashes of the ``wanted`` types, and how they group it."""
+        (part,) = self.steps.leg.parts
+        exchanged = self.exchanged
+        if wanted is not None:
+            exchanged = Exchanged(exchanged.leg, replace(exchanged.exchange, types=wanted))
+            part = replace(part, origin=exchanged)
+        return part, GroupedSide(self.keys, compared, self.steps._schema, placed_keys(exchanged))
+
+
+def _check_alike(left: Exchange, right: Exchange, stage: str) -> None:
+    if left.partitions != right.partitions or len(left.keys) != len(right.keys):
+        raise InvalidRequest(
+            f"{stage}: {left} and {right} do not put equal keys side by side; give both the same number of "
+            "partitions and of keys",
+            stage=stage,
+        )
+
+
+def _common(
+    left: Types, right: Types, names: Sequence[tuple[str, str]], stage: str
+) -> tuple[pa.DataType, ...]:
+    """The type in which each key is compared."""
+    return tuple(
+        one if one == two else KeyForm.of(one, two, f"{stage}: keys {name!r} and {other!r}").compared
+        for one, two, (name, other) in zip(left, right, names, strict=True)
+    )
+
+
+def _signature(fn: Callable[..., Any], stage: str) -> tuple[bool, bool]:
+    """Whether ``fn`` takes the keys first, and whether it takes iterators."""
+    try:
+        names = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        names = ["left", "right"]
+    if len(names) not in (2, 3):
+        raise InvalidRequest(
+            f"{stage}: it takes (left, right) or (keys, left, right), not {len(names)} arguments", stage=stage
+        )
+    try:
+        hints = typing.get_type_hints(fn)
+    except Exception:  # noqa: BLE001 - annotations that cannot be evaluated: Spark then takes tables, too
+        hints = {}
+    iterate = [_is_iterator(hints.get(name)) for name in names[-2:]]
+    if iterate[0] is not iterate[1]:
+        raise InvalidRequest(
+            f"{stage}: one side is annotated as an iterator of RecordBatch and the other is not; it takes two "
+            "tables or two iterators",
+            stage=stage,
+        )
+    return len(names) == 3, iterate[0]
+
+
+def _is_iterator(hint: Any) -> bool:
+    return typing.get_origin(hint) in (Iterator, Iterable) and typing.get_args(hint) == (pa.RecordBatch,)

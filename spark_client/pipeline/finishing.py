@@ -1,0 +1,141 @@
+"""Running a plan: as a DataFrame, or as a reader of its result; what the run was like, and what of it stays."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial, reduce
+from typing import Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from flight_server.protocol import InvalidRequest
+from spark_client.executors import Portable
+from spark_client.jobs import collected, reader
+from spark_client.steps import Pass, SortStage, Stage, run
+
+from .base import Steps
+from .execution import Execution
+from .nodes import Exchange, Exchanged, Input, exchanges, steps
+from .plan_text import plan_text
+from .run_statistics import LastRuns, RunStatistics
+from .scoped_result import Result
+
+_log = logging.getLogger("spark_client.pipeline")
+_runs = LastRuns()
+
+
+class Finishing(Steps):
+    """See the module."""
+
+    def toDF(self) -> DataFrame:  # noqa: N802 - Spark's name
+        """Run all steps up to the last exchange; a DataFrame that reads from the service and runs the others.
+
+        Raises:
+            InvalidRequest: Spark would start its tasks with an interpreter that cannot run them.
+            FlightShuffleError: the server refused, or could not be reached.
+            pyspark.errors.PySparkException: a job failed.
+        """
+        return self._run_to_frame()[0]
+
+    def result(self) -> Result:
+        """As :meth:`toDF`, with an end: ``with pipeline.result() as df:`` drops at the end of the block what only this
+        DataFrame reads. Without a block: ``result.df``, ``result.statistics``, ``result.release()``.
+        """
+        frame, execution = self._run_to_frame()
+        return Result(frame, execution.statistics()[0], self.shuffles, execution.owned)
+
+    def collect(self) -> pa.RecordBatchReader:
+        """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
+        part = self.leg.single
+        last = Exchanged(self.leg, Exchange(1, (), label="collect"))
+        if part is not None and not part.stages:
+            origin = part.origin
+            if isinstance(origin, Input) and origin.source is None:
+                known = self.shuffles.results.sealed(origin.rows, self._schema)
+                if known is not None:
+                    return collected(self.shuffles, known, owned=False)
+            elif isinstance(origin, Exchanged):
+                last = origin
+        execution = Execution(self.shuffles, self.spark)
+        sealed = execution.sealed(last)
+        self._note(execution, None if part is not None and last is part.origin else last)
+        owned = sealed.source.dataset in execution.owned
+        return collected(self.shuffles, sealed, owned=owned)
+
+    def persist(self) -> Self:
+        """Keep what the last exchange writes: from now on it runs once for all plans that use it, also in several
+        threads, and also for plans that were made before. The steps after it run for each plan. Returns this pipeline.
+
+        Its dataset stays until :meth:`unpersist`, the end of the ``client.scope()`` in which it was written, or the
+        close of the client; ``client.release`` leaves it. One that the server has lost is written again by the next
+        plan. After a union or a join, all exchanges that it reads are persisted. Twice is fine.
+
+        Raises:
+            InvalidRequest: there is no exchange.
+        """
+        found = list(exchanges(self.leg))
+        if not found:
+            raise InvalidRequest(
+                f"persist: {steps(self.leg)} has no exchange, whose rows could stay; add .exchange(n) before it"
+            )
+        for exchanged in found:
+            self.shuffles.persisted.keep(exchanged)
+        return self
+
+    def unpersist(self) -> Self:
+        """Drop what :meth:`persist` kept; DataFrames and running jobs that read it fail. Returns this pipeline.
+
+        Twice is fine.
+        """
+        for exchanged in exchanges(self.leg):
+            self.shuffles.persisted.forget(exchanged)
+        return self
+
+    @property
+    def statistics(self) -> RunStatistics | None:
+        """Of the last ``toDF``, ``result`` or ``collect`` of this very pipeline; None before the first."""
+        return _runs.of(self.leg).statistics
+
+    def explain(self) -> None:
+        """Print the steps from the last one back, where each exchange sends its rows, and, after a run of this very
+        pipeline, partitions, sizes, skew, tasks, spilled bytes and seconds of each exchange, and the seconds inside
+        each stage that ran before one, over all tasks.
+        """
+        ran = _runs.of(self.leg)
+        persisted = self.shuffles.persisted
+        text = plan_text(self.leg, ran.exchanges, ran.last, lambda node: persisted.find(node) is not None)
+        print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
+
+    def _run_to_frame(self) -> tuple[DataFrame, Execution]:
+        execution = Execution(self.shuffles, self.spark)
+        part = self.leg.single
+        alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
+        inputs = execution.inputs(self.leg, alone=alone)
+        self._note(execution)
+        datasets = execution.datasets
+        frame = reduce(DataFrame.unionAll, [self._frame(*given, datasets) for given in inputs])
+        for dataset in execution.owned:
+            self.shuffles.results.add(dataset)
+        if part is not None and not part.stages and isinstance(part.origin, Exchanged):
+            self.shuffles.results.add_frame(frame, execution.written(part.origin))
+        return frame, execution
+
+    def _note(self, execution: Execution, last: Exchanged | None = None) -> None:
+        """Remember and log the run; ``last`` is an exchange that the plan does not have."""
+        statistics, of = execution.statistics()
+        _runs.add(self.leg, statistics, of, last)
+        if statistics.exchanges:
+            _log.info("%s: %s", steps(self.leg), statistics)
+
+    def _frame(self, given: Input, stages: tuple[Stage, ...], datasets: list[str]) -> DataFrame:
+        options = self.shuffles.server.reading
+        if datasets and given.source is not None:
+            task = reader(given.reading(stages, options), "+".join(datasets))
+        elif given.source is not None:
+            task = Portable(given.reading(stages, options).run)
+        elif stages:
+            task = Portable(partial(run, stages, how=Pass(limits=given.limits)))
+        else:
+            return given.rows
+        return given.rows.mapInArrow(task, self.leg.struct)

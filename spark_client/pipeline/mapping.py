@@ -1,0 +1,117 @@
+"""Steps that see each batch by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+from pyspark.sql.types import StructField, StructType
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.jobs import arrow_schema, declared_struct, pandas_form, spark_field
+from spark_client.steps import FilterStage, MapStage, PandasMap, SelectStage, evaluate
+
+from .base import Steps
+
+MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
+
+
+class Mapping(Steps):
+    """See the module."""
+
+    def mapInArrow(self, fn: MapFunction, schema: StructType | str) -> Self:  # noqa: N802 - Spark's name
+        """``fn`` over the batches of each partition, as in Spark's ``mapInArrow``.
+
+        Raises:
+            InvalidRequest: ``fn`` is not callable, or the schema is invalid or has no Arrow type.
+        """
+        struct, declared = self._declare("mapInArrow", fn, schema, by_name=False)
+        return self._with(MapStage(fn, declared), struct)
+
+    def mapInPandas(self, fn: MapFunction, schema: StructType | str) -> Self:  # noqa: N802 - Spark's name
+        """``fn`` over an iterator of ``pandas.DataFrame``, as in Spark's ``mapInPandas`` (``steps.pandas_adapters``).
+
+        Raises:
+            InvalidRequest: as :meth:`mapInArrow`.
+        """
+        struct, declared = self._declare("mapInPandas", fn, schema, by_name=False)
+        form = pandas_form(self.spark, self.leg.struct, struct, declared.schema)
+        return self._with(MapStage(PandasMap(fn, form), declared), struct)
+
+    def filter(self, expression: Any) -> Self:
+        """The rows for which an expression of ``pyarrow.compute`` is true, such as ``pc.field("amount") > 0``.
+
+        Fields have the exact names of columns. A value inside an expression is Arrow's, of Arrow's type: a whole
+        number beside a decimal is best written ``pc.scalar(Decimal(1))``.
+
+        Raises:
+            InvalidRequest: no expression, one whose result is not a boolean, or one that Arrow cannot evaluate over
+                these columns.
+        """
+        name = self._stage_name(f"filter {_short(expression)}")
+        (kind,) = self._types([_expression(expression, name)], ["condition"], name).types
+        if str(kind) != "bool":
+            raise InvalidRequest(f"{name}: the expression gives {kind}, not a boolean", stage=name)
+        return self._with(
+            FilterStage(expression, replace(self.leg.declared, stage=name, by_name=False)), self.leg.struct
+        )
+
+    def select(self, *names: str, **expressions: Any) -> Self:
+        """The named columns, then one column for each named expression of ``pyarrow.compute``, or other name of a
+        column: ``select("id", total=pc.multiply(pc.field("price"), pc.field("count")), user="user_id")``.
+
+        ``+``, ``-``, ``*`` and ``/`` between expressions raise on overflow in the task; ``pc.add`` and the like wrap
+        around. Types are those that Arrow computes, as Spark holds them. Arrow's product of two decimals has one digit
+        more than both have together, and no more than 38: cast a factor to fewer digits where that is too few.
+
+        Raises:
+            InvalidRequest: no column at all, a name that appears twice or is no column, an expression that Arrow
+                cannot evaluate over these columns, or a result of a type that Spark cannot hold.
+        """
+        import pyarrow.compute as pc  # noqa: PLC0415 - 10 MiB, which a plan without expressions does without
+
+        name = self._stage_name(f"select {', '.join([*map(str, names), *expressions])}")
+        taken = self._keys(names, name)
+        wanted: dict[str, Any] = {}
+        kept = {column: self.leg.struct[column] for column in taken}
+        for label, expression in expressions.items():
+            if isinstance(expression, str):
+                (column,) = self._keys((expression,), name)
+                old = self.leg.struct[column]
+                kept[label] = StructField(label, old.dataType, old.nullable, old.metadata)
+                wanted[label] = pc.field(column)
+            else:
+                wanted[label] = _expression(expression, name)
+        columns = [*taken, *expressions]
+        found = [*map(pc.field, taken), *wanted.values()]
+        types = self._types(found, columns, name)
+        fields = [
+            kept[label] if label in kept else spark_field(label, type_, name)
+            for label, type_ in zip(columns, types.types, strict=True)
+        ]
+        struct = declared_struct(self.spark, StructType(fields), name)
+        declared = Declared(name, arrow_schema(self.spark, struct, name))
+        return self._with(SelectStage(tuple(found), declared), struct)
+
+    def _types(self, expressions: list[Any], names: list[str], stage: str) -> Any:
+        """The schema of the expressions' results."""
+        return evaluate("project", expressions, names, self._schema.empty_table(), stage).schema
+
+
+def _expression(value: Any, stage: str) -> Any:
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    if isinstance(value, pc.Expression):
+        return value
+    raise InvalidRequest(
+        f"{stage}: {value!r} is {type(value).__name__}; an expression is made of pyarrow.compute.field(name) and "
+        "pyarrow.compute.scalar(value)",
+        stage=stage,
+    )
+
+
+def _short(expression: Any) -> str:
+    text = str(expression)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,167 @@
+"""What a plan consists of: legs, the exchanges between them, and where each leg's rows come from.
+
+A plan is a tree of immutable nodes, from the last leg back to the DataFrames and scans: a :class:`Leg` has
+:class:`Part` s, a part has an *origin* and the stages over it, and an origin is
+
+    ==================  ==============================================================================
+    :class:`Input`      the rows of a DataFrame, or what tasks read of a scan
+    :class:`Exchanged`  the partitions to which an exchange sends the rows of another leg
+    :class:`Pair`       the partitions of two exchanges, side by side: the first stage takes both
+    ==================  ==============================================================================
+
+A leg has several parts after a union: each stage after it is added to all of them. Nodes are equal only if they are the
+same object: a plan that uses one exchange twice runs it once (``execution``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_client.arrow import Declared
+from spark_client.connection import Reading
+from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, Source, batch_limits
+from spark_client.steps import BatchLimits, Stage
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The arguments of :meth:`Pipeline.exchange`; ``label`` replaces it in what a user sees. ``types`` are those in
+    which the keys are compared with another side's; None for their own. ``ranges`` places rows instead of the keys.
+    ``split`` says whether partitions far over the median may be read in pieces.
+    """
+
+    partitions: int
+    keys: tuple[str, ...]
+    budget_bytes: int = WRITE_BUDGET_BYTES
+    tasks: int | None = None
+    label: str = ""
+    types: tuple[pa.DataType, ...] | None = None
+    ranges: ByRange | None = None
+    split: bool = True
+    name: str | None = None
+
+    def __str__(self) -> str:
+        name = "" if self.name is None else f", name={self.name!r}"
+        if self.label:
+            return self.label
+        if self.ranges is not None:
+            return f"exchange({self.partitions} ranges of {', '.join(map(str, self.ranges.keys))}{name})"
+        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])}{name})"
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """What the first tasks get: the rows of a DataFrame, or numbers of ``shares`` of the parts of ``source``.
+
+    ``batch_rows`` is the rows of the batches that functions get; None for the session's limit.
+    """
+
+    rows: DataFrame
+    label: str
+    source: Source | Sides | None = None
+    shares: Shares | None = None
+    batch_rows: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        label: str,
+        source: Source | Sides,
+        shares: Shares,
+        batch_rows: int | None = None,
+    ) -> Input:
+        """One task for each share."""
+        return cls(spark.range(0, len(shares), 1, len(shares)), label, source, shares, batch_rows)
+
+    @property
+    def limits(self) -> BatchLimits:
+        limits = batch_limits(self.rows.sparkSession)
+        return limits if self.batch_rows is None else replace(limits, rows=self.batch_rows)
+
+    def reading(self, stages: tuple[Stage, ...], options: Reading) -> ReadTask:
+        """The task that reads the source and runs the stages."""
+        assert self.source is not None
+        assert self.shares is not None
+        return ReadTask(self.source, self.shares, stages, self.limits, options=options)
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanged:
+    """The rows of ``leg``, sent by ``exchange``."""
+
+    leg: Leg
+    exchange: Exchange
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """The same partitions of two exchanges with equal keys, each after stages of its own."""
+
+    left: Part
+    right: Part
+
+
+Origin = Input | Exchanged | Pair
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Stages over the rows of an origin, in one pass."""
+
+    origin: Origin
+    stages: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Leg:
+    """The rows of all parts, and their schema."""
+
+    parts: tuple[Part, ...]
+    struct: StructType
+    declared: Declared = field(repr=False)
+
+    def with_stage(self, stage: Stage, struct: StructType) -> Leg:
+        """The same rows after one more stage."""
+        parts = tuple(replace(part, stages=(*part.stages, stage)) for part in self.parts)
+        return Leg(parts, struct, stage.declared)
+
+    @property
+    def single(self) -> Part | None:
+        """The only part; None after a union."""
+        return self.parts[0] if len(self.parts) == 1 else None
+
+
+def exchanges(leg: Leg) -> Iterator[Exchanged]:
+    """The exchanges that the leg reads, one for each use."""
+    for part in leg.parts:
+        yield from _exchanges(part)
+
+
+def _exchanges(part: Part) -> Iterator[Exchanged]:
+    if isinstance(part.origin, Exchanged):
+        yield part.origin
+    elif isinstance(part.origin, Pair):
+        yield from _exchanges(part.origin.left)
+        yield from _exchanges(part.origin.right)
+
+
+def steps(leg: Leg) -> str:
+    """The plan as text, from its start."""
+    return " + ".join(_steps(part) for part in leg.parts)
+
+
+def _steps(part: Part) -> str:
+    origin = part.origin
+    if isinstance(origin, Input):
+        before = origin.label
+    elif isinstance(origin, Exchanged):
+        before = f"{steps(origin.leg)} → {origin.exchange}"
+    else:
+        before = f"({_steps(origin.left)}, {_steps(origin.right)})"
+    return " → ".join([before, *(stage.declared.stage for stage in part.stages)])

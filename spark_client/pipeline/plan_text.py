@@ -1,0 +1,107 @@
+"""A plan for people: its steps from the last one back, the placement of each exchange, and what a run made of them.
+
+A step stands above the one that it reads. Where it reads several, each is a branch. An exchange has a number, and one
+that is used twice is shown once; the other place has only the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from spark_client.jobs import readable_size
+from spark_client.steps import READING
+
+from .nodes import Exchange, Exchanged, Input, Leg, Pair, Part
+from .run_statistics import ExchangeStatistics
+
+Of = Mapping[Exchanged, ExchangeStatistics]
+
+
+def plan_text(
+    leg: Leg,
+    of: Of,
+    last: ExchangeStatistics | None = None,
+    is_persisted: Callable[[Exchanged], bool] = lambda _: False,
+) -> str:
+    """The plan with the statistics of its exchanges; ``last`` has those of what wrote the leg itself, if anything."""
+    return "\n".join(_Text(of, is_persisted).of_leg(leg, last))
+
+
+class _Text:
+    def __init__(self, of: Of, is_persisted: Callable[[Exchanged], bool]) -> None:
+        self._of = of
+        self._is_persisted = is_persisted
+        self._numbers: dict[Exchanged, int] = {}
+
+    def of_leg(self, leg: Leg, writing: ExchangeStatistics | None) -> list[str]:
+        """``writing`` has the seconds of the leg's stages."""
+        if leg.single is not None:
+            return self._of_part(leg.single, writing)
+        return ["union", *_branches([self._of_part(part, writing) for part in leg.parts])]
+
+    def _of_part(self, part: Part, writing: ExchangeStatistics | None) -> list[str]:
+        seconds = {} if writing is None else writing.stage_seconds
+        stages = [stage.declared.stage for stage in reversed(part.stages)]
+        lines = [f"{name}  {seconds[name]:.2f} s" if name in seconds else name for name in stages]
+        origin = part.origin
+        if isinstance(origin, Input):
+            waited = f"  {seconds[READING]:.2f} s" if READING in seconds else ""
+            return [*lines, f"{origin.label}{waited}"]
+        if isinstance(origin, Exchanged):
+            return [*lines, *self._of_exchanged(origin)]
+        return [*lines, *self._of_pair(origin, writing)]
+
+    def _of_pair(self, pair: Pair, writing: ExchangeStatistics | None) -> list[str]:
+        return _branches([self._of_part(side, writing) for side in (pair.left, pair.right)])
+
+    def _of_exchanged(self, exchanged: Exchanged) -> list[str]:
+        exchange = exchanged.exchange
+        number = self._numbers.get(exchanged)
+        if number is not None:
+            return [f"{exchange} #{number}, see above"]
+        number = self._numbers[exchanged] = len(self._numbers) + 1
+        persisted = ", persisted" if self._is_persisted(exchanged) else ""
+        lines = [f"{exchange} #{number}: {_placement(exchange, exchanged.leg)}{persisted}"]
+        found = self._of.get(exchanged)
+        if found is not None:
+            lines += [f"    {line}" for line in _facts(found)]
+        return [*lines, *self.of_leg(exchanged.leg, found)]
+
+
+def _placement(exchange: Exchange, leg: Leg) -> str:
+    if exchange.ranges is not None:
+        return f"by ranges of {', '.join(map(str, exchange.ranges.keys))}"
+    if not exchange.keys:
+        return "round robin"
+    keys = ", ".join(map(repr, exchange.keys))
+    part = leg.single
+    in_spark = part is not None and not part.stages and exchange.types is None
+    if in_spark and part is not None and isinstance(part.origin, Input) and part.origin.source is None:
+        return f"by the hash of {keys}, which Spark computes"
+    return f"by the hash of {keys}"
+
+
+def _facts(found: ExchangeStatistics) -> list[str]:
+    sizes = (
+        f"{found.partitions:,} partitions, {found.rows:,} rows, {readable_size(found.size_bytes)}, largest "
+        f"{readable_size(found.largest_bytes)}, median {readable_size(found.median_bytes)} (skew {found.skew:.1f})"
+    )
+    wrote = f"written by {found.tasks:,} tasks in {found.job_seconds:.2f} s"
+    if found.is_reused:
+        wrote += ", in an earlier run"
+    if found.spilled_bytes:
+        wrote += f", {readable_size(found.spilled_bytes)} spilled"
+    if found.reading_tasks:
+        wrote += f"; read by {found.reading_tasks:,} tasks"
+    if found.cut_partitions:
+        wrote += f", {found.cut_partitions:,} of the partitions in pieces"
+    return [sizes, wrote]
+
+
+def _branches(blocks: list[list[str]]) -> list[str]:
+    lines: list[str] = []
+    for number, (first, *others) in enumerate(blocks, 1):
+        is_last = number == len(blocks)
+        lines.append(f"{'└─' if is_last else '├─'} {first}")
+        lines += [f"{'  ' if is_last else '│ '} {line}" for line in others]
+    return lines

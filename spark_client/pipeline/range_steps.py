@@ -1,0 +1,203 @@
+"""Ranges of values: boundaries that a user gives, or that a sample of the rows gives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, SupportsIndex
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import DoubleType, StructField, StructType
+
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
+from spark_client.arrow import Declared, SortCodes, SortKey, array_over, values
+from spark_client.jobs import ByRange, arrow_schema
+from spark_client.steps import SampleStage
+
+from .base import default_partitions, integer
+from .finishing import Finishing
+from .sorting_steps import Sorting
+
+_SAMPLED_PER_PARTITION = 20
+_HELD_BYTES = 512 << 20
+_LEAST_SAMPLED, _MOST_SAMPLED = 1000, 100_000
+
+
+class Ranging(Sorting, Finishing):
+    """See the module."""
+
+    def sample_boundaries(
+        self, partitions: SupportsIndex | None = None, by: Any = None, *, seed: int | None = None
+    ) -> list[Any]:
+        """Boundaries for :meth:`exchange`, of about ``partitions`` ranges of about equally many rows.
+
+        Runs the steps so far as one job, in which each task takes a random sample of its rows' keys: 20 for each of
+        ``partitions``, at least 1,000 and at most 100,000, and 4 MiB. The driver holds at most 512 MiB of
+        them, and a copy. A range then has, with few exceptions, at most 1.5 times its share of the rows, beside
+        those of one value.
+
+        Args:
+            partitions: 1 to 100,000; None: as many as ``spark.sql.shuffle.partitions`` says now.
+            by: what the ranges are in the order of, as ``sort`` of :meth:`exchange`.
+            seed: the same seed gives the same boundaries for the same rows in the same tasks.
+
+        Returns:
+            At most ``partitions - 1`` distinct values in their order: fewer where there are fewer values, or where
+            one value has more rows than a range should. With several keys, tuples.
+
+        Raises:
+            InvalidRequest: ``partitions`` out of range, no keys, or as for ``sort`` of :meth:`exchange`.
+            pyspark.errors.PySparkException: the job failed.
+        """
+        where = "sample_boundaries"
+        count = integer(default_partitions(self.spark) if partitions is None else partitions)
+        if not 1 <= count <= MAX_PARTITIONS:
+            raise InvalidRequest(
+                f"{where}: the first argument is how many partitions, 1 to {MAX_PARTITIONS}, not {partitions!r}"
+            )
+        keys = self._sort_keys(by, where)
+        if not keys:
+            raise InvalidRequest(f"{where}: name what the ranges are of, as in {where}({count}, 'time')")
+        if seed is not None and not isinstance(seed, int):
+            raise InvalidRequest(f"{where}: seed is an integer, not {seed!r}")
+        if count == 1:
+            return []
+        columns = tuple(key.column for key in keys)
+        struct = StructType([self.leg.struct[column] for column in dict.fromkeys(columns)])
+        weight = "weight"
+        while weight.casefold() in {name.casefold() for name in struct.names}:
+            weight = f"_{weight}"
+        struct = StructType([*struct.fields, StructField(weight, DoubleType(), nullable=False)])
+        stage = SampleStage(
+            Declared(where, arrow_schema(self.spark, struct, where)),
+            tuple(struct.names[:-1]),
+            min(max(_SAMPLED_PER_PARTITION * count, _LEAST_SAMPLED), _MOST_SAMPLED),
+            random.SystemRandom().getrandbits(63) if seed is None else seed % (1 << 63),
+        )
+        return _boundaries(_held(self._with(stage, struct).collect()), keys, count)
+
+    def _ranges(self, boundaries: Any, by: Any, where: str) -> ByRange:
+        """The placement by these boundaries.
+
+        Raises:
+            InvalidRequest: no keys, or as for ``sort``; a boundary that has no value for each key, or is no value of
+                the key's type, or comes before the one before it.
+        """
+        keys = self._sort_keys(by, where)
+        if not keys:
+            raise InvalidRequest(
+                f"{where}: boundaries are of columns: name them, as in exchange(boundaries=[…], by='time')"
+            )
+        if isinstance(boundaries, str | bytes | dict) or not isinstance(boundaries, Iterable):
+            raise InvalidRequest(
+                f"{where}: boundaries is a list of values, such as sample_boundaries gives, not {boundaries!r}"
+            )
+        rows = [
+            _row(value, len(keys), f"{where}: boundary {number}") for number, value in enumerate(boundaries)
+        ]
+        if len(rows) >= MAX_PARTITIONS:
+            raise InvalidRequest(
+                f"{where}: {len(rows)} boundaries make more than {MAX_PARTITIONS} partitions; give fewer"
+            )
+        columns = [
+            _column(
+                [row[number] for row in rows], self._schema.field(key.column).type, f"{where}: {key.column!r}"
+            )
+            for number, key in enumerate(keys)
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(keys))])
+        codes = SortCodes.of_columns(batch.columns, keys, batch.num_rows)
+        if not codes.ascends():
+            places = [codes.place(row) for row in range(codes.rows)]
+            wrong = next(row for row in range(1, codes.rows) if places[row] < places[row - 1])
+            raise InvalidRequest(
+                f"{where}: boundary {wrong} is before boundary {wrong - 1} in the order of "
+                f"{', '.join(map(str, keys))}; sort them in that order"
+            )
+        return ByRange(keys, batch)
+
+
+def _held(samples: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The samples; of each every second row as often as they would have more than ``_HELD_BYTES`` together."""
+    found: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in samples:
+        found.append(batch)
+        size_bytes += batch.nbytes
+        while size_bytes > _HELD_BYTES and any(each.num_rows > 1 for each in found):
+            found = [_thinned(each) for each in found]
+            size_bytes = sum(each.nbytes for each in found)
+    return found
+
+
+def _thinned(sample: pa.RecordBatch) -> pa.RecordBatch:
+    """Every second row, with the weight of all."""
+    kept = sample.take(pa.array(range(0, sample.num_rows, 2)))
+    weights = values(kept.columns[-1], np.float64) * (sample.num_rows / kept.num_rows)
+    return pa.RecordBatch.from_arrays([*kept.columns[:-1], array_over(weights)], schema=kept.schema)
+
+
+def _boundaries(samples: list[pa.RecordBatch], keys: tuple[SortKey, ...], count: int) -> list[Any]:
+    """The values before which the rows' weights are nearest to equal parts."""
+    if not samples:
+        return []
+    batch = pa.concat_batches(samples)
+    order = SortCodes.of(batch, keys).order()
+    batch = batch.take(pa.array(order))
+    codes = SortCodes.of(batch, keys)
+    before = np.cumsum(values(batch.columns[-1], np.float64))
+    starts = np.flatnonzero(codes.changes()) + 1
+    total, before = before[-1], before[starts - 1]
+    if not len(starts):
+        return []
+    wanted = total * np.arange(1, count) / count
+    right = np.searchsorted(before, wanted).clip(max=len(before) - 1)
+    left = (right - 1).clip(min=0)
+    nearest = np.where(wanted - before[left] <= before[right] - wanted, left, right)
+    chosen = batch.take(pa.array(starts[np.unique(nearest)]))
+    rows = list(zip(*(chosen.column(key.column).to_pylist() for key in keys), strict=True))
+    return [row[0] for row in rows] if len(keys) == 1 else rows
+
+
+def _row(value: Any, keys: int, where: str) -> tuple[Any, ...]:
+    if keys == 1:
+        return value if isinstance(value, tuple) and len(value) == 1 else (value,)
+    if isinstance(value, tuple | list) and len(value) == keys:
+        return tuple(value)
+    raise InvalidRequest(f"{where} is {value!r}; it needs a tuple of {keys} values, one for each key")
+
+
+def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
+    found = []
+    for value in given:
+        plain = value.as_py() if isinstance(value, pa.Scalar) else value
+        plain = plain.item() if isinstance(plain, np.generic) else plain
+        try:
+            if (
+                pa.types.is_timestamp(kind)
+                and kind.tz
+                and isinstance(plain, datetime)
+                and plain.tzinfo is None
+            ):
+                plain = _in_zone(plain, kind.tz)
+            (converted,) = pa.array([plain], kind, from_pandas=False)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidRequest(f"{where} is {kind}, and {value!r} is no value of it: {error}") from error
+        # Arrow takes 1.5 for the integer 1, and numbers for times.
+        exact = pa.types.is_floating(kind) or pa.types.is_nested(kind) or converted.as_py() == plain
+        if not exact:
+            raise InvalidRequest(
+                f"{where} is {kind}, and {value!r} is no value of it; the nearest is {converted.as_py()!r}"
+            )
+        found.append(plain)
+    return pa.array(found, kind, from_pandas=False)
+
+
+def _in_zone(time: datetime, zone: str) -> Any:
+    """The instant of a time on the session's clocks, as in a literal of Spark SQL."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without
+
+    local = pa.scalar(time, pa.timestamp("us"))
+    return pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest").as_py()

@@ -1,0 +1,176 @@
+"""What a run of a plan moved and took, for programs; ``explain`` shows it to people."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from spark_client.jobs import Ran, Shares, readable_size
+
+from .nodes import Exchange, Exchanged, Leg
+
+
+@dataclass(frozen=True)
+class ExchangeStatistics:
+    """One exchange. Sizes are bytes as the server stores them, times seconds.
+
+    Args:
+        exchange: as in the plan.
+        name: the argument ``name``; None without one.
+        dataset: on the server.
+        partitions: empty ones, too.
+        median_bytes, largest_bytes: of a partition.
+        tasks: how many wrote it.
+        pieces: how many partitions, pieces of partitions, or splits of files those tasks read; 0 from a DataFrame.
+        spilled_bytes: what the stages of those tasks wrote to files of their own, for want of memory.
+        stage_seconds: the time inside each stage, over all tasks, without waiting for the stage before; ``reading`` is
+            the wait for the first stage's input, ``writing`` what the tasks did with the rows of the last one.
+        longest_task_seconds: of the task that took longest.
+        job_seconds: how long the driver waited for the Spark job and the seal.
+        reading_tasks: how many tasks read it in this run, or will for the DataFrame; 0 if the driver reads it.
+        cut_partitions: how many partitions those tasks read in pieces.
+        is_reused: it was persisted by an earlier run, which the other numbers are of.
+    """
+
+    exchange: str
+    name: str | None
+    dataset: str
+    partitions: int
+    rows: int
+    size_bytes: int
+    median_bytes: int
+    largest_bytes: int
+    tasks: int
+    pieces: int
+    spilled_bytes: int
+    stage_seconds: dict[str, float]
+    longest_task_seconds: float
+    job_seconds: float
+    reading_tasks: int = 0
+    cut_partitions: int = 0
+    is_reused: bool = False
+
+    @property
+    def skew(self) -> float:
+        """The largest partition's size in medians; infinite if most partitions are empty, 1 if all are."""
+        if not self.median_bytes:
+            return float("inf") if self.largest_bytes else 1.0
+        return self.largest_bytes / self.median_bytes
+
+    @classmethod
+    def of(
+        cls, exchange: Exchange, ran: Ran, shares: Sequence[tuple[Shares, str]], *, is_reused: bool
+    ) -> ExchangeStatistics:
+        """``shares`` are those of the tasks that read it, each with its side of a pair, or an empty text."""
+        sealed, written = ran
+        sizes, work = sealed.partition_bytes, written.work
+        return cls(
+            str(exchange),
+            exchange.name,
+            sealed.source.dataset,
+            len(sizes),
+            written.totals["rows"],
+            written.totals["bytes"],
+            int(np.median(sizes)),
+            max(sizes),
+            work.tasks,
+            work.pieces,
+            work.spilled_bytes,
+            work.stage_seconds,
+            work.longest_seconds,
+            written.seconds,
+            sum(len(each) for each, _ in shares),
+            sum(cut.side == side for each, side in shares for cut in each.cuts),
+            is_reused,
+        )
+
+
+@dataclass(frozen=True)
+class RunStatistics:
+    """One run: its exchanges in the order in which they ran, and the seconds that the driver waited for all of it.
+
+    What runs later, when Spark uses the DataFrame of ``toDF``, is not in it.
+    """
+
+    exchanges: tuple[ExchangeStatistics, ...]
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        """The rows that were written, over all exchanges."""
+        return sum(each.rows for each in self._ran)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that were written, over all exchanges."""
+        return sum(each.size_bytes for each in self._ran)
+
+    @property
+    def spilled_bytes(self) -> int:
+        """What tasks wrote to files of their own."""
+        return sum(each.spilled_bytes for each in self._ran)
+
+    @property
+    def _ran(self) -> list[ExchangeStatistics]:
+        return [each for each in self.exchanges if not each.is_reused]
+
+    def __str__(self) -> str:
+        """One line."""
+        ran = self._ran
+        reused = len(self.exchanges) - len(ran)
+        parts = [
+            f"{len(ran)} exchange{'' if len(ran) == 1 else 's'}"
+            + (f" and {reused} reused" if reused else ""),
+            f"{self.rows:,} rows",
+            readable_size(self.size_bytes),
+            f"{sum(each.tasks for each in ran):,} tasks",
+            f"{self.seconds:.1f} s",
+        ]
+        if self.spilled_bytes:
+            parts.append(f"{readable_size(self.spilled_bytes)} spilled")
+        if ran:
+            longest = max(ran, key=lambda each: each.job_seconds)
+            parts.append(
+                f"longest {longest.exchange} with {longest.job_seconds:.1f} s, skew {longest.skew:.1f}"
+            )
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class LastRun:
+    """The last run of a leg: its statistics, those of each exchange of the plan, and of one that the run added to write
+    the leg's rows. All None or empty before the first.
+    """
+
+    statistics: RunStatistics | None = None
+    exchanges: Mapping[Exchanged, ExchangeStatistics] = field(default_factory=dict)
+    last: ExchangeStatistics | None = None
+
+
+class LastRuns:
+    """The last run of each leg that is in use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: WeakKeyDictionary[Leg, LastRun] = WeakKeyDictionary()
+
+    def of(self, leg: Leg) -> LastRun:
+        with self._lock:
+            return self._runs.get(leg, LastRun())
+
+    def add(
+        self,
+        leg: Leg,
+        statistics: RunStatistics,
+        of: Mapping[Exchanged, ExchangeStatistics],
+        added: Exchanged | None,
+    ) -> None:
+        """``added`` is an exchange of the run that the plan does not have."""
+        # Without it: it refers to the leg, which would then never be forgotten.
+        in_plan = {exchanged: found for exchanged, found in of.items() if exchanged is not added}
+        with self._lock:
+            self._runs[leg] = LastRun(statistics, in_plan, None if added is None else of[added])

@@ -1,0 +1,56 @@
+"""Steps: what a Spark task does with the rows of a partition, stage by stage, between what it reads and what it writes.
+
+For ``jobs`` and ``pipeline``.
+"""
+
+from .aggregate_stage import FinalStage, MergeStage, PartialStage
+from .asof_stage import AsofStage
+from .cogroup_stage import CogroupStage, GroupedSide
+from .expression_stages import FilterStage, SelectStage, evaluate
+from .group_stage import GroupStage
+from .join_stage import JoinStage
+from .limits import NO_LIMITS, BatchLimits
+from .map_stage import MapStage
+from .one_pass import Both, Pass, Stage, run
+from .pandas_adapters import PandasCogroup, PandasForm, PandasGroup, PandasMap
+from .row_stages import AlignStage, CountStage, LimitStage
+from .sample_stage import SampleStage
+from .sort_stage import SortStage
+from .stage_clock import READING, StageClock
+from .table_join_stage import HasTable, TableJoinStage
+from .top_stage import TopStage
+
+__all__ = [
+    "NO_LIMITS",
+    "READING",
+    "AlignStage",
+    "AsofStage",
+    "BatchLimits",
+    "Both",
+    "CogroupStage",
+    "CountStage",
+    "FilterStage",
+    "FinalStage",
+    "GroupStage",
+    "GroupedSide",
+    "HasTable",
+    "JoinStage",
+    "LimitStage",
+    "MapStage",
+    "MergeStage",
+    "PandasCogroup",
+    "PandasForm",
+    "PandasGroup",
+    "PandasMap",
+    "PartialStage",
+    "Pass",
+    "SampleStage",
+    "SelectStage",
+    "SortStage",
+    "Stage",
+    "StageClock",
+    "TableJoinStage",
+    "TopStage",
+    "evaluate",
+    "run",
+]

@@ -1,0 +1,123 @@
+"""The stages of ``aggregate``: rows reduced in each task before an exchange by the keys, and finished after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spark_client import gathering
+from spark_client.arrow import Declared
+from spark_client.placement import row_hashes
+from spark_client.reducing import BATCH_ROWS, Reduction, Result, finished
+
+from .one_pass import Pass
+
+
+@dataclass(frozen=True)
+class PartialStage:
+    """The rows of a task, reduced as far as its memory allows: a group may have several rows in the result."""
+
+    reduction: Reduction
+    declared: Declared
+
+    divisible = True
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
+        """Reduced rows. Raises InvalidRequest: a sum leaves the range of its type."""
+        lifted = (self.reduction.lift(batch) for batch in batches)
+        for table in self.reduction.reduced(lifted, how.memory.budget_bytes):
+            yield from table.to_batches(max_chunksize=BATCH_ROWS)
+
+
+@dataclass(frozen=True)
+class MergeStage:
+    """One row of states for each group of a partition, for a stage that groups them once more."""
+
+    reduction: Reduction
+    declared: Declared
+
+    divisible = False
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
+        """Reduced rows. Raises InvalidRequest: as PartialStage."""
+        for table in merged(self.reduction, batches, how):
+            yield from table.to_batches(max_chunksize=BATCH_ROWS)
+
+
+@dataclass(frozen=True)
+class FinalStage:
+    """One row for each group of a partition: keys, carried columns and ``results``, in the order of ``declared``;
+    without keys one row, also for an empty partition.
+
+    Groups beyond the memory are merged in windows of keys (``gathering.windows``).
+    """
+
+    reduction: Reduction
+    results: tuple[Result, ...]
+    declared: Declared
+
+    divisible = False
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
+        """The results. Raises InvalidRequest: as PartialStage."""
+        if not self.reduction.keys:
+            table = next(self.reduction.reduced(batches, None), None)
+            yield from self._finished(empty(self.reduction) if table is None else table)
+            return
+        for table in merged(self.reduction, batches, how):
+            yield from self._finished(table)
+
+    def _finished(self, table: pa.Table) -> Iterator[Any]:
+        reduction = self.reduction
+        for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+            first = len(reduction.keys) + len(reduction.carried)
+            columns = [
+                *batch.columns[:first],
+                *finished(self.results, batch.columns[first:], self.declared.stage),
+            ]
+            names = [*reduction.schema.names[:first], *(result.name for result in self.results)]
+            yield self.declared.cast(pa.RecordBatch.from_arrays(columns, names=names))
+
+
+def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[pa.Table]:
+    """Tables of merged rows, each group in one of them. Half of the task's memory reduces the rows as they come, which
+    is enough where tasks have sent the same groups.
+    """
+    reduced = reduction.reduced(batches, how.memory.budget_bytes // 2)
+    first, second = next(reduced, None), next(reduced, None)
+    if first is None or second is None:
+        yield from () if first is None else (first,)
+        return
+    parts = (
+        batch
+        for table in chain([first, second], reduced)
+        for batch in table.to_batches(max_chunksize=BATCH_ROWS)
+    )
+    for window in gathering.windows([parts], [partial(_hashes, reduction.keys)], how.memory):
+        rows = window.sides[0]
+        if window.one_hash:
+            yield from reduction.reduced(iter(rows), None)
+        else:
+            yield reduction.merge(list(rows))
+
+
+def _hashes(keys: tuple[str, ...], batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    return row_hashes([batch.column(key) for key in keys], batch.num_rows)
+
+
+def empty(reduction: Reduction) -> pa.Table:
+    """The state of a group without rows."""
+    columns = [
+        pa.nulls(1, state.type)
+        if state.kernel
+        else state.merged(pa.array([], state.type), np.empty(0, np.int64), 1)
+        for state in reduction.states
+    ]
+    return pa.table(columns, schema=reduction.schema)

@@ -1,0 +1,157 @@
+"""The stages of ``join``: over two inputs, and over one input with a table that every task has.
+
+Guarantee: the rows are those of Spark's join, whatever fits the memory (``joining.hash_join`` has the bounds of result
+batches).
+
+What is held
+    The stage reads both inputs, always from the one of which it has read fewer bytes, until one ends: that one is
+    held, with an index, and the other is streamed past it. If half of the budget is read before, both go through
+    ``gathering.key_windows``, and each window is joined so. Rows of one hash that exceed the budget are joined block by
+    block.
+
+Memory
+    The budget, for the rows read and the copy of those held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spark_client.arrow import Declared
+from spark_client.gathering import Gathered, Rows, Window, windows
+from spark_client.joining import INDEX_ROW_BYTES, JoinPlan, Probing, gathered
+from spark_client.placement import PlacedKeys
+
+from .one_pass import Both, Pass
+
+
+@dataclass(frozen=True)
+class JoinStage:
+    """``join`` of two inputs. ``left_placed`` and ``right_placed`` check that an exchange would place the sides' keys
+    here; None for no check.
+    """
+
+    declared: Declared
+    plan: JoinPlan
+    left_placed: PlacedKeys | None = None
+    right_placed: PlacedKeys | None = None
+
+    divisible = False
+
+    @property
+    def divisible_sides(self) -> frozenset[str]:
+        """The sides whose rows may be cut into parts, each joined with the whole other side."""
+        sides = {"inner": ("left", "right"), "right": ("right",), "full": ()}.get(self.plan.how, ("left",))
+        return frozenset(sides)
+
+    def run(self, both: Both, how: Pass) -> Iterator[Any]:
+        """The join's rows.
+
+        Raises:
+            InvalidRequest: a row's key belongs to another partition.
+            OutOfBudget: rows beyond the budget cannot be written to a file.
+        """
+        return gathered(self._joined(both, how))
+
+    def _joined(self, both: Both, how: Pass) -> Iterator[Any]:
+        budget_bytes = how.memory.budget_bytes
+        sides = (
+            _Side(checked(both.left, self.left_placed, how, self.declared.stage)),
+            _Side(checked(both.right, self.right_placed, how, self.declared.stage)),
+        )
+        while _fit(sides, budget_bytes * 2 // 3):
+            smaller = min(sides, key=lambda side: side.gathered.weight_bytes)
+            if smaller.read():
+                continue
+            probing = Probing(self.plan, holds_left=smaller is sides[0])
+            held = probing.hold(smaller.taken())
+            yield from probing.run(held, sides[smaller is sides[0]])
+            return
+        hashes = (self.plan.left.hashes, self.plan.right.hashes)
+        # The right side's rows wait in RAM until the left side is read.
+        waiting_bytes = sides[1].gathered.weight_bytes
+        memory = replace(how.memory, budget_bytes=max(1, budget_bytes - waiting_bytes), spilled_bytes=0)
+        try:
+            for window in windows([iter(side) for side in sides], hashes, memory):
+                yield from self._window(window, budget_bytes)
+        finally:
+            how.memory.spilled_bytes += memory.spilled_bytes
+
+    def _window(self, window: Window, budget_bytes: int) -> Iterator[Any]:
+        left, right = window.sides
+        holds_left = _held_bytes(left) <= _held_bytes(right)
+        probing = Probing(self.plan, holds_left=holds_left)
+        held, streamed = (left, right) if holds_left else (right, left)
+        first = True
+        for block, last in _blocks(held, budget_bytes // 3) if window.one_hash else [(held.taken(), True)]:
+            rows = probing.hold(block)
+            block.clear()
+            yield from probing.run(rows, streamed, first=first, last=last)
+            first = False
+
+
+def checked(batches: Iterator[Any], placed: PlacedKeys | None, how: Pass, stage: str) -> Iterator[Any]:
+    """The batches; InvalidRequest at the first one with a key that belongs to another partition."""
+    for batch in batches:
+        if placed is not None and how.partition is not None:
+            placed.check(batch.select(placed.keys.names), how.partition, stage, "rows")
+        yield batch
+
+
+class _Side:
+    """An input that is read ahead."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.gathered = Gathered()
+
+    def read(self) -> bool:
+        """Read one batch ahead; False at the end."""
+        batch = next(self._batches, None)
+        if batch is not None and batch.num_rows:
+            self.gathered.add(batch)
+        return batch is not None
+
+    def taken(self) -> list[Any]:
+        """What was read, which this object holds no longer."""
+        found = self.gathered.batches
+        self.gathered.clear()
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        """All batches; those read ahead are released one by one."""
+        read = deque(self.taken())
+        while read:
+            yield read.popleft()
+        yield from (batch for batch in self._batches if batch.num_rows)
+
+
+def _fit(sides: Sequence[_Side], size_bytes: int) -> bool:
+    """Whether what was read fits; rows are first copied out of larger allocations where that makes them fit."""
+    if sum(side.gathered.weight_bytes for side in sides) > size_bytes:
+        if 2 * sum(side.gathered.least_bytes for side in sides) > size_bytes:
+            return False
+        for side in sides:
+            side.gathered.compact()
+    return True
+
+
+def _held_bytes(rows: Rows) -> int:
+    return int(rows.size_bytes + INDEX_ROW_BYTES * rows.rows)
+
+
+def _blocks(rows: Iterable[Any], size_bytes: int) -> Iterator[tuple[list[Any], bool]]:
+    """The batches in blocks of about this size, at least one, and whether a block is the last."""
+    block: list[Any] = []
+    held_bytes = 0
+    for batch in rows:
+        batch_bytes = batch.nbytes + INDEX_ROW_BYTES * batch.num_rows
+        if block and held_bytes + batch_bytes > size_bytes:
+            yield block, False
+            block, held_bytes = [], 0
+        block.append(batch)
+        held_bytes += batch_bytes
+    yield block, True

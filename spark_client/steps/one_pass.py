@@ -1,0 +1,143 @@
+"""One pass: consecutive stages, run one after the other over what a task reads, in one Python worker.
+
+Guarantee: the batches from :func:`run` have exactly the last stage's declared schema (``arrow.types``). Batches pass
+one at a time from stage to stage; a stage that gathers rows holds them within its :class:`~spark_client.gathering.
+TaskMemory`, and the rest in files.
+
+Memory that a function writes again
+    A function may overwrite a batch that it has given as soon as it goes on. So a batch is copied before a later
+    stage or a writer gets it, and a group's result before the next group's call, except columns that the function
+    cannot write to (``arrow.own_memory``). A batch that leaves the last stage is copied only with ``Pass.kept``:
+    Spark encodes it before the function goes on.
+
+Errors
+    An exception gets a note that names the stage of the function, or says that the stages' input raised it, because
+    Spark's traceback shows the function's lines in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from flight_server.protocol import InvalidRequest
+from spark_client.arrow import Declared
+from spark_client.gathering import TaskMemory
+
+from .limits import NO_LIMITS, BatchLimits
+from .stage_clock import READING, StageClock
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The options of one task's run.
+
+    Args:
+        kept: whether the caller still holds a batch, or part of it, when it asks for the next one.
+        partition: the exchange's partition; None without an exchange.
+        limits: of the batches that functions get.
+        memory: what stages may gather.
+        clock: counts the seconds of each stage; None for no count.
+    """
+
+    kept: bool = False
+    partition: int | None = None
+    limits: BatchLimits = NO_LIMITS
+    memory: TaskMemory = field(default_factory=TaskMemory)
+    clock: StageClock | None = None
+
+    def timed(self, name: str, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches; the clock counts what they take."""
+        return batches if self.clock is None else self.clock.timed(name, batches)
+
+
+ENCODED_AT_ONCE = Pass()
+
+
+class Both(NamedTuple):
+    """What a stage of two inputs runs over: the batches of the same partition on both sides."""
+
+    left: Iterator[Any]
+    right: Iterator[Any]
+
+
+class Stage(Protocol):
+    """What a task does with the rows of a partition. Pickled into tasks.
+
+    ``declared`` is the result's schema and the stage's name in messages; ``divisible`` says whether the stage may run
+    over any part of a partition's rows, apart from the others, and its results together are the same.
+    """
+
+    @property
+    def declared(self) -> Declared: ...
+
+    @property
+    def divisible(self) -> bool: ...
+
+    def run(self, batches: Any, how: Pass, /) -> Iterator[Any]:
+        """The stage's batches, in the declared schema, without empty ones. ``batches`` is an iterator, or
+        :class:`Both` for a stage of two inputs.
+        """
+        ...
+
+
+def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
+    """The batches of the last stage; the input's if there are no stages."""
+    if isinstance(batches, Both):
+        batches = Both(*(_given(how.timed(READING, each)) for each in batches))
+    else:
+        batches = how.timed(READING, iter(batches))
+        batches = _given(batches) if stages else batches
+    for number, stage in enumerate(stages, 1):
+        made = stage.run(batches, how if number == len(stages) else replace(how, kept=True))
+        batches = how.timed(stage.declared.stage, made)
+    return iter(batches)
+
+
+def noted(stage: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """What ``start()`` gives; an exception gets a note that names the stage."""
+    try:
+        yield from start()
+    except Exception as error:
+        _note(error, f"{_NOTE}in {stage}")
+        raise
+
+
+def _given(batches: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except Exception as error:
+        _note(error, f"{_NOTE}by what the stages read, not by their functions")
+        raise
+
+
+_NOTE = "raised "
+
+
+def _note(error: Exception, text: str) -> None:
+    # An error passes through the later stages, which must not note it again.
+    if not any(other.startswith(_NOTE) for other in getattr(error, "__notes__", ())):
+        error.add_note(text)
+
+
+def iterable(result: Any, stage: str, wanted: str) -> Iterable[Any]:
+    """The result of a function, if one can iterate over it as ``wanted``. Raises InvalidRequest."""
+    if isinstance(result, Iterable) and not isinstance(result, pa.Table | pa.RecordBatch):
+        return result
+    raise InvalidRequest(
+        f"{stage}: the function returned {type(result).__name__}; it must return {wanted} of "
+        "pyarrow.RecordBatch, for example by `yield batch`",
+        stage=stage,
+    )
+
+
+def expect(result: Any, kind: Any, stage: str) -> None:
+    """Raise InvalidRequest if the function's result is not of the kind."""
+    if not isinstance(result, kind):
+        raise InvalidRequest(
+            f"{stage}: the function gave {type(result).__name__} where pyarrow.{kind.__name__} is expected",
+            stage=stage,
+        )

@@ -1,0 +1,387 @@
+"""Aggregates, distinct, union, limit, count and functions of pandas give what Spark's own methods give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from spark_client import ShuffleClient
+from tests.support.server_process import ServerProcess
+from tests.support.spark_rows import content, everything
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+FUNCTIONS: dict[str, list[str]] = {
+    "v": [
+        "sum",
+        "avg",
+        "min",
+        "max",
+        "count",
+        "stddev",
+        "stddev_pop",
+        "var_samp",
+        "var_pop",
+        "product",
+        "median",
+        "count_distinct",
+    ],
+    "d": ["sum", "avg", "min", "max", "stddev"],
+    "wide": ["sum", "avg"],
+    "f": ["sum", "avg", "min", "max"],
+    "g": ["min", "max", "sum"],
+    "s": ["min", "max", "count", "collect_list", "collect_set"],
+    "day": ["min", "max"],
+    "t": ["min", "max"],
+    "b": ["bool_or", "bool_and", "min"],
+    "step": ["min", "max"],
+    "st": ["count", "collect_list"],
+}
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    with local_session(sql__session__timeZone="Europe/Berlin") as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    process = ServerProcess.start(http_port=0)
+    yield process
+    process.terminate()
+    process.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    return (
+        spark.range(0, 3000, 1, 3)
+        .selectExpr(
+            "id",
+            "cast(hash(id) % 7 as int) as k",
+            "if(id % 11 = 0, null, concat('s', id % 5)) as s",
+            "if(id % 13 = 0, null, hash(id, 1) * 1L) as v",
+            "if(id % 7 = 3, null, cast(hash(id, 2) % 1000000 as decimal(12, 3)) / 7) as d0",
+            "cast(hash(id, 3) as decimal(38, 10)) as wide",
+            "if(id % 17 = 0, double('NaN'), if(id % 3 = 0, -0.0D, if(id % 5 = 0, null, id % 4 - 1.5D))) as f",
+            "if(id % 2 = 0, 0.0f, float(-0.0)) as g",
+            "date_add(date'2020-01-01', int(id % 100)) as day",
+            "timestamp_seconds(id * 100000) as t",
+            "if(id % 4 = 0, null, id % 3 = 0) as b",
+            "interval '1' hour * id as step",
+            "if(id % 19 = 0, null, named_struct('x', id % 3, 'y', float(-0.0))) as st",
+            "array(if(id % 2 = 0, 0.0f, float(-0.0)), float('nan'), float(id % 3)) as ar",
+            "map('a', id) as m",
+        )
+        .selectExpr("* except (d0)", "cast(d0 as decimal(12, 3)) as d")
+    )
+
+
+@pytest.mark.parametrize("by", [["s", "g"], ["st", "f"], []], ids=str)
+def test_aggregates_have_sparks_values_names_and_types(
+    client: ShuffleClient, rows: DataFrame, by: list[str]
+) -> None:
+    from pyspark.sql import functions as sql
+
+    def theirs(function: str, column: str) -> Any:
+        if function == "count_distinct":
+            return sql.expr(f"count(distinct {column})")
+        return sql.product(column) if function == "product" else sql.expr(f"{function}({column})")
+
+    wanted = {name: functions for name, functions in FUNCTIONS.items() if name not in by}
+    expected = rows.groupBy(*by).agg(
+        *(theirs(each, name) for name, functions in wanted.items() for each in functions),
+        sql.count(sql.lit(1)),
+    )
+    found = client.pipeline(rows).aggregate({**wanted, "*": "count"}, by=by, partitions=3).toDF()
+    assert [(each.name, each.dataType, each.nullable) for each in found.schema] == [
+        (each.name, each.dataType, each.nullable) for each in expected.schema
+    ]
+    assert content(found) == content(expected)
+
+
+def test_different_values_of_one_or_several_columns_are_counted(
+    client: ShuffleClient, rows: DataFrame
+) -> None:
+    from pyspark.sql import functions as sql
+
+    pipeline, names = client.pipeline(rows), ["f", "s", "st", "ar", "b"]
+    expected = rows.groupBy("k").agg(*(sql.count_distinct(name) for name in names))
+    several = pipeline.aggregate(dict.fromkeys(names, "count_distinct"), by="k").toDF()
+    assert [row[:] for row in sorted(several.collect())] == [row[:] for row in sorted(expected.collect())]
+    for name in ["f", "ar"]:
+        alone = pipeline.aggregate({name: "count_distinct"}).toDF().collect()
+        assert [row[:] for row in alone] == [row[:] for row in rows.agg(sql.count_distinct(name)).collect()]
+
+
+def test_no_rows_are_one_row_without_keys_and_none_with_keys(client: ShuffleClient, rows: DataFrame) -> None:
+    from pyspark.sql import functions as sql
+
+    nothing = rows.where("k > 100")
+    wanted = {
+        "v": ["count", "sum", "avg", "stddev", "median", "collect_list"],
+        "s": ["min", "count_distinct"],
+    }
+    expected = nothing.agg(
+        *(sql.expr(f"{each}(v)") for each in wanted["v"]), sql.expr("min(s)"), sql.expr("count(distinct s)")
+    )
+    assert client.pipeline(nothing).aggregate(wanted).toDF().collect() == expected.collect()
+    assert client.pipeline(nothing).aggregate(wanted, by="k").toDF().collect() == []
+    assert client.pipeline(nothing).count() == 0
+
+
+def test_a_sum_beyond_its_type_is_an_error_as_in_spark(client: ShuffleClient, spark: SparkSession) -> None:
+    from pyspark.errors import PySparkException
+
+    # The sum of all is in range, and so would a sum be that wrapped around twice.
+    longs = spark.range(4, numPartitions=1).selectExpr("(1L << 62) + id as v")
+    with pytest.raises(PySparkException, match="the sum of column 'v' does not fit int64; cast it to"):
+        client.pipeline(longs).aggregate({"v": "sum"}).toDF().collect()
+    wide = spark.range(2, numPartitions=1).selectExpr("cast('9e37' as decimal(38, 0)) as v")
+    with pytest.raises(PySparkException, match="the sum of column 'v' does not fit decimal128"):
+        client.pipeline(wide).aggregate({"v": "sum"}).toDF().collect()
+    fits = spark.range(3, numPartitions=3).selectExpr("cast('3e37' as decimal(38, 0)) as v")
+    assert client.pipeline(fits).aggregate({"v": "sum"}).toDF().collect()[0][0] == Decimal("9e37")
+
+
+def test_rows_in_partitions_by_a_key_are_aggregated_there(client: ShuffleClient, rows: DataFrame) -> None:
+    placed = client.pipeline(rows).exchange(3, "k").filter(pc.field("k") > 0)
+    plan = placed.aggregate(n=("*", "count"), by=["s", "k"])
+    assert repr(plan).count("exchange") == 1
+    expected = rows.where("k > 0").groupBy("s", "k").count()
+    assert content(plan.toDF()) == content(expected)
+
+
+def test_distinct_rows_are_sparks(client: ShuffleClient, rows: DataFrame) -> None:
+    some = ["k", "s", "f", "g", "st", "ar"]
+    found = client.pipeline(rows).select(*some).distinct().toDF()
+    assert found.schema == rows.select(*some).schema
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, rows.select(*some).distinct().collect()))
+    kept = client.pipeline(rows).distinct("S", "k").toDF()
+    assert kept.schema == rows.schema
+    assert {(row.s, row.k) for row in kept.collect()} == {(row.s, row.k) for row in rows.collect()}
+    assert kept.count() == rows.dropDuplicates(["s", "k"]).count()
+    assert set(map(repr, kept.collect())) <= set(map(repr, rows.collect()))
+
+
+def test_a_union_has_sparks_rows_and_types(client: ShuffleClient, rows: DataFrame) -> None:
+    one, other = ["k", "s", "d", "v", "g"], ["v", "s", "k", "wide", "f"]
+    left, right = client.pipeline(rows).select(*one), client.pipeline(rows).exchange(2, "k").select(*other)
+    expected = rows.select(*one[:3]).union(rows.select(*other[:3]))
+    found = left.select(*one[:3]).union(right.select(*other[:3]))
+    assert found.toDF().schema == expected.schema
+    assert content(found.toDF()) == content(expected)
+    assert found.exchange(3, "k").count() == 6000
+    floats = left.select("v", "g").union(right.select(a="f", b="f")).toDF()
+    theirs = rows.select("v", "g").union(rows.select("f", "f"))
+    assert (floats.schema, content(floats)) == (theirs.schema, content(theirs))
+    itself = left.union(left).aggregate(n=("*", "count"), by="k").toDF()
+    assert content(itself) == content(rows.union(rows).groupBy("k").count())
+
+
+def test_sides_of_one_task_each_are_united_in_order(client: ShuffleClient, rows: DataFrame) -> None:
+    # Spark runs both in one task.
+    spark = rows.sparkSession
+    low, high = (client.pipeline(spark.range(start, start + 5, 1, 1)) for start in (0, 5))
+    assert low.union(high).collect().read_all()["id"].to_pylist() == list(range(10))
+    assert low.union(high).union(low).exchange(2, "id").count() == 15
+
+
+def test_a_limit_after_a_sort_gives_the_first_rows_in_order(client: ShuffleClient, rows: DataFrame) -> None:
+    top = client.pipeline(rows).exchange(1, sort=["v desc", "t"]).limit(25)
+    assert repr(top).count("exchange") == 1
+    expected = rows.orderBy(rows.v.desc(), "t").limit(25)
+    assert list(map(repr, top.toDF().collect())) == list(map(repr, expected.collect()))
+
+
+def test_a_limit_gives_so_many_rows_wherever_it_stands(client: ShuffleClient, rows: DataFrame) -> None:
+    pipeline = client.pipeline(rows)
+    assert pipeline.limit(1234).toDF().count() == 1234
+    assert pipeline.limit(0).toDF().collect() == []
+    assert pipeline.exchange(4, "k").limit(17).exchange(2).count() == 17
+    assert pipeline.limit(10_000).count() == 3000
+
+
+def test_a_limited_task_reads_no_more_batches(client: ShuffleClient, spark: SparkSession) -> None:
+    def numbered(batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            assert number == 0, "a second batch was asked for"
+            yield batch
+
+    frame = spark.range(0, 50_000, 1, 1)
+    assert client.pipeline(frame).mapInArrow(numbered, "id long").limit(100).count() == 100
+
+
+def test_counts_are_sparks_and_need_no_last_exchange(client: ShuffleClient, rows: DataFrame) -> None:
+    pipeline = client.pipeline(rows).filter(pc.field("k") > 2)
+    assert pipeline.count() == pipeline.exchange(3, "s", sort="t").count() == rows.where("k > 2").count()
+    assert client.pipeline(rows).select("k").count() == 3000
+
+
+def test_a_count_neither_runs_again_nor_drops_what_is_persisted(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    runs = spark.sparkContext.accumulator(0)
+
+    def noting(batches: Iterator[Any]) -> Iterator[Any]:
+        runs.add(1)
+        yield from batches
+
+    kept = (
+        client.pipeline(spark.range(0, 100, 1, 1)).mapInArrow(noting, "id long").exchange(2, "id").persist()
+    )
+    assert kept.filter(pc.field("id") < 30).count() == 30
+    assert kept.exchange(1, sort="id").count() == kept.count() == 100
+    assert runs.value == 1
+    kept.unpersist()
+
+
+def described(df: pd.DataFrame) -> pd.DataFrame:
+    """What pandas has: the type of each column, of its values, and their texts."""
+    texts = []
+    for position in range(len(df)):
+        for name in df.columns:
+            value = df[name].iloc[position]
+            text = np.array2string(value, threshold=50) if isinstance(value, np.ndarray) else repr(value)
+            texts.append(f"{position} {name} {df[name].dtype} {type(value).__name__} {text}")
+    return pd.DataFrame({"text": texts})
+
+
+@pytest.mark.parametrize("extension", ["false", "true"])
+def test_functions_of_pandas_get_what_they_get_in_spark(
+    client: ShuffleClient, spark: SparkSession, extension: str
+) -> None:
+    def look(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            yield described(frame)
+
+    df = everything(spark)
+    if extension == "true":
+        # Spark itself ignores the setting for frames with text or nested columns.
+        df = df.select("id", "k", "tiny", "big", "dbl", "flag", "day")
+    name = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
+    spark.conf.set(name, extension)
+    try:
+        found = client.pipeline(df).mapInPandas(look, "text string").toDF()
+        assert content(found) == content(df.mapInPandas(look, "text string"))
+    finally:
+        spark.conf.unset(name)
+
+
+def test_results_of_pandas_become_what_they_become_in_spark(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def turn(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            frame["cat"] = frame["txt"].astype("category")
+            frame["small"] = frame["id"].astype("int64") * 1.0
+            yield frame[list(reversed(frame.columns))]
+        yield pd.DataFrame()
+
+    df = everything(spark)
+    ddl = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in df.schema)
+    ddl = f"cat string, small int, {ddl}"
+    found = client.pipeline(df).mapInPandas(turn, ddl).toDF()
+    expected = df.mapInPandas(turn, ddl)
+    assert found.schema == expected.schema
+    assert content(found) == content(expected)
+
+
+@pytest.mark.parametrize("kind", ["table", "keys", "iterator"])
+def test_groups_of_pandas_are_sparks(client: ShuffleClient, spark: SparkSession, kind: str) -> None:
+    def table(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame([[len(frame), frame["big"].sum(), str(frame["ts"].max())]])
+
+    def keys(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
+        text = f"{[(type(each).__name__, str(each)) for each in key]} {sorted(frame['id'])}"
+        return pd.DataFrame({"t": [text], "n": [len(frame)], "s": [frame["dbl"].sum()]})
+
+    def iterator(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            yield frame.assign(n=1, s=frame["flt"], t="x")[["n", "s", "t"]]
+
+    df = everything(spark)
+    fn: Any = {"table": table, "keys": keys, "iterator": iterator}[kind]
+    fn.__annotations__ = (
+        {"frames": Iterator[pd.DataFrame], "return": Iterator[pd.DataFrame]} if kind == "iterator" else {}
+    )
+    by = ["k", "flag", "ts"] if kind == "keys" else ["k"]
+    found = client.pipeline(df).exchange(3, *by).applyInPandas(fn, "n long, s double, t string").toDF()
+    expected = df.groupBy(*by).applyInPandas(fn, "n long, s double, t string")
+    assert content(found) == content(expected)
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        ("x", "should be of type pandas.DataFrame|UDF_RETURN_TYPE|expected"),
+        (pd.DataFrame({"n": [1], "other": [2]}), "Missing: t"),
+        (pd.DataFrame({"n": [1], "t": [[1]]}), "column 't'|with name 't'"),
+        (pd.DataFrame({"n": ["x"], "t": ["y"]}), "column 'n'|with name 'n'"),
+    ],
+)
+def test_a_result_that_does_not_fit_is_sparks_error(
+    client: ShuffleClient, spark: SparkSession, result: Any, says: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    def wrong(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for _ in frames:
+            yield result
+
+    df = spark.range(3, numPartitions=1)
+    for made in (
+        client.pipeline(df).mapInPandas(wrong, "n long, t string").toDF(),
+        df.mapInPandas(wrong, "n long, t string"),
+    ):
+        with pytest.raises(PySparkException, match=says):
+            made.collect()
+
+
+def test_expressions_have_sparks_values_and_types(client: ShuffleClient, spark: SparkSession) -> None:
+    df = everything(spark)
+    small = pc.field("dec").cast(pa.decimal128(9, 4))
+    found = (
+        client.pipeline(df)
+        .filter((pc.field("id") > 10) & pc.field("flag"))
+        .select(
+            "ID",
+            "st",
+            when="ts",
+            cost=pc.multiply(small, pc.subtract(pc.scalar(Decimal(1)), small)),
+            year=pc.year(pc.field("day")),
+            text=pc.utf8_upper(pc.field("txt")),
+        )
+        .toDF()
+    )
+    expected = df.where("id > 10 and flag").selectExpr(
+        "id",
+        "st",
+        "ts as when",
+        "cast(dec * (1 - dec) as decimal(20, 8)) as cost",
+        "bigint(year(day)) as year",
+        "upper(txt) as text",
+    )
+    assert found.schema["st"] == df.schema["st"]
+    assert [(each.name, each.dataType) for each in found.schema] == [
+        (each.name, each.dataType) for each in expected.schema
+    ]
+    assert content(found) == content(expected)

@@ -1,0 +1,171 @@
+"""Tasks that die in the midst of joins, cogroups, sorts, aggregates and the like leave the rows exactly right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from spark_client import Pipeline, ShuffleClient
+from tests.support.failing_tasks import fails_first
+from tests.support.server_process import ServerProcess
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROWS, KEYS = 3000, 50
+ALL = [(number, number % KEYS) for number in range(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    # Each task is tried up to four times.
+    with local_session("local[2,4]") as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    process = ServerProcess.start(http_port=0)
+    yield process
+    process.terminate()
+    process.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+    with ShuffleClient(server.location) as after:
+        assert after.datasets() == [], "a closed client leaves no dataset"
+
+
+def weigh(rows: pa.Table, weights: pa.Table) -> pa.Table:
+    return pa.table({"k": rows["k"][:1], "rows": [len(rows)], "w": weights["w"]})
+
+
+def count(rows: pa.Table) -> pa.Table:
+    return pa.table({"k": rows["k"][:1], "rows": [len(rows)]})
+
+
+def joined(rows: Pipeline, weights: Pipeline) -> Pipeline:
+    return rows.join(weights, on="k", partitions=3).select("id", "k", "w")
+
+
+def cogrouped(rows: Pipeline, weights: Pipeline) -> Pipeline:
+    pair = rows.exchange(3, "k").cogroup(weights.exchange(3, "k"))
+    return pair.applyInArrow(weigh, "k long, rows long, w long")
+
+
+def grouped(rows: Pipeline, weights: Pipeline) -> Pipeline:
+    return rows.exchange(3, "k").applyInArrow(count, "k long, rows long")
+
+
+def sorted_by_id(rows: Pipeline, weights: Pipeline) -> Pipeline:
+    return rows.exchange(1, sort="id desc")
+
+
+def aggregated(rows: Pipeline, weights: Pipeline) -> Pipeline:
+    return rows.aggregate(by="k", partitions=3, rows=("*", "count"), total=("id", "sum"))
+
+
+def limited(rows: Pipeline, weights: Pipeline) -> Pipeline:
+    return rows.exchange(3, "k").limit(100)
+
+
+def united(rows: Pipeline, weights: Pipeline) -> Pipeline:
+    return rows.exchange(3, "k").union(weights.select(id="w", k="k"))
+
+
+STEPS: dict[Any, Any] = {
+    joined: [(number, key, 10 * key) for number, key in ALL],
+    cogrouped: [(key, ROWS // KEYS, 10 * key) for key in range(KEYS)],
+    grouped: [(key, ROWS // KEYS) for key in range(KEYS)],
+    sorted_by_id: ALL[::-1],
+    aggregated: [(key, ROWS // KEYS, sum(range(key, ROWS, KEYS))) for key in range(KEYS)],
+    united: ALL + [(10 * key, key) for key in range(KEYS)],
+    limited: None,
+}
+PLACES = ("before", "after, then an exchange", "after, in the result")
+CASES = [
+    pytest.param((step, place, how), id=f"{step.__name__}, {place}, {how}")
+    for number, (step, place) in enumerate(product(STEPS, PLACES))
+    for how in [("exit", "raise")[number % 2]]
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_task_that_dies_leaves_the_rows_exactly_right(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, case: tuple[Any, str, str]
+) -> None:
+    step, place, how = case
+    fails = fails_first(tmp_path / "failed", how)
+    rows = client.pipeline(spark.range(0, ROWS, 1, 3).selectExpr("id", f"id % {KEYS} as k"))
+    weights = client.pipeline(spark.range(0, KEYS, 1, 2).selectExpr("id as k", "id * 10 as w"))
+    if place == "before":
+        result = step(rows.mapInArrow(fails, "id long, k long"), weights)
+    else:
+        result = step(rows, weights)
+        result = result.mapInArrow(fails, result.schema)
+        if "exchange" in place:
+            result = result.exchange(1)
+    found = [tuple(row) for row in result.toDF().collect()]
+    assert (tmp_path / "failed").exists()
+    if step is limited:
+        assert len(set(found)) == len(found) == 100
+        assert set(found) <= set(ALL)
+    elif step is sorted_by_id:
+        assert found == STEPS[step]
+    else:
+        assert sorted(found) == sorted(STEPS[step])
+
+
+def test_a_function_that_raises_is_named_with_its_stage(client: ShuffleClient, spark: SparkSession) -> None:
+    from pyspark.errors import PythonException
+
+    def broken(*tables: pa.Table) -> pa.Table:
+        raise ValueError("the function is broken")
+
+    def fails(table: pa.Table) -> pa.Table:
+        return broken(table)
+
+    def fails_with(left: pa.Table, right: pa.Table) -> pa.Table:
+        return broken(left, right)
+
+    rows = client.pipeline(spark.range(0, 100, 1, 2).selectExpr("id", "id % 5 as k")).exchange(1, "k")
+    for result, stage in (
+        (
+            rows.cogroup(rows).applyInArrow(fails_with, "k long"),
+            r"stage 1 \(cogroup applyInArrow fails_with\)",
+        ),
+        (
+            rows.join(rows.aggregate(by="k", rows=("*", "count")), on="k")
+            .exchange(1, "k")
+            .applyInArrow(fails, "k long"),
+            r"stage \d \(applyInArrow fails\)",
+        ),
+    ):
+        with pytest.raises(PythonException, match=f"(?s)the function is broken.*raised in {stage}"):
+            result.toDF().collect()
+
+
+def test_a_server_that_is_restarted_between_two_steps_is_a_clear_error(spark: SparkSession) -> None:
+    with ServerProcess.start(http_port=0) as server, ShuffleClient(server.location) as client:
+        rows = client.pipeline(spark.range(100)).exchange(2, "id")
+        out = rows.join(rows, on="id").toDF()
+        kept = client.pipeline(spark.range(30)).exchange(2, "id").persist()
+        assert kept.collect().read_all().num_rows == 30
+        with server.restart():
+            with pytest.raises(Exception, match="server was restarted") as caught:
+                out.collect()
+            assert "exchange/" in str(caught.value)
+            # What was kept is computed again: its steps are known.
+            assert kept.collect().read_all().num_rows == 30
+            assert client.pipeline(spark.range(5)).exchange(2, "id").collect().read_all().num_rows == 5

@@ -1,0 +1,1 @@
+"""Tests of what tasks do with rows."""
