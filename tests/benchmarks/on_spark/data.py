@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tests.benchmarks.on_spark.functions import excerpts
 from tests.support.rooms import ROOT
+from tests.tpch.data import generate
 
 HOME = ROOT / "build" / "benchmarks"
 FILES = 8
@@ -39,6 +40,37 @@ def named_parquet(rows: int) -> Path:
         )
 
     return _parquet(f"named-{rows}", rows, part)
+
+
+def grouped_parquet(rows: int, groups: int) -> Path:
+    """A directory of ``FILES`` Parquet files: key, one of so many at random, and amount."""
+    chance = np.random.default_rng(7)
+
+    def part(number: int) -> Any:
+        count = len(range(number, rows, FILES))
+        return pa.table({"key": chance.integers(0, groups, count), "amount": chance.random(count) * 1000})
+
+    return _parquet(f"grouped-{rows}-{groups}", rows, part)
+
+
+def skewed_parquet(rows: int, large: int, keys: int) -> Path:
+    """As :func:`grouped_parquet`, with a text of 16 bytes; ``large`` of the rows, spread over all files, have the key
+    -1.
+    """
+    chance = np.random.default_rng(8)
+
+    def part(number: int) -> Any:
+        count = len(range(number, rows, FILES))
+        key = chance.integers(0, keys, count)
+        key[chance.random(count) < large / rows] = -1
+        return pa.table({"key": key, "amount": chance.random(count) * 1000, "name": names(pa.array(key))})
+
+    return _parquet(f"skewed-{rows}-{large}-{keys}", rows, part)
+
+
+def tpch_parquet(scale: float) -> Path:
+    """The tables of TPC-H."""
+    return _made(f"tpch-{scale:g}", lambda path: generate(path, scale))
 
 
 def names(ids: Any) -> Any:
@@ -100,7 +132,7 @@ def _parquet(name: str, rows: int, part: Callable[[int], Any]) -> Path:
     return _made(name, write)
 
 
-def _made(name: str, write: Callable[[Path], None]) -> Path:
+def _made(name: str, write: Callable[[Path], object]) -> Path:
     path, unfinished = HOME / name, HOME / f"{name}.unfinished"
     if not path.exists():
         HOME.mkdir(parents=True, exist_ok=True)

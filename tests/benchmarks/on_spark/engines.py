@@ -127,9 +127,9 @@ class Options:
     only: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, suite: str, arguments: Sequence[str]) -> Options:
+    def parse(cls, suite: str, arguments: Sequence[str], *, rounds: int = ROUNDS) -> Options:
         parser = argparse.ArgumentParser(prog=suite)
-        parser.add_argument("--rounds", type=int, default=ROUNDS)
+        parser.add_argument("--rounds", type=int, default=rounds)
         parser.add_argument("--scale", type=float, default=1.0, help="fraction of the rows")
         parser.add_argument(
             "--only", nargs="+", default=(), help="jobs with one of these words in their names"

@@ -1,0 +1,57 @@
+"""One job by several subjects in turn, the first of which is Spark; every answer of every run is compared with its."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tests.benchmarks.measure import Subject, table
+from tests.benchmarks.on_spark.engines import COLUMNS, Engines, Options, compared, rows_of, same
+
+SPARK = "Spark"
+FRAME, SCAN = "pipeline", "pipeline, scan"
+Run = Callable[[Engines, int], Any]
+"""The answer of a job over so many rows, small and the same for all subjects."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A job of ``rows`` rows, and who does it. What a run leaves on the server is released before the run ends."""
+
+    name: str
+    rows: int
+    runs: dict[str, Run]
+
+
+def report(title: str, contests: Sequence[Contest], options: Options, terms: str = "local[2]") -> None:
+    """Measure those that are wanted, and print a table of them."""
+    options.announce(title, terms)
+    rows: list[list[str]] = []
+    with Engines() as engines:
+        for contest in contests:
+            if options.wants(contest.name):
+                scaled = replace(contest, rows=max(1000, int(contest.rows * options.scale)))
+                rows += rows_of(contest.name, _measured(engines, scaled, options))
+    table(title, COLUMNS, rows)
+
+
+def _measured(engines: Engines, contest: Contest, options: Options) -> list[Subject]:
+    small = max(1000, contest.rows // 10)
+    same({name: _run(engines, run, small) for name, run in contest.runs.items()})
+    expected: dict[str, Any] = {}
+
+    def checked(name: str) -> int:
+        answer = _run(engines, contest.runs[name], contest.rows)
+        same({SPARK: expected.setdefault(SPARK, answer), name: answer})
+        return contest.rows
+
+    subjects = [engines.subject(name, partial(checked, name), ours=name != SPARK) for name in contest.runs]
+    compared(engines, subjects, options)
+    return subjects
+
+
+def _run(engines: Engines, run: Run, rows: int) -> Any:
+    with engines.shuffle.scope():
+        return run(engines, rows)
