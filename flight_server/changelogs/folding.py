@@ -169,8 +169,3 @@ def _added_up(updates: Updates) -> Updates:
         return updates
     taken = updates.take(firsts[left])
     return Updates(taken.layout, taken.rows, taken.hashes, taken.versions, sums[left])
-
-
-def cut_out(updates: Updates, hashes: Hashes) -> Updates:
-    """The updates without those hashes (sorted)."""
-    return updates.where(~np.isin(updates.hashes, hashes)) if len(hashes) else updates

@@ -30,11 +30,6 @@ class Groups:
         """Behind each key's last row."""
         return np.append(self.starts, self.rows.num_rows)[1:]
 
-    @property
-    def key_of_row(self) -> NDArray[np.int64]:
-        """The number of each row's key, from 0."""
-        return np.repeat(np.arange(len(self.starts)), self.ends - self.starts)
-
 
 @dataclass(frozen=True)
 class Kept:

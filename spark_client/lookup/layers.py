@@ -217,10 +217,6 @@ class Layer:
         for chunk in self.chunks:
             yield Keys.of(chunk.columns[: self.key_count])
 
-    @property
-    def value_schema(self) -> pa.Schema:
-        return self._fields(slice(self.key_count, None))
-
     def filtered(self, kept: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
         """The rows whose flags are set, in their order."""
         for chunk, start in zip(self.chunks, self._starts[:-1].tolist(), strict=True):

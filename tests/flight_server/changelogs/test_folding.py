@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.changelogs.folding import compacted, cut_out, deltas, snapshot
+from flight_server.changelogs.folding import compacted, deltas, snapshot
 from flight_server.protocol import KeepRule
 from flight_server.rules import make_rule
 from flight_server.runs import Layout, Updates
@@ -116,10 +116,3 @@ def test_nothing_is_read_of_nothing() -> None:
     assert [batch.num_rows for batch in snapshot(empty, 1, RULE, 2)] == [0]
     assert changes(empty, 0, 1) == {}
     assert len(compacted(empty, 1, RULE, NO_HASHES)) == 0
-
-
-def test_whole_hashes_are_cut_out() -> None:
-    updates = updates_of(latest(), [((key, 1, None), 1, 1) for key in "abc"])
-    left = cut_out(updates, updates.hashes[:1])
-    assert listed(left) == listed(updates)[1:]
-    assert cut_out(updates, NO_HASHES) is updates
