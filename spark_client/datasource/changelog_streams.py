@@ -119,10 +119,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 self._first = self._last = self._offset(self._beginning(hold), hold.name)
         return self._first
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's
         return ReadAllAvailable()
 
-    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: ARG002, N802
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: ARG002, N802 - Spark's
         """The offset up to which the next batch reads, see *Admission*.
 
         Raises:
@@ -148,7 +148,7 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._last = self._offset(upper, begin["hold"], start=begin.get("start", version))
         return self._last
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         hold = QueryHold.new(self._readable, self._new_lease_seconds)
         with self._explained():
             self._until = hold.renew().upper

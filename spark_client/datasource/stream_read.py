@@ -108,10 +108,10 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._first = self._offset(self._seen)
         return self._first
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's
         return self._limit or ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's
         """The offset up to which the next batch reads, see *Admission*.
 
         Raises:
@@ -126,7 +126,7 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begin
         return self._offset(self._seen, start=first if begin is None else begin.get("start", first))
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         self._last = self._sealed(0, _Limit())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -67,7 +67,7 @@ class Rows:
         return batches
 
     def release(self) -> None:
-        """Hold no batch, whatever still refers to this object."""
+        """Hold no batch from now on, also if a consumer still refers to this object."""
         self._batches = None
 
 

@@ -1,4 +1,4 @@
-"""Rows in batches of a few mebibytes, whatever the rows' sizes."""
+"""Cuts rows of any size into batches of a few mebibytes, or of one row."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class HeldRows:
         return self._rows.count
 
     def take(self, numbers: Positions, valid: NDArray[np.bool_] | None = None) -> pa.RecordBatch:
-        """The rows of these numbers, in this order; nulls in all columns where ``valid`` is not set, whatever the
-        number is there.
+        """The rows of these numbers, in this order; nulls in all columns where ``valid`` is not set: the number
+        there is not used.
         """
         if valid is None or valid.all():
             return self._taken(numbers)

@@ -26,7 +26,7 @@ from .base import Steps
 class Grouping(Steps):
     """See the module."""
 
-    def applyInArrow(self, fn: Callable[..., Any], schema: StructType | str) -> Self:  # noqa: N802
+    def applyInArrow(self, fn: Callable[..., Any], schema: StructType | str) -> Self:  # noqa: N802 - Spark's
         """``fn`` for each group of the last exchange's keys, as in Spark's ``groupBy(keys).applyInArrow``.
 
         ``fn(table)`` or ``fn(keys, table)``, with the keys as a tuple of Arrow scalars, returns a table; annotated
@@ -41,7 +41,7 @@ class Grouping(Steps):
         with_keys, iterates = _signature(fn, declared.stage, infer_group_arrow_eval_type_from_func)
         return self._with(GroupStage(fn, declared, keys, self._schema, with_keys, iterates, placed), struct)
 
-    def applyInPandas(self, fn: Callable[..., Any], schema: StructType | str) -> Self:  # noqa: N802
+    def applyInPandas(self, fn: Callable[..., Any], schema: StructType | str) -> Self:  # noqa: N802 - Spark's
         """``fn`` for each group of the last exchange's keys, as in Spark's ``groupBy(keys).applyInPandas``: as
         :meth:`applyInArrow`, with a ``pandas.DataFrame`` for each table or batch (``steps.pandas_adapters``).
 

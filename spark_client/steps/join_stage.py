@@ -1,7 +1,7 @@
 """The stages of ``join``: over two inputs, and over one input with a table that every task has.
 
-Guarantee: the rows are those of Spark's join, whatever fits the memory (``joining.hash_join`` has the bounds of result
-batches).
+Guarantee: the rows are those of Spark's join, also if neither side fits the memory (``joining.hash_join`` has the
+bounds of result batches).
 
 What is held
     The stage reads both inputs, always from the one of which it has read fewer bytes, until one ends: that one is
