@@ -3,14 +3,21 @@
 Guarantee: files given to :meth:`Disposal.forget` are deleted or, if they are damaged and were not dropped, moved to
 the quarantine. What the disk refuses is tried again at each :meth:`Disposal.forget_again`. Once the thread has ended,
 because the server stops, callers do the work themselves, at once.
+
+Finalizers
+    :meth:`Disposal.dispose` is called by finalizers, and the collector runs these in any thread, inside any lock that
+    the thread holds: an executor's, for one. So work is passed on by a ``SimpleQueue``, whose ``put`` waits for no lock
+    and may interrupt another ``put`` of its thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import structlog
@@ -23,6 +30,7 @@ from .quarantine import Quarantined, note_damage
 from .segments import DiskTrouble, dispose_now
 
 T = TypeVar("T")
+Work = Callable[[], object]
 
 _log = structlog.get_logger("flight_server.storage.disposal")
 
@@ -32,7 +40,12 @@ class Disposal:
 
     def __init__(self) -> None:
         self.quarantine: list[Quarantined] = []
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-disposal")
+        self._work: SimpleQueue[Work | None] = SimpleQueue()  # None ends the thread
+        # It does not refer to this object, whose last reference ends it, too.
+        self._thread = threading.Thread(
+            target=_work_off, args=(self._work,), name="flight-server-disposal", daemon=True
+        )
+        self._thread.start()
         # What the disk refused to forget. Changed in the thread only.
         self._unforgotten: list[DurableFiles] = []
         self._closed = False
@@ -74,25 +87,37 @@ class Disposal:
         """Return when all earlier calls were tried and the segments that they released were deleted. Cancelling is
         safe, see :func:`to_its_end`.
         """
+        loop = asyncio.get_running_loop()
         for _ in range(2):
-            try:
-                tried = asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
-            except RuntimeError:  # it was closed
-                tried = asyncio.ensure_future(asyncio.to_thread(self._thread.shutdown))
+            tried: asyncio.Future[None] = loop.create_future()
+            self._do(loop.call_soon_threadsafe, tried.set_result, None)
             await to_its_end(tried)
 
     def close(self) -> None:
         """Try what is left, and end the thread. Blocks. Twice is fine."""
         if not self._closed:
             self.forget_again()
+            self._work.put(None)
+            self._thread.join()
             self._closed = True
-            self._thread.shutdown(wait=True)
+            self._work_off_here()
+
+    def __del__(self) -> None:
+        self._work.put(None)
 
     def _do(self, work: Callable[..., object], *arguments: object) -> None:
-        try:
-            self._thread.submit(work, *arguments)
-        except RuntimeError:  # it was closed, or the interpreter is going down
-            work(*arguments)
+        self._work.put(partial(work, *arguments))
+        if self._closed:  # looked at after the put: else a close in between would leave it
+            self._work_off_here()
+
+    def _work_off_here(self) -> None:
+        while True:
+            try:
+                work = self._work.get_nowait()
+            except Empty:
+                return
+            if work is not None:
+                _try(work)
 
     def _forget(self, *more: DurableFiles) -> None:
         waiting, self._unforgotten = [*self._unforgotten, *more], []
@@ -112,6 +137,19 @@ class Disposal:
                     files.damage = None
 
 
+def _work_off(queue: SimpleQueue[Work | None]) -> None:
+    while (work := queue.get()) is not None:
+        _try(work)
+        del work  # not kept while the thread waits for the next
+
+
+def _try(work: Work) -> None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001  # the thread must go on
+        _log.error("disposal_failed", exc_info=error)
+
+
 async def to_its_end(work: asyncio.Future[T]) -> T:
     """The result of the work. A cancellation is raised only when the work has ended."""
     cancelled: asyncio.CancelledError | None = None
@@ -123,5 +161,8 @@ async def to_its_end(work: asyncio.Future[T]) -> T:
     if cancelled is not None:
         if not work.cancelled():
             work.exception()  # it is looked at, so that the loop does not report it
-        raise cancelled
+        try:
+            raise cancelled
+        finally:
+            del cancelled  # its traceback has this frame: a cycle that would keep all that the callers hold
     return work.result()

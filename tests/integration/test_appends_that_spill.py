@@ -49,7 +49,9 @@ def written(server: Server, mode: WriteMode, make: Batches, seeds: range, *, par
     """Write a batch of each seed into the partitions by turns, a producer for each, and seal."""
     schema = make(0).schema
     text = base64.b64encode(schema.serialize().to_pybytes()).decode()
-    create = CreateRequest("d", Kind.SHUFFLE, schema=text, partitions=100, mode=mode, write=f"{mode}-{seeds.start}")
+    create = CreateRequest(
+        "d", Kind.SHUFFLE, schema=text, partitions=100, mode=mode, write=f"{mode}-{seeds.start}"
+    )
     generation = str(server.action("create", create.encode())["generation"])
     for partition in range(partitions):
         command = PutCommand("d", producer=partition, attempt="a", generation=generation)
