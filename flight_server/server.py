@@ -168,7 +168,12 @@ class Server:
         named = self.settings.data_dir
         self._data_dir = DataDir.temporary() if named is None else DataDir.claim(named)
         path = self._data_dir.path
-        self.catalogue.disk.use(path, owner=self._data_dir.owner, lasting=not self._data_dir.is_temporary)
+        self.catalogue.disk.use(
+            path,
+            owner=self._data_dir.owner,
+            lasting=not self._data_dir.is_temporary,
+            held=self._data_dir.held,
+        )
         recovered = recover(self.catalogue)
         recover_changelogs(self.node.changelogs)
         if self.settings.disk_limit is None:

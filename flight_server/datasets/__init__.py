@@ -8,6 +8,7 @@ from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
+from .repeated_creation import check_same
 from .staged_writes import Sealed, check_mode
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "Sealed",
     "Totals",
     "check_mode",
+    "check_same",
 ]

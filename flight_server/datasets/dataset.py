@@ -137,14 +137,14 @@ class Dataset(Lifetime):
         Raises NotFound if the dataset has none, OutOfBudget if ``metadata`` has no room.
         """
         if not 0 <= index < self.partition_count:
-            raise NotFound(
-                f"dataset {self.name!r} has partitions 0 to {self.partition_count - 1}, not {index}",
-                dataset=self.name,
-                partition=index,
-            )
+            raise self._none(index)
         if index not in self._partitions:
             self._make([index], sealed=self.sealed)
         return self._partitions[index]
+
+    def _none(self, index: int) -> NotFound:
+        why = f"dataset {self.name!r} has partitions 0 to {self.partition_count - 1}, not {index}"
+        return NotFound(why, dataset=self.name, partition=index)
 
     def _make(self, indices: Collection[int], *, sealed: bool) -> None:
         """Make all partitions, or raise OutOfBudget and make none."""
@@ -267,7 +267,7 @@ class Dataset(Lifetime):
             if new := sorted(set(numbers.values()) - self._partitions.keys()):
                 self._make(new, sealed=False)
             if partition_bytes is not None:
-                self.partition_count = len(set(numbers.values())) or 1
+                self._have_only(len(set(numbers.values())) or 1)
             self.attempts.accept(chosen)
             for attempt in chosen:
                 attempt.hand_over(lambda index: self._partitions[numbers[index]])
@@ -275,13 +275,20 @@ class Dataset(Lifetime):
         return chosen is not None
 
     def narrow(self, partitions: int) -> None:
-        """Have only the first ``partitions``; no reader may know of it. InvalidRequest if others have frames."""
+        """Have only the first ``partitions``; readers of others get NotFound. InvalidRequest if others have frames."""
         used = max((index for attempt in self.attempts for index in attempt.partitions), default=0)
         if not used < partitions <= self.partition_count:
             why = f"it was created with {self.partition_count}, and there are frames for partition {used}"
             text = f"dataset {self.name!r} cannot be sealed with {partitions} partitions: {why}"
             raise InvalidRequest(text, dataset=self.name)
-        self.partition_count = partitions
+        self._have_only(partitions)
+
+    def _have_only(self, partitions: int) -> None:
+        """Forget the others, which have no frames."""
+        self.partition_count, made = partitions, len(self._partitions)
+        for index in [index for index in self._partitions if index >= partitions]:
+            self._partitions.pop(index).fail(self._none(index))
+        self._room.shrink((max(made, 1) - max(len(self._partitions), 1)) * PARTITION_BYTES)
 
     def extend(self, staged: Dataset, wanted: dict[int, str] | None, size: int | None) -> list[Partition]:
         """Take the frames of the accepted attempts of ``staged``, into a new partition for each of :func:`joined`.
@@ -351,8 +358,6 @@ class Dataset(Lifetime):
             self.drop("replaced")  # it cannot be written or sealed any more: both find it by its name
         elif self.state is DatasetState.SEALING:
             self.close()  # its place on disk is not needed any more
-
-    # Totals
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
         """Frames that may leave RAM: those of attempts, then each partition's (:meth:`Partition.victims`)."""

@@ -162,6 +162,19 @@ class StagedWrites:
     def all(self) -> list[Dataset]:
         return [staged.dataset for staged in self._writes.values()]
 
+    def left(self) -> list[Dataset]:
+        """Those whose lease has ended, or whose drop was cancelled after their files were forgotten."""
+        return [dataset for dataset in self.all() if _left(dataset)]
+
+
+def _left(staged: Dataset) -> bool:
+    files = staged.files
+    if files is None:
+        return staged.expired
+    if files.turn.locked():
+        return False  # it is being sealed
+    return staged.expired or (files.leaving is not None and not files.committed)
+
 
 def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, durable: bool) -> None:
     """Check that a write of this mode can be sealed while the name leads to ``old``.

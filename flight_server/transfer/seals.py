@@ -42,13 +42,13 @@ async def seal(
         check, finish = _nothing, dataset.close
     else:
         _repeats(dataset, request.transaction, mode)
-        if request.partitions is not None and dataset.attempts.accepted is None:
-            dataset.narrow(request.partitions)
         check, finish = (
             partial(_check_name, catalogue, dataset, mode),
             partial(_take_name, catalogue, dataset, request.transaction),
         )
     check()
+    if mode is not None and request.partitions is not None and dataset.attempts.accepted is None:
+        dataset.narrow(request.partitions)
     dataset.accept(request.attempts, None if mode is None else request.partition_bytes)
     if dataset.durable and not dataset.sealed:
         await durability.persist(dataset, range(dataset.partition_count), finish, check)
