@@ -8,6 +8,7 @@ from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
+from .sealing import accepting, extend
 from .staged_writes import Sealed, check_mode
 
 __all__ = [
@@ -19,5 +20,7 @@ __all__ = [
     "PartitionState",
     "Sealed",
     "Totals",
+    "accepting",
     "check_mode",
+    "extend",
 ]
