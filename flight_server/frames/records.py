@@ -93,6 +93,10 @@ class Records:
         self._states: list[tuple[int, DictionaryState]] | None = None  # each from a number on
         self._many_rows: dict[int, int] | None = None
 
+    def rename(self, partition: int) -> None:
+        """It is that partition's now, in errors."""
+        self._partition = partition
+
     def __len__(self) -> int:
         """How many were appended, the released ones included."""
         return self._length
