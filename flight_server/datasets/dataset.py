@@ -38,7 +38,6 @@ from .attempts import Attempt, Attempts
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
-from .sealing import accepting
 
 
 class Dataset(Lifetime):
@@ -280,10 +279,6 @@ class Dataset(Lifetime):
         self.attempts.committed(attempt)
         self.changes.tell()
         return self.producers is not None and self.attempts.committed_producers >= self.producers
-
-    def accept(self, wanted: dict[int, str] | None, partition_bytes: int | None = None) -> bool:
-        """All steps of :func:`sealing.accepting` in one."""
-        return at_once(accepting(self, wanted, partition_bytes))
 
     def narrow(self, partitions: int) -> None:
         """Have only the first ``partitions``; readers of others get NotFound. InvalidRequest if others have frames."""
