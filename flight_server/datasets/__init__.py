@@ -8,7 +8,7 @@ from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
-from .sealing import accepting, extend
+from .sealing import accepting, extend, narrow
 from .staged_writes import Sealed, check_mode
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "accepting",
     "check_mode",
     "extend",
+    "narrow",
 ]

@@ -25,7 +25,6 @@ from flight_server.protocol import (
     Commit,
     Conflict,
     CreateRequest,
-    InvalidRequest,
     KeepRule,
     Kind,
     NotFound,
@@ -38,7 +37,6 @@ from .attempts import Attempt, Attempts
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
-from .sealing import accepting
 
 
 class Dataset(Lifetime):
@@ -281,19 +279,6 @@ class Dataset(Lifetime):
         self.changes.tell()
         return self.producers is not None and self.attempts.committed_producers >= self.producers
 
-    def accept(self, wanted: dict[int, str] | None, partition_bytes: int | None = None) -> bool:
-        """All steps of :func:`sealing.accepting` in one."""
-        return at_once(accepting(self, wanted, partition_bytes))
-
-    def narrow(self, partitions: int) -> None:
-        """Have only the first ``partitions``; no reader may know of it. InvalidRequest if others have frames."""
-        used = max((index for attempt in self.attempts for index in attempt.partitions), default=0)
-        if not used < partitions <= self.partition_count:
-            why = f"it was created with {self.partition_count}, and there are frames for partition {used}"
-            text = f"dataset {self.name!r} cannot be sealed with {partitions} partitions: {why}"
-            raise InvalidRequest(text, dataset=self.name)
-        self.partition_count = partitions
-
     def close(self) -> None:
         """Seal it. Many open partitions follow by themselves, each at the latest when it is asked for. Twice is
         fine.
@@ -364,7 +349,13 @@ class Dataset(Lifetime):
         for attempt in self.attempts:
             yield from attempt.victims()
         for partition in self._partitions.values():
-            yield from partition.victims(near=near)
+            if partition.resident_bytes:
+                yield from partition.victims(near=near)
+
+    @property
+    def filled(self) -> bool:
+        """Whether it may have frames."""
+        return bool(self._partitions or self.attempts)
 
     def resident_dictionaries(self) -> Iterator[DictionaryMessage]:
         """The dictionaries in RAM that its frames need, each once."""
@@ -394,7 +385,3 @@ class Dataset(Lifetime):
     @property
     def rows(self) -> int:
         return sum(partition.totals.rows for partition in self._partitions.values())
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(partition.totals.bytes for partition in self._partitions.values())

@@ -13,7 +13,16 @@ from functools import partial
 from typing import Any
 
 from flight_server.concurrency import at_once, in_steps
-from flight_server.datasets import Catalogue, Dataset, Partition, Sealed, accepting, check_mode, extend
+from flight_server.datasets import (
+    Catalogue,
+    Dataset,
+    Partition,
+    Sealed,
+    accepting,
+    check_mode,
+    extend,
+    narrow,
+)
 from flight_server.protocol import Conflict, Kind, SealRequest, Transaction, WriteMode
 from flight_server.storage import to_its_end
 from flight_server.tiering import Durability
@@ -53,7 +62,7 @@ async def seal(
     else:
         _repeats(dataset, request.transaction, mode)
         if request.partitions is not None and dataset.attempts.accepted is None:
-            dataset.narrow(request.partitions)
+            narrow(dataset, request.partitions)
         check, finish = (
             partial(_check_name, catalogue, dataset, mode),
             partial(_take_name, catalogue, dataset, request.transaction),

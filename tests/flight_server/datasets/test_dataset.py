@@ -21,6 +21,7 @@ from flight_server.protocol.errors import (
     NotFound,
     ProducerFailed,
 )
+from tests.support.accepting import accept
 from tests.support.frames import frame
 
 SCHEMA = SchemaMessage.of(pa.schema([("n", pa.int64())]))
@@ -140,14 +141,14 @@ def test_the_accepted_attempts_are_in_their_partitions_and_nothing_else() -> Non
     early = dataset.partition(1).subscribe()
     with pytest.raises(WouldBlock):
         early.next_nowait()
-    assert dataset.accept({0: "a", 1: "a"})
+    assert accept(dataset, {0: "a", 1: "a"})
     dataset.close()
     assert [contents(dataset, index) for index in range(3)] == [[b"0a0", b"0a0", b"1a0"], [], [b"1a2"]]
     with pytest.raises(EndOfQueue):
         early.next_nowait()
     early.close()
-    assert pool.used_bytes == dataset.total_bytes == 12
-    assert not dataset.accept({0: "a", 1: "a"})
+    assert pool.used_bytes == 12
+    assert not accept(dataset, {0: "a", 1: "a"})
     with pytest.raises(Conflict, match="was discarded"):
         zombie.publish(0, frame(1))
     with pytest.raises(Conflict, match="comes too late"):
@@ -163,7 +164,7 @@ def test_the_last_declared_producer_is_told_to_seal() -> None:
 
 def test_only_a_shuffle_is_sealed_by_the_action() -> None:
     with pytest.raises(Conflict, match="only a shuffle"):
-        Dataset("d").accept(None)
+        accept(Dataset("d"), None)
 
 
 def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:
@@ -184,7 +185,7 @@ def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:
     with pytest.raises(Conflict, match="dropped"):
         dataset.begin_attempt(2, "a")
     with pytest.raises(Conflict, match="dropped"):
-        dataset.accept(None)
+        accept(dataset, None)
 
 
 def test_an_attempt_that_comes_between_the_choice_and_the_seal_is_told_that_it_is_too_late() -> None:
@@ -192,7 +193,7 @@ def test_an_attempt_that_comes_between_the_choice_and_the_seal_is_told_that_it_i
     dataset = shuffle()
     write(dataset, 0, "a", 0, pool=pool)
     late = dataset.begin_attempt(0, "late")
-    dataset.accept({0: "a"})
+    accept(dataset, {0: "a"})
     with pytest.raises(Conflict, match="is being sealed: producer 1 attempt a comes too late; stop"):
         dataset.begin_attempt(1, "a")
     with pytest.raises(Conflict, match="producer 0 attempt late comes too late"):
@@ -218,7 +219,7 @@ def test_a_shuffle_that_is_replaced_before_its_seal_ends_its_attempts_and_reader
 def test_readers_finish_a_shuffle_that_is_replaced_while_it_is_being_sealed() -> None:
     dataset = shuffle()
     write(dataset, 0, "a", 0)
-    dataset.accept(None)
+    accept(dataset, None)
     dataset.replaced()
     assert contents(dataset, 0) == [b"0a0"]
 

@@ -27,6 +27,7 @@ from flight_server.protocol import Commit, CreateRequest, Kind, Retention
 from flight_server.protocol.errors import OutOfBudget
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import SegmentSlice
+from tests.support.accepting import accept
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import on_disk
 
@@ -166,7 +167,7 @@ def test_what_is_kept_comes_back_with_what_it_was_kept_for(catalogue: Catalogue)
         attempt.publish(number % 100, frame(number))
     attempt.commit(Commit(sum(range(1000, 2000)), 1000))
     dataset.attempts.committed(attempt)
-    dataset.accept(None)
+    accept(dataset, None)
     del attempt
     expected = DATASET_BYTES + 99 * PARTITION_BYTES + 1000 * RECORD_BYTES
     assert expected <= metadata.used_bytes <= expected + 100 * 4 * RECORD_BYTES
@@ -187,7 +188,7 @@ def test_a_full_account_refuses_what_is_new_with_a_typed_error_and_harms_nothing
         attempt.commit(Commit(sum(range(1000, 4000)), 3000))
         many.attempts.committed(attempt)
         with pytest.raises(OutOfBudget, match=r"2999 more partitions of dataset 'many'.*--memory-limit"):
-            many.accept(None)
+            accept(many, None)
         assert many.partitions() == []
         assert many.attempts.accepted is None
         with pytest.raises(OutOfBudget, match="no room for dataset 'more-"):

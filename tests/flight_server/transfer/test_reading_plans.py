@@ -17,6 +17,7 @@ from flight_server.protocol import Commit, CreateRequest, Kind, PlanRequest
 from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound
 from flight_server.transfer import reading_plans
 from flight_server.transfer.reading_plans import cut, plan
+from tests.support.accepting import accept
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame
 
@@ -88,7 +89,7 @@ async def test_a_plan_has_the_pieces_of_all_partitions_with_frames_or_of_those_a
     catalogue: Catalogue,
 ) -> None:
     dataset = shuffle(catalogue, {3: [100] * 1200, 1: [50]})
-    dataset.accept({0: "a"})
+    accept(dataset, {0: "a"})
     dataset.close()
     assert await plan(dataset, PlanRequest("d", 40_000)) == [
         (1, 0, 1, 50),
@@ -113,7 +114,7 @@ async def test_a_plan_of_too_many_pieces_is_refused(
 ) -> None:
     monkeypatch.setattr(reading_plans, "MAX_PIECES", 3)
     dataset = shuffle(catalogue, {0: [100] * 8, 1: [100] * 8})
-    dataset.accept({0: "a"})
+    accept(dataset, {0: "a"})
     dataset.close()
     assert len(await plan(dataset, PlanRequest("d", 800))) == 2
     with pytest.raises(InvalidRequest, match="larger 'target_bytes'"):

@@ -13,6 +13,7 @@ from flight_server.lanes.grpc import service
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind
 from flight_server.protocol.errors import DatasetDropped, ProducerFailed
+from tests.support.accepting import accept
 from tests.support.frames import frame
 from tests.support.nodes import running_node
 from tests.support.raw_flight import path
@@ -83,7 +84,7 @@ async def test_a_commit_and_the_seal_of_a_shuffle_without_readers_answer_a_poll(
     async with asyncio.timeout(10):
         await poll
         (poll,) = await polling(node)
-        dataset.accept(None)
+        accept(dataset, None)
         dataset.close()
         await poll
     assert dataset.partitions() == []
