@@ -42,7 +42,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flight_server import config
 from flight_server.changelogs import recover_changelogs
-from flight_server.concurrency import run_later
+from flight_server.concurrency import in_slices, run_later
 from flight_server.host import sweep
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
@@ -57,6 +57,8 @@ NO_LIMIT = 2**31 - 1
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
 LATER_SECONDS = 0.05
+LEASES_AT_ONCE = 100
+"""Datasets between two passes of the event loop: one that ends takes 50 µs."""
 SWEEP_SECONDS = 60.0
 MIN_STREAM_WINDOW_BYTES = 64 << 10
 MAX_STREAM_WINDOW_BYTES = 4 << 20
@@ -262,7 +264,7 @@ class Server:
         keep(node.changelogs.compactor.run, "compactor")
         for name, duty in (
             ("stalled_readers", _at_once(node.eviction.look)),
-            ("leases", _at_once(self._expire)),
+            ("leases", self._expire),
             ("holds", _at_once(node.changelogs.expire_holds)),
             ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
@@ -271,9 +273,11 @@ class Server:
         keep(run_later, "later", every_seconds=LATER_SECONDS)
         keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
 
-    def _expire(self) -> None:
-        for dataset in self.catalogue.expire():
-            _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
+    async def _expire(self) -> None:
+        async for dataset in in_slices(self.catalogue.expire(), LEASES_AT_ONCE):
+            if dataset is not None:
+                _log.info("dataset_expired", dataset=dataset.name, generation=dataset.generation)
+                del dataset
 
     async def _sweep_host(self) -> None:
         """Remove the files of dead clients on this host, where no living client may do so."""

@@ -9,7 +9,7 @@ from .counters import Counters
 from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
 from .repeated_creation import check_same
-from .sealing import accepting, extend
+from .sealing import accepting, extend, narrow
 from .staged_writes import Sealed, check_mode
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "check_mode",
     "check_same",
     "extend",
+    "narrow",
 ]

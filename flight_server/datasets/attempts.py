@@ -187,6 +187,9 @@ class Attempts:
     def __iter__(self) -> Iterator[Attempt]:
         return iter(list(self._by_key.values()))
 
+    def __len__(self) -> int:
+        return len(self._by_key)
+
     @property
     def accepted(self) -> dict[int, str] | None:
         """The accepted attempt of each producer; None before the seal."""

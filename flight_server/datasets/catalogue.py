@@ -89,8 +89,6 @@ class Catalogue:
     def __len__(self) -> int:
         return len(self._datasets)
 
-    # Finding
-
     def leads_to(self, name: str, generation: str) -> bool:
         """Whether the name leads to that generation."""
         found = self._datasets.get(name)
@@ -297,29 +295,37 @@ class Catalogue:
             before.replaced()
             self.forget(before)
 
-    def expire(self) -> list[Dataset]:
-        """Take away the datasets whose lease or retention in seconds has ended; those taken away now.
-
+    def expire(self) -> Iterator[Dataset | None]:
+        """Take away the datasets whose lease or retention in seconds has ended; each, or None for one that stays.
         A committed durable dataset is only forgotten on disk; a later call takes it away.
         """
-        gone = self.staged.left()
-        for dataset in gone:
-            self.unstage(dataset)
-        for dataset in self:
-            files = dataset.files
-            if files is not None and files.turn.locked():
-                continue  # it is being sealed
-            ended: Leaving | None = "expired" if dataset.expired else "retired" if dataset.outlived else None
-            if files is not None and files.committed:
-                if ended is not None and files.leaving is None:
-                    self._leave(dataset, files, ended)
-                continue
-            if files is not None and files.leaving is not None:
-                ended = files.leaving
-            if ended is not None:
-                self._take_away(dataset, dropped=ended != "retired")
-                gone.append(dataset)
-        return gone
+        # Neither list holds a dataset that was looked at: all would be released in one step.
+        staged, names = self.staged.all(), list(self._datasets)
+        while staged:
+            dataset = staged.pop()
+            if gone := self.staged.has_left(dataset):
+                self.unstage(dataset)
+            yield dataset if gone else None
+            del dataset
+        yield from map(self._expired, names)
+
+    def _expired(self, name: str) -> Dataset | None:
+        dataset = self._datasets.get(name)
+        if dataset is None:
+            return None  # it was dropped meanwhile
+        files = dataset.files
+        if files is not None and files.turn.locked():
+            return None  # it is being sealed
+        ended: Leaving | None = "expired" if dataset.expired else "retired" if dataset.outlived else None
+        if files is not None and files.committed:
+            if ended is not None and files.leaving is None:
+                self._leave(dataset, files, ended)
+            return None
+        if files is not None and files.leaving is not None:
+            ended = files.leaving
+        if ended is not None:
+            self._take_away(dataset, dropped=ended != "retired")
+        return None if ended is None else dataset
 
     def _take_away(self, dataset: Dataset, *, dropped: bool) -> None:
         if self.staged.mode_of(dataset) is not None:

@@ -25,7 +25,6 @@ from flight_server.protocol import (
     Commit,
     Conflict,
     CreateRequest,
-    InvalidRequest,
     KeepRule,
     Kind,
     NotFound,
@@ -280,15 +279,6 @@ class Dataset(Lifetime):
         self.changes.tell()
         return self.producers is not None and self.attempts.committed_producers >= self.producers
 
-    def narrow(self, partitions: int) -> None:
-        """Have only the first ``partitions``; readers of others get NotFound. InvalidRequest if others have frames."""
-        used = max((index for attempt in self.attempts for index in attempt.partitions), default=0)
-        if not used < partitions <= self.partition_count:
-            why = f"it was created with {self.partition_count}, and there are frames for partition {used}"
-            text = f"dataset {self.name!r} cannot be sealed with {partitions} partitions: {why}"
-            raise InvalidRequest(text, dataset=self.name)
-        self.have_only(partitions)
-
     def have_only(self, partitions: int) -> None:
         """Forget the partitions from that number on, which have no frames."""
         self.partition_count, made = partitions, len(self._partitions)
@@ -364,7 +354,13 @@ class Dataset(Lifetime):
         for attempt in self.attempts:
             yield from attempt.victims()
         for partition in self._partitions.values():
-            yield from partition.victims(near=near)
+            if partition.resident_bytes:
+                yield from partition.victims(near=near)
+
+    @property
+    def filled(self) -> bool:
+        """Whether it may have frames."""
+        return bool(self._partitions or self.attempts)
 
     def resident_dictionaries(self) -> Iterator[DictionaryMessage]:
         """The dictionaries in RAM that its frames need, each once."""
@@ -394,7 +390,3 @@ class Dataset(Lifetime):
     @property
     def rows(self) -> int:
         return sum(partition.totals.rows for partition in self._partitions.values())
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(partition.totals.bytes for partition in self._partitions.values())

@@ -89,6 +89,16 @@ def _move(
         dataset.attempts.handed_over(attempt)
 
 
+def narrow(dataset: Dataset, partitions: int) -> None:
+    """Have only the first ``partitions``; readers of others get NotFound. InvalidRequest if others have frames."""
+    used = max((index for attempt in dataset.attempts for index in attempt.partitions), default=0)
+    if not used < partitions <= dataset.partition_count:
+        why = f"it was created with {dataset.partition_count}, and there are frames for partition {used}"
+        text = f"dataset {dataset.name!r} cannot be sealed with {partitions} partitions: {why}"
+        raise InvalidRequest(text, dataset=dataset.name)
+    dataset.have_only(partitions)
+
+
 def extend(target: Dataset, staged: Dataset) -> list[Partition]:
     """Take over the partitions with frames of ``staged``, which are sealed, in one step.
 

@@ -166,18 +166,16 @@ class StagedWrites:
     def all(self) -> list[Dataset]:
         return [staged.dataset for staged in self._writes.values()]
 
-    def left(self) -> list[Dataset]:
-        """Those whose lease has ended, or whose drop was cancelled after their files were forgotten."""
-        return [dataset for dataset in self.all() if _left(dataset)]
-
-
-def _left(staged: Dataset) -> bool:
-    files = staged.files
-    if files is None:
-        return staged.expired
-    if files.turn.locked():
-        return False  # it is being sealed
-    return staged.expired or (files.leaving is not None and not files.committed)
+    def has_left(self, dataset: Dataset) -> bool:
+        """Whether its lease has ended, or its drop was cancelled after its files were forgotten."""
+        if self.mode_of(dataset) is None:
+            return False
+        files = dataset.files
+        if files is None:
+            return dataset.expired
+        if files.turn.locked():
+            return False  # it is being sealed
+        return dataset.expired or (files.leaving is not None and not files.committed)
 
 
 def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, durable: bool) -> None:

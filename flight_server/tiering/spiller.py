@@ -23,6 +23,7 @@ import traceback
 
 import structlog
 
+from flight_server.concurrency import in_steps
 from flight_server.datasets import Catalogue
 from flight_server.frames import Message
 from flight_server.storage import DiskTrouble, SegmentSlice, SegmentWriter
@@ -100,10 +101,11 @@ class Spiller:
         return False
 
     async def _move(self, size_bytes: int) -> bool:
-        if victims.release_unread(self._catalogue.alive(), spilled=self.trouble is not None):
+        datasets = self._catalogue.alive()
+        if victims.release_unread(datasets, spilled=self.trouble is not None):
             return True
         moved = False
-        for writer, frames in victims.pick(self._catalogue.alive(), size_bytes):
+        for writer, frames in await in_steps(victims.picking(datasets, size_bytes)):
             await self._move_what_fits(writer, frames)
             moved = True
         return moved

@@ -13,7 +13,16 @@ from functools import partial
 from typing import Any
 
 from flight_server.concurrency import at_once, in_steps
-from flight_server.datasets import Catalogue, Dataset, Partition, Sealed, accepting, check_mode, extend
+from flight_server.datasets import (
+    Catalogue,
+    Dataset,
+    Partition,
+    Sealed,
+    accepting,
+    check_mode,
+    extend,
+    narrow,
+)
 from flight_server.protocol import Conflict, Kind, SealRequest, Transaction, WriteMode
 from flight_server.storage import to_its_end
 from flight_server.tiering import Durability
@@ -58,7 +67,7 @@ async def seal(
         )
     check()
     if mode is not None and request.partitions is not None and dataset.attempts.accepted is None:
-        dataset.narrow(request.partitions)
+        narrow(dataset, request.partitions)
     partition_bytes = None if mode is None else request.partition_bytes
     if dataset.durable:
         await _whole(_accept(dataset, request.attempts, partition_bytes))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flight_server.datasets.catalogue import Catalogue
+from flight_server.datasets.dataset import Dataset
 from flight_server.memory.accounts import Budget
 from flight_server.storage.disk import Disk
 
@@ -16,3 +17,8 @@ def new_catalogue(
     """An empty one, whose files go below ``directory``."""
     budget = Budget(limit_bytes, disk_limit_bytes)
     return Catalogue(budget, Disk(budget.disk, directory), **options)
+
+
+def expired(catalogue: Catalogue) -> list[Dataset]:
+    """The datasets that are taken away now."""
+    return [dataset for dataset in catalogue.expire() if dataset is not None]

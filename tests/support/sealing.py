@@ -13,10 +13,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server import config
-from flight_server.concurrency import at_once
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
-from flight_server.datasets.sealing import accepting
 from flight_server.frames import SchemaMessage
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame, Payload
 from flight_server.memory.accounts import Budget
@@ -82,11 +80,6 @@ def frame(node: Node, message: bytes, dictionaries: DictionaryState = NO_DICTION
         payload=Payload(message, node.budget.frames.reserve(len(message))),
         dictionaries=dictionaries,
     )
-
-
-def accept(dataset: Dataset, wanted: dict[int, str] | None) -> bool:
-    """All steps in one."""
-    return at_once(accepting(dataset, wanted, None))
 
 
 def seal(dataset: Dataset, index: int) -> None:

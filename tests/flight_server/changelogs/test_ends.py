@@ -32,6 +32,7 @@ from flight_server.protocol import (
 from flight_server.runs import run_files
 from flight_server.storage import Forgotten
 from flight_server.tiering import Reader
+from tests.support.catalogues import expired
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA
 from tests.support.polling import eventually
@@ -109,7 +110,7 @@ async def expire(engine: Engine) -> None:
     engine.catalogue.clock = time.monotonic
     engine.catalogue.find(NAME).lease_seconds = 1e-9
     while engine.catalogue.get(NAME) is not None:
-        engine.catalogue.expire()
+        expired(engine.catalogue)
         await engine.catalogue.disk.disposal.settled()
     await engine.catalogue.disk.disposal.settled()
 

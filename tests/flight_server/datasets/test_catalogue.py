@@ -23,7 +23,7 @@ from flight_server.protocol.errors import (
     StaleTicket,
 )
 from tests.flight_server.datasets.test_dataset import SCHEMA, Clock
-from tests.support.catalogues import new_catalogue
+from tests.support.catalogues import expired, new_catalogue
 from tests.support.frames import frame
 
 
@@ -191,9 +191,9 @@ def test_a_dataset_without_renewal_is_dropped_and_one_that_outlived_its_retentio
     partition.publish(frame(10))
     outlived.end_stream(partition)
     reading, waiting = partition.subscribe(), forgotten.partition(0).subscribe()
-    assert catalogue.expire() == []
+    assert expired(catalogue) == []
     clock.now += 100
-    assert {dataset.name for dataset in catalogue.expire()} == {"forgotten", "outlived"}
+    assert {dataset.name for dataset in expired(catalogue)} == {"forgotten", "outlived"}
     assert [dataset.name for dataset in catalogue] == ["kept"]
     assert catalogue.find("kept") is kept
     with pytest.raises(DatasetDropped):

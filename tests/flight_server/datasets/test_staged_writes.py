@@ -12,7 +12,7 @@ from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import MAX_PARTITIONS, WRITE_LEASE_SECONDS, CreateRequest, Kind, WriteMode
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutOfBudget
 from tests.flight_server.datasets.test_dataset import Clock
-from tests.support.catalogues import new_catalogue
+from tests.support.catalogues import expired, new_catalogue
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def test_one_that_is_left_ends_with_a_lease_of_its_own(catalogue: Catalogue, clo
     sealed.close()
     catalogue.take_name(sealed)
     clock.now += WRITE_LEASE_SECONDS
-    assert catalogue.expire() == [left]
+    assert expired(catalogue) == [left]
     assert left.dropped
     assert catalogue.find("e") is sealed, "with the name it has got the lease that it was created with"
     clock.now += 9000
-    assert catalogue.expire() == [sealed]
+    assert expired(catalogue) == [sealed]
 
 
 def test_one_that_is_dropped_leaves_the_dataset_of_the_name(catalogue: Catalogue) -> None:
@@ -88,7 +88,7 @@ def test_a_write_that_has_ended_is_not_begun_again_by_a_late_task(catalogue: Cat
             stage(catalogue, "d", write)
     first = stage(catalogue, "d", "slow")
     clock.now += WRITE_LEASE_SECONDS
-    catalogue.expire()
+    expired(catalogue)
     assert stage(catalogue, "d", "slow") is not first, (
         "a job may take longer than the lease before its first row"
     )

@@ -27,9 +27,9 @@ from flight_server.protocol import Commit, CreateRequest, Kind, Retention
 from flight_server.protocol.errors import OutOfBudget
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import SegmentSlice
+from tests.support.accepting import accept
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import on_disk
-from tests.support.sealing import accept
 
 COUNT = 2000
 SLICE = on_disk(bytes(10))

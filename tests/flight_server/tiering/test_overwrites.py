@@ -23,6 +23,7 @@ from flight_server.protocol.errors import Conflict, DataQuarantined, NotFound, U
 from flight_server.storage.durable_files import MANIFEST_NAME
 from flight_server.storage.quarantine import DAMAGE_NAME, Quarantined
 from flight_server.transfer.sinks import StreamSink
+from tests.support.catalogues import expired
 from tests.support.sealing import SCHEMA, Held, bytes_of, create, durable_node, frame, manifests, restarted
 
 
@@ -137,10 +138,10 @@ async def test_a_lease_that_ends_during_an_overwrite_takes_nothing_of_the_new_ge
     old = await written(node, b"old")
     held, end = await held_end(overwrite(node, b"new"), monkeypatch)
     old.lease_seconds = 0
-    assert node.catalogue.expire() == []
+    assert expired(node.catalogue) == []
     held.go_on()
     await end
-    node.catalogue.expire()
+    expired(node.catalogue)
     await same_after_a_crash(node, tmp_path, b"new")
 
 
@@ -155,15 +156,15 @@ async def test_what_has_expired_is_found_until_it_cannot_come_back(
         monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", failing(errno.EROFS))
-        node.catalogue.expire()
+        expired(node.catalogue)
         await node.catalogue.disk.disposal.settled()
-        assert node.catalogue.expire() == []
+        assert expired(node.catalogue) == []
         assert node.catalogue.find("d") is dataset
     dataset.lease_seconds = None  # renewed, but it is on its way out
     node.catalogue.disk.disposal.forget_again()
     await node.catalogue.disk.disposal.settled()
     assert manifests(tmp_path) == []
-    assert node.catalogue.expire() == [dataset]
+    assert expired(node.catalogue) == [dataset]
     assert node.catalogue.get("d") is None
     assert dataset.dropped is (ending == "lease")
 
@@ -181,9 +182,9 @@ async def test_what_has_expired_is_kept_aside_if_it_is_damaged(
         dataset.lease_seconds = 0
     else:
         monkeypatch.setattr(type(dataset), "outlived", property(lambda self: self is dataset))
-    node.catalogue.expire()
+    expired(node.catalogue)
     await node.catalogue.disk.disposal.settled()
-    assert node.catalogue.expire() == [dataset]
+    assert expired(node.catalogue) == [dataset]
     with pytest.raises(DataQuarantined, match="a bit has flipped"):
         node.catalogue.find("d")
     (aside,) = node.catalogue.disk.disposal.quarantine

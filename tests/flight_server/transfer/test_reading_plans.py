@@ -17,9 +17,9 @@ from flight_server.protocol import Commit, CreateRequest, Kind, PlanRequest
 from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound
 from flight_server.transfer import reading_plans
 from flight_server.transfer.reading_plans import cut, plan
+from tests.support.accepting import accept
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame
-from tests.support.sealing import accept
 
 
 @given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 3000))

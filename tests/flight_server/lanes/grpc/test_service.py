@@ -13,10 +13,10 @@ from flight_server.lanes.grpc import service
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind
 from flight_server.protocol.errors import DatasetDropped, ProducerFailed
+from tests.support.accepting import accept
 from tests.support.frames import frame
 from tests.support.nodes import running_node
 from tests.support.raw_flight import path
-from tests.support.sealing import accept
 
 
 class Caller:
