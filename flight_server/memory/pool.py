@@ -157,7 +157,9 @@ class MemoryPool:
         self.name = name
         self.limit_bytes = limit_bytes
         self._parent = _parent
-        self._lock: _Lock = _parent._lock if _parent is not None else ReturnLock(_count, _serve)
+        self._lock: ReturnLock[MemoryPool] = (
+            _parent._lock if _parent is not None else ReturnLock(MemoryPool._count, MemoryPool._serve_all)
+        )
         self._used_bytes = 0
         self._peak_bytes = 0
         self._mark_bytes = math.inf
@@ -262,7 +264,8 @@ class MemoryPool:
             if self._fits(size_bytes):
                 reservation = Reservation(self)
                 reservation.grow(size_bytes)
-        _serve(returned)
+        for pool in returned:
+            pool._serve_all()
         return reservation
 
     # The pool's side of Reservation and Request.
@@ -301,7 +304,7 @@ class MemoryPool:
             return True
 
     def _remove(self, size_bytes: int) -> None:
-        self._lock.give_back((self, size_bytes))
+        self._lock.give_back(self, size_bytes)
 
     def _cancel(self, request: Request) -> None:
         with self._lock:
@@ -310,6 +313,14 @@ class MemoryPool:
                 self._queue.remove(request)
             request._granted = None
         self._whole._serve()
+
+    def _serve_all(self) -> None:
+        """Serve the queues that have room when this pool got bytes back."""
+        whole = self._whole
+        for sharer in whole._sharers:
+            if sharer._queue:
+                whole._serve()
+                break
 
     def _serve(self) -> None:
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
@@ -354,21 +365,3 @@ class MemoryPool:
             if self._used_bytes == 0 or self._fits_here(request.size_bytes + kept_bytes):
                 return end
         return None
-
-
-_Lock = ReturnLock[tuple[MemoryPool, int]]
-
-
-def _count(returned: tuple[MemoryPool, int]) -> None:
-    pool, size_bytes = returned
-    pool._count(-size_bytes)
-
-
-def _serve(returned: list[tuple[MemoryPool, int]]) -> None:
-    """Serve the queues that may have room now."""
-    for pool, _ in returned:
-        whole = pool._whole
-        for sharer in whole._sharers:
-            if sharer._queue:
-                whole._serve()
-                break

@@ -12,25 +12,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+P = TypeVar("P")
 
 
-class ReturnLock(Generic[T]):
+class ReturnLock(Generic[P]):
     """See the module's text. A thread may enter it again.
 
     Args:
-        count: counts what was given back once; called inside.
-        counted: called with what was counted, outside.
+        add: counts bytes of a pool; called inside.
+        counted: called after bytes of that pool were given back and counted, outside.
     """
 
-    __slots__ = ("_count", "_counted", "_depth", "_lock", "_returned")
+    __slots__ = ("_add", "_counted", "_depth", "_lock", "_returned")
 
-    def __init__(self, count: Callable[[T], None], counted: Callable[[list[T]], None]) -> None:
-        self._count = count
+    def __init__(self, add: Callable[[P, int], None], counted: Callable[[P], None]) -> None:
+        self._add = add
         self._counted = counted
         self._lock = threading.RLock()
         self._depth = 0  # how often the thread inside has entered
-        self._returned: deque[T] = deque()
+        self._returned: deque[tuple[P, int]] = deque()
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -42,28 +42,34 @@ class ReturnLock(Generic[T]):
         if self._returned:
             self._settle()
 
-    def give_back(self, returned: T) -> None:
-        self._returned.append(returned)
+    def give_back(self, pool: P, size_bytes: int) -> None:
+        self._returned.append((pool, size_bytes))
         self._settle()
 
-    def count(self) -> list[T]:
-        """Count what was given back, and return it. The caller is inside."""
-        found: list[T] = []
+    def count(self) -> list[P]:
+        """Count what was given back; the pools that got it. The caller is inside."""
+        found = []
         while self._returned:
-            returned = self._returned.popleft()
-            self._count(returned)
-            found.append(returned)
+            pool, size_bytes = self._returned.popleft()
+            self._add(pool, -size_bytes)
+            found.append(pool)
         return found
 
     def _settle(self) -> None:
+        lock = self._lock
         # A thread that is inside looks again after it has left: what is appended until then is not forgotten.
-        while self._returned and self._lock.acquire(blocking=False):
-            inside, self._depth = self._depth, self._depth + 1
-            try:
-                found = [] if inside else self.count()
-            finally:
-                self._depth = inside
-                self._lock.release()
-            if inside:
+        while self._returned and lock.acquire(blocking=False):
+            if self._depth:
+                lock.release()
                 return
-            self._counted(found)
+            self._depth = 1
+            pool = None
+            try:
+                if self._returned:  # else another thread has just counted it
+                    pool, size_bytes = self._returned.popleft()
+                    self._add(pool, -size_bytes)
+            finally:
+                self._depth = 0
+                lock.release()
+            if pool is not None:
+                self._counted(pool)

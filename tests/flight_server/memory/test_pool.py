@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -235,6 +236,27 @@ def test_a_finalizer_waits_for_no_thread_that_is_inside_the_lock() -> None:
     assert pool.used_bytes == 10
     leave.set()
     thread.join()
+    assert pool.used_bytes == 0
+
+
+def test_what_many_threads_give_back_at_once_is_counted_once() -> None:
+    pool = MemoryPool(None)
+
+    def work() -> None:
+        for _ in range(5000):
+            reservation = pool.reserve(3)
+            del reservation
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert pool.used_bytes == 0
 
 
