@@ -27,6 +27,7 @@ import logging
 import threading
 import time
 from collections import deque
+from queue import Empty, SimpleQueue
 
 from . import allocator
 from .pool import MemoryPool
@@ -62,7 +63,8 @@ class Heap:
         self._huge = True
         self._settled_bytes = allocator.resident_bytes()
         self._lately_bytes: deque[int] = deque(maxlen=int(KEEP_FREED_SECONDS / LOOK_SECONDS))
-        self._grown = threading.Event()
+        # Not an Event: the pool tells also from finalizers, which may interrupt a thread inside the Event's lock.
+        self._grown: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="heap", daemon=True)
 
@@ -75,10 +77,10 @@ class Heap:
     def stop(self) -> None:
         """End the thread, and wait for it, for one :meth:`extend` at most. Twice is fine."""
         self._stopping = True
-        self._grown.set()
+        self._grown.put(None)
         if self._thread.ident is not None:
             self._thread.join()
-        self._memory.tell_above(None, self._grown.set)
+        self._memory.tell_above(None, self._tell)
 
     def extend(self) -> None:
         """Populate for the pool's next ``lead_bytes``, unless that would pass 3/4 of the limit."""
@@ -114,12 +116,15 @@ class Heap:
     def _run(self) -> None:
         looked = time.monotonic()
         while True:
-            grown = self._grown.wait(LOOK_SECONDS)
+            grown = True
+            try:
+                self._grown.get(timeout=LOOK_SECONDS)
+            except Empty:
+                grown = False
             if self._stopping:
                 return
             try:
                 if grown:
-                    self._grown.clear()
                     self.extend()
                 if time.monotonic() - looked >= LOOK_SECONDS:
                     looked = time.monotonic()
@@ -132,4 +137,7 @@ class Heap:
         if self.lead_bytes:
             near_bytes = self.populated_bytes - self.lead_bytes // 2
             grown_bytes = self._memory.used_bytes + self.lead_bytes // 8
-            self._memory.tell_above(max(near_bytes, grown_bytes), self._grown.set)
+            self._memory.tell_above(max(near_bytes, grown_bytes), self._tell)
+
+    def _tell(self) -> None:
+        self._grown.put(None)

@@ -25,19 +25,21 @@ Waiting
     (``loop.call_soon_threadsafe``).
 
 Concurrency
-    All methods may be called from any thread and from finalizers: the lock is re-entrant and no callback runs while
-    it is held. The design follows DataFusion's ``memory_pool`` module; accounts and waiting are ours.
+    All methods may be called from any thread. No callback runs while the lock is held.
+    Finalizers give bytes back without waiting for the lock (``return_lock``), and change no pool in the middle of a
+    step. The design follows DataFusion's ``memory_pool`` module; accounts and waiting are ours.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from .return_lock import ReturnLock
 
 FRESH_SECONDS = 1.0
 KEPT_FOR_FRESH = 8  # a part of 1/8
@@ -155,14 +157,14 @@ class MemoryPool:
         self.name = name
         self.limit_bytes = limit_bytes
         self._parent = _parent
-        self._lock: threading.RLock = _parent._lock if _parent is not None else threading.RLock()
+        self._lock: ReturnLock[MemoryPool] = (
+            _parent._lock if _parent is not None else ReturnLock(MemoryPool._count, MemoryPool._serve_all)
+        )
         self._used_bytes = 0
         self._peak_bytes = 0
         self._mark_bytes = math.inf
         self._tell: Callable[[], object] | None = None
         self._queue: deque[Request] = deque()
-        self._serving = False
-        self._look_again = False
         self._accounts: list[MemoryPool] = []
         # A part's ``_whole`` is its pool, which serves the queues of its ``_sharers``, itself included, in this order.
         self._whole: MemoryPool = _parent if _within and _parent is not None else self
@@ -222,7 +224,7 @@ class MemoryPool:
 
     def tell_above(self, used_bytes: int | None, tell: Callable[[], object]) -> None:
         """Call ``tell`` once, the next time that the pool grows above so many bytes, in the thread that grows it and
-        under the lock: it must only wake another thread. A later call replaces this one; None ends it.
+        under the lock: it must only wake another thread, without a wait. A later call replaces this one; None ends it.
         """
         with self._lock:
             self._mark_bytes, self._tell = math.inf if used_bytes is None else used_bytes, tell
@@ -255,18 +257,15 @@ class MemoryPool:
         """Call ``release``, and reserve before the queue gets the bytes that it frees; None if they do not fit even
         so.
         """
-        whole = self._whole
         with self._lock:
-            serving, whole._serving = whole._serving, True
-            try:
-                release()
-                reservation = None
-                if self._fits(size_bytes):
-                    reservation = Reservation(self)
-                    reservation.grow(size_bytes)
-            finally:
-                whole._serving = serving
-        whole._serve()
+            release()
+            returned = self._lock.count()
+            reservation = None
+            if self._fits(size_bytes):
+                reservation = Reservation(self)
+                reservation.grow(size_bytes)
+        for pool in returned:
+            pool._serve_all()
         return reservation
 
     # The pool's side of Reservation and Request.
@@ -305,15 +304,7 @@ class MemoryPool:
             return True
 
     def _remove(self, size_bytes: int) -> None:
-        whole = self._whole
-        with self._lock:
-            self._count(-size_bytes)
-            for pool in whole._sharers:
-                if pool._queue:
-                    break
-            else:
-                return
-        whole._serve()
+        self._lock.give_back(self, size_bytes)
 
     def _cancel(self, request: Request) -> None:
         with self._lock:
@@ -323,35 +314,32 @@ class MemoryPool:
             request._granted = None
         self._whole._serve()
 
+    def _serve_all(self) -> None:
+        """Serve the queues that have room when this pool got bytes back."""
+        whole = self._whole
+        for sharer in whole._sharers:
+            if sharer._queue:
+                whole._serve()
+                break
+
     def _serve(self) -> None:
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
         with self._lock:
-            # A finalizer may give bytes back at any call in here. It must not serve the head that is being served:
-            # it sets ``_look_again``.
-            self._look_again = True
-            if self._serving:
-                return
-            self._serving = True
-            try:
-                while self._look_again:
-                    self._look_again = False
-                    while (found := self._next_queue()) is not None:
-                        pool, end = found
-                        request = pool._queue[end]
-                        if not (self._fits_here(request.size_bytes) or self._used_bytes == 0):
-                            break
-                        pool._queue.pop() if end else pool._queue.popleft()
-                        pool._newest_first = pool is not self and not pool._newest_first
-                        self._sharers.remove(pool)
-                        self._sharers.append(pool)
-                        pool.granted += 1
-                        request.state = "granted"
-                        reservation = Reservation(pool)
-                        reservation.grow(request.size_bytes)
-                        callback, request._granted = request._granted, None
-                        granted.append((callback, reservation))
-            finally:
-                self._serving = False
+            while (found := self._next_queue()) is not None:
+                pool, end = found
+                request = pool._queue[end]
+                if not (self._fits_here(request.size_bytes) or self._used_bytes == 0):
+                    break
+                pool._queue.pop() if end else pool._queue.popleft()
+                pool._newest_first = pool is not self and not pool._newest_first
+                self._sharers.remove(pool)
+                self._sharers.append(pool)
+                pool.granted += 1
+                request.state = "granted"
+                reservation = Reservation(pool)
+                reservation.grow(request.size_bytes)
+                callback, request._granted = request._granted, None
+                granted.append((callback, reservation))
         # Outside the lock, because the callback may reserve, free or cancel.
         while granted:
             callback, reservation = granted.pop(0)
