@@ -20,10 +20,10 @@ class Eviction:
     """See the module's text."""
 
     def __init__(self, budget: Budget, delivery: Delivery) -> None:
-        self._sends = budget.sends
+        self._sends, self._answers = budget.sends, budget.answers
         self._delivery = delivery
         # Of each queue of readers: how many requests it had granted when that last changed, and when it did.
-        self._progress = dict.fromkeys((budget.sends, budget.unproven), (0, 0.0))
+        self._progress = dict.fromkeys((budget.sends, budget.unproven, budget.answers), (0, 0.0))
 
     def look(self) -> None:
         """Check every write that lasts. ``server`` calls this twice a second."""
@@ -45,6 +45,11 @@ class Eviction:
             if now - write.since < self._delivery.stall_seconds:
                 return
             room = write.room
-            if room is not None and pool in (room.pool, self._sends) and timeout.when() is None:
+            if room is not None and self._helps(pool, room.pool) and timeout.when() is None:
                 timeout.reschedule(now)
                 return
+
+    def _helps(self, waiting: MemoryPool, held: MemoryPool) -> bool:
+        """Whether what is released of ``held`` can be what the queue of ``waiting`` lacks."""
+        lacks_all = waiting is self._sends or (waiting is self._answers and not waiting.used_bytes)
+        return lacks_all or held in (waiting, self._answers)
