@@ -105,9 +105,7 @@ class Node:
             self.durability,
             self.changelogs,
             self.counters,
-            AnswerRoom(
-                budget, self.waits, self.delivery, deadline_seconds=settings.budget_deadline_seconds
-            ),
+            AnswerRoom(budget, self.waits, self.delivery, deadline_seconds=settings.budget_deadline_seconds),
             max_message_bytes=self.max_message_bytes,
             max_schema_bytes=self.max_schema_bytes,
             full_validation=settings.full_validation,

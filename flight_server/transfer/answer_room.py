@@ -55,7 +55,11 @@ class AnswerRoom:
         return room
 
     async def send(
-        self, size_bytes: int, make: Callable[[], Awaitable[bytes]], write: Callable[[bytes], Awaitable[None]], reader: Reader
+        self,
+        size_bytes: int,
+        make: Callable[[], Awaitable[bytes]],
+        write: Callable[[bytes], Awaitable[None]],
+        reader: Reader,
     ) -> None:
         """Make an answer of at most ``size_bytes`` when there is room for it, and write it.
 

@@ -122,9 +122,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         refused=True,
     ),
     Scenario("delta dictionaries", footprint_held.delta_dictionaries, 10_000, 64 * MIB),
-    Scenario(
-        "compressed IPC files", footprint_held.compressed_sources, 3, 64 * MIB, footprint_held.SOURCES
-    ),
+    Scenario("compressed IPC files", footprint_held.compressed_sources, 3, 64 * MIB, footprint_held.SOURCES),
     Scenario("puts into a changelog", footprint_held.changelog_puts, 100, 64 * MIB),
 )
 

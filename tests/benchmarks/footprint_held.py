@@ -19,10 +19,8 @@ import pyarrow as pa
 from flight_server.protocol import CreateRequest, Kind
 from tests.benchmarks.measure import MIB
 from tests.support.raw_flight import (
-    OpenPut,
     RawFlight,
     Refused,
-    field,
     flight_data,
     ipc_messages,
     path,

@@ -54,10 +54,12 @@ def test_a_client_that_does_not_take_its_flight_info_is_ended_when_others_wait(s
         options=[("grpc.max_receive_message_length", -1), ("grpc.http2.bdp_probe", 0)],
     )
     with channel, RawFlight(server.location) as raw:
-        stalled = channel.unary_stream("/arrow.flight.protocol.FlightService/GetFlightInfo")(path("wide"))
+        stalled = channel.unary_stream("/arrow.flight.protocol.FlightService/GetFlightInfo")(
+            path("wide"), timeout=60
+        )
         while peak_bytes(server) == 0:
             pass
-        raw.ask("GetFlightInfo", path("wide"))
-        with pytest.raises(grpc.RpcError) as ended:
-            list(stalled)
-        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        (answer,) = raw.ask("GetFlightInfo", path("wide"))
+        assert len(answer) > 5 * MIB
+        assert raw.action("statistics")["readers_ended_as_too_slow"] == 1
+        stalled.cancel()
