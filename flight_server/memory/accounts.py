@@ -37,7 +37,8 @@ Readers that take nothing
     On the bulk lane without TLS such a reader holds no room, so all readers there are proven.
 
 The true peak
-    ``sends`` passes its limit by one FlightInfo or echo at most (``transfer.answer_room``). ``frames`` can, by the records of frames that are being published: up to 64 are
+    ``sends`` passes its limit by one FlightInfo or echo at most (``transfer.answer_room``). ``frames`` can, by the
+    records of frames that are being published: up to 64 are
     counted at a time, 2 KiB for each producing stream. ``arrivals`` can, because a message that has arrived is
     counted whether it fits or not. So
 
@@ -46,7 +47,7 @@ The true peak
 
     and the second term is 0 while the messages that can come at once fit the account.
 
-Not counted is what the README names, and messages that are not whole yet: at most one for each producing stream, or
+Beside the limit lies ``decoding``: what files of sources are decoded into. Not counted is what the README names, and messages that are not whole yet: at most one for each producing stream, or
 ``bulk_put.READ_BYTES`` of small ones.
 """
 
@@ -59,6 +60,7 @@ from contextlib import suppress
 from flight_server.concurrency import Waits
 from flight_server.protocol import OutOfBudget
 
+from .decoding import Decoding
 from .metadata import Metadata
 from .pool import MemoryPool, Reservation
 
@@ -80,6 +82,7 @@ class Budget:
         self.unproven = self.sends.part("unproven", memory_limit_bytes // 8)
         self.answers = self.sends.part("answers", memory_limit_bytes // 16)
         self.arrivals = self.memory.account("arrivals", memory_limit_bytes // 8)
+        self.decoding = Decoding(memory_limit_bytes)
         self.disk = MemoryPool(disk_limit_bytes, "disk")
 
     @property
