@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -93,29 +94,19 @@ def source_schemas(server: ServerProcess, count: int) -> None:
 
 
 def delta_dictionaries(server: ServerProcess, count: int) -> None:
-    """One put of so many batches, each after a delta that adds one word of 1 KiB to its dictionary."""
-    messages = _deltas(count)
-    with RawFlight(server.location) as raw:
-        raw.put(messages, deadline_seconds=DEADLINE_SECONDS)
-
-
-def _deltas(count: int) -> Iterator[bytes]:
-    kind = pa.dictionary(pa.int32(), pa.string())
+    """One put of so many batches, each after a delta that adds a word to its dictionary."""
+    words = pa.array(["one", "two"])
+    batches = [
+        pa.record_batch({"w": pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), each)})
+        for each in (words[:1], words)
+    ]
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    words: list[str] = []
-    for number in range(count):
-        words.append(f"{number:08}".ljust(1 << 10, "w"))
-        previous, now = pa.array(words[:-1], pa.string()), pa.array(words, pa.string())
-        batches = [
-            pa.record_batch([pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), each)], names=["w"])
-            for each in ((previous, now) if number else (now,))
-        ]
-        if number == 0:
-            yield from put_messages(path("words"), batches)
-            continue
-        schema, _, _, delta, batch = ipc_messages(pa.schema({"w": kind}), batches, options)
-        yield flight_data(delta.header, delta.body)
-        yield flight_data(batch.header, batch.body)
+    schema, first, batch, delta, _ = ipc_messages(batches[0].schema, batches, options)
+    begin = [flight_data(schema.header, descriptor=path("words")), flight_data(first.header, first.body)]
+    step = [flight_data(batch.header, batch.body), flight_data(delta.header, delta.body)]
+    end = flight_data(batch.header, batch.body)
+    with RawFlight(server.location) as raw:
+        raw.put(chain(begin, *repeat(step, count), [end]), deadline_seconds=DEADLINE_SECONDS)
 
 
 def compressed_sources(server: ServerProcess, count: int) -> None:
