@@ -83,7 +83,7 @@ class Node:
             self.catalogue, self.waits, self.spiller, deadline_seconds=settings.budget_deadline_seconds
         )
         self.delivery = Delivery(self.waits, self.counters, stall_seconds=settings.stall_seconds)
-        self.eviction = Eviction(budget, self.delivery)
+        self.eviction = Eviction(budget, self.delivery, self.spiller)
         self.reads = Reads(
             self.catalogue,
             self.waits,
