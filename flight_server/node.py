@@ -22,7 +22,7 @@ from flight_server.reporting import Locations, Observed
 from flight_server.sources import Pulling
 from flight_server.storage import Disk
 from flight_server.tiering import Admission, Durability, Spiller
-from flight_server.transfer import Delivery, Eviction, PutReceiver, Reads, VersionAppends
+from flight_server.transfer import AnswerRoom, Delivery, Eviction, PutReceiver, Reads, VersionAppends
 
 if TYPE_CHECKING:
     from flight_server.sources.creation import Sources
@@ -83,7 +83,7 @@ class Node:
             self.catalogue, self.waits, self.spiller, deadline_seconds=settings.budget_deadline_seconds
         )
         self.delivery = Delivery(self.waits, self.counters, stall_seconds=settings.stall_seconds)
-        self.eviction = Eviction(budget, self.delivery)
+        self.eviction = Eviction(budget, self.delivery, self.spiller)
         self.reads = Reads(
             self.catalogue,
             self.waits,
@@ -105,6 +105,7 @@ class Node:
             self.durability,
             self.changelogs,
             self.counters,
+            AnswerRoom(budget, self.waits, self.delivery, deadline_seconds=settings.budget_deadline_seconds),
             max_message_bytes=self.max_message_bytes,
             max_schema_bytes=self.max_schema_bytes,
             full_validation=settings.full_validation,

@@ -334,7 +334,7 @@ class Catalogue:
             del self._datasets[dataset.name]
             if dropped:
                 dataset.drop()
-            # At the end of the retention readers in progress finish.
+            dataset.ended = True  # at the end of the retention readers in progress finish
             self.forget(dataset)
 
     def _leave(self, dataset: Dataset, files: DurableFiles, how: Leaving) -> None:

@@ -344,6 +344,7 @@ class Dataset(Lifetime):
 
     def replaced(self) -> None:
         """Another generation has the name: readers finish what can still be completed."""
+        self.ended = True
         if self.changelog is not None or (self.kind is Kind.SHUFFLE and self.state is DatasetState.OPEN):
             self.drop("replaced")  # it cannot be written or sealed any more: both find it by its name
         elif self.state is DatasetState.SEALING and not self.moving:
@@ -386,6 +387,12 @@ class Dataset(Lifetime):
             if partition.frames_left:
                 partition.reopen()
         return True
+
+    @property
+    def disk_bytes(self) -> int:
+        """The bytes of the segments that its frames are in."""
+        tables = [partition.table for partition in self._partitions.values()]
+        return sum(each.size_bytes for each in {each for table in tables for each in table.segments()})
 
     @property
     def rows(self) -> int:

@@ -62,6 +62,7 @@ class Lifetime:
     ) -> None:
         self.name = name
         self.state = DatasetState.OPEN
+        self.ended = False  # its name leads elsewhere; only streams that read or write it hold it
         self.retention = retention
         self.lease_seconds = lease_seconds
         self._clock = clock

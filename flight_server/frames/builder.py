@@ -17,6 +17,10 @@ from flight_server.protocol.checksums import crc32c
 from .decoder import Accepted
 from .message import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 
+DICTIONARIES_IN_A_FEW = 8
+DICTIONARY_ENTRY_BYTES = 96
+"""Of each dictionary in a state of more than a few, of which ``DICTIONARY_BYTES`` counts only the one that came last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -51,7 +55,7 @@ class FrameBuilder:
             reservation: of ``checked.kept_bytes``; the message owns it from now on.
 
         Raises:
-            OutOfBudget: ``metadata`` has no room for another dictionary.
+            OutOfBudget: ``metadata`` has no room for another dictionary, or for a state of many.
         """
         self._sequence += 1
         accepted = checked.accepted
@@ -59,13 +63,21 @@ class FrameBuilder:
             self._replace(checked, reservation)
             return None
         self._undecoded.clear()
+        state = self._state
+        if len(state) > DICTIONARIES_IN_A_FEW and state.room is None:
+            state.room = self._metadata.reserve(
+                len(state) * DICTIONARY_ENTRY_BYTES,
+                f"a batch with {len(state)} dictionaries",
+                dataset=self._dataset,
+                partition=self._partition,
+            )
         return Frame(
             rows=accepted.rows,
             size_bytes=len(checked.message),
             crc32c=accepted.crc32c,
             metadata_crc32c=crc32c(accepted.metadata),
             payload=Payload(checked.message, reservation),
-            dictionaries=self._state,
+            dictionaries=state,
         )
 
     def _replace(self, checked: Checked, reservation: Reservation) -> None:

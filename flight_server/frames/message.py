@@ -176,20 +176,67 @@ class DictionaryMessage(Message):
         self._room = room
 
 
+class _Link:
+    """A dictionary message behind those of its dictionary that it adds to. States share links."""
+
+    __slots__ = ("before", "message")
+
+    def __init__(self, message: DictionaryMessage, before: _Link | None) -> None:
+        self.message = message
+        self.before = before
+
+
+Links = dict[DictionaryMessage, _Link]
+
+
 class DictionaryState:
-    """The dictionaries in force: of each dictionary id the last replacement and the deltas after it."""
+    """The dictionaries in force: of each dictionary id the last replacement and the deltas after it.
 
-    __slots__ = ("by_id",)
+    A delta costs one link, however many there were before.
 
-    def __init__(self, by_id: dict[int, tuple[DictionaryMessage, ...]]) -> None:
-        self.by_id = by_id
+    Args:
+        by_id: the messages of each id. The same messages always precede a message.
+        links: of states made before, to share.
+    """
+
+    __slots__ = ("_last", "room")
+
+    def __init__(self, by_id: dict[int, tuple[DictionaryMessage, ...]], links: Links | None = None) -> None:
+        links = {} if links is None else links
+        self._last: dict[int, _Link] = {}
+        self.room: Reservation | None = None  # what it takes beyond its messages' own, see ``builder``
+        for number, messages in by_id.items():
+            link: _Link | None = None
+            for message in messages:
+                link = links.setdefault(message, _Link(message, link))
+            if link is not None:
+                self._last[number] = link
+
+    def __len__(self) -> int:
+        """The number of dictionaries."""
+        return len(self._last)
+
+    @property
+    def by_id(self) -> dict[int, tuple[DictionaryMessage, ...]]:
+        """The messages of each id, made at each call."""
+        return {number: tuple(reversed(list(_after(link, None)))) for number, link in self._last.items()}
 
     def replaced(self, dictionary_id: int, message: DictionaryMessage, *, delta: bool) -> DictionaryState:
-        before = self.by_id.get(dictionary_id, ()) if delta else ()
-        return DictionaryState({**self.by_id, dictionary_id: (*before, message)})
+        state = DictionaryState({})
+        before = self._last.get(dictionary_id) if delta else None
+        state._last = {**self._last, dictionary_id: _Link(message, before)}
+        return state
 
 
 NO_DICTIONARIES = DictionaryState({})
+
+
+def _after(last: _Link, known: DictionaryMessage | None) -> Iterator[DictionaryMessage]:
+    """The link's message and those before it down to ``known``, without that, the last one first."""
+    link: _Link | None = last
+    while link is not None and link.message is not known:
+        yield link.message
+        link = link.before
 
 
 def missing_messages(sent: DictionaryState, wanted: DictionaryState) -> list[DictionaryMessage]:
@@ -201,12 +248,9 @@ def missing_messages(sent: DictionaryState, wanted: DictionaryState) -> list[Dic
     if sent is wanted:
         return []
     missing: list[DictionaryMessage] = []
-    for dictionary_id, messages in wanted.by_id.items():
-        had = sent.by_id.get(dictionary_id, ())
-        known = 0
-        while known < min(len(had), len(messages)) and had[known] is messages[known]:
-            known += 1
-        missing.extend(messages[known:] if known == len(had) else messages)
+    for dictionary_id, last in wanted._last.items():
+        had = sent._last.get(dictionary_id)
+        missing.extend(_after(last, None if had is None else had.message))
     missing.sort(key=lambda message: message.sequence)
     return missing
 
@@ -215,9 +259,9 @@ def messages_of(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage
     """The messages that the states need, each once; those of one dictionary in their order."""
     seen: set[DictionaryMessage] = set()
     for state in states:
-        for messages in state.by_id.values():
+        for last in state._last.values():
             # The same messages always precede a message.
-            unseen = list(takewhile(lambda message: message not in seen, reversed(messages)))
+            unseen = list(takewhile(lambda message: message not in seen, _after(last, None)))
             seen.update(unseen)
             yield from reversed(unseen)
 

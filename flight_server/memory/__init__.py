@@ -4,6 +4,7 @@ The server's rooms from ``storage`` up reserve here; ``spark_client`` counts its
 """
 
 from .accounts import MIN_MEMORY_LIMIT_BYTES, STALL_SECONDS, Budget, Pace, reserve
+from .decoding import Decoding
 from .heap import Heap
 from .metadata import (
     ATTEMPT_BYTES,
@@ -26,6 +27,7 @@ __all__ = [
     "RECORD_BYTES",
     "STALL_SECONDS",
     "Budget",
+    "Decoding",
     "Heap",
     "MemoryPool",
     "Metadata",

@@ -4,7 +4,8 @@
     ├── frames     5/8   frames and dictionaries in RAM
     │   └── metadata     at most 1/4: records and objects of datasets, partitions and frames (see ``metadata``)
     ├── sends      1/4   bytes that gRPC, HTTP and reads from disk hold on the way to readers
-    │   └── unproven     at most 1/8: readers that have not yet proven that they take what they are sent
+    │   ├── unproven     at most 1/8: readers that have not yet proven that they take what they are sent
+    │   └── answers      at most 1/16, or one answer: large answers that are no frames (``transfer.answer_room``)
     └── arrivals   1/8   messages that have arrived and wait for room in ``frames``
 
 The accounts do not borrow from each other, so no waits form a circle (``tests/integration/test_backpressure.py``
@@ -36,16 +37,17 @@ Readers that take nothing
     On the bulk lane without TLS such a reader holds no room, so all readers there are proven.
 
 The true peak
-    ``sends`` never passes its limit. ``frames`` can, by the records of frames that are being published: up to 64 are
+    ``sends`` passes its limit by one FlightInfo or echo at most (``transfer.answer_room``). ``frames`` can, by the
+    records of frames that are being published: up to 64 are
     counted at a time, 2 KiB for each producing stream. ``arrivals`` can, because a message that has arrived is
     counted whether it fits or not. So
 
         peak of the pool ≤ memory limit + max(0, producing streams x their message - memory limit / 8)
-                           + producing streams x 2 KiB
+                           + producing streams x 2 KiB + twice the largest FlightInfo or echo
 
     and the second term is 0 while the messages that can come at once fit the account.
 
-Not counted is what the README names, and messages that are not whole yet: at most one for each producing stream, or
+Beside the limit lies ``decoding``: what files of sources are decoded into. Not counted is what the README names, and messages that are not whole yet: at most one for each producing stream, or
 ``bulk_put.READ_BYTES`` of small ones.
 """
 
@@ -58,6 +60,7 @@ from contextlib import suppress
 from flight_server.concurrency import Waits
 from flight_server.protocol import OutOfBudget
 
+from .decoding import Decoding
 from .metadata import Metadata
 from .pool import MemoryPool, Reservation
 
@@ -77,7 +80,9 @@ class Budget:
         self.metadata = Metadata(self.frames.part("metadata", memory_limit_bytes // 4))
         self.sends = self.memory.account("sends", memory_limit_bytes // 4)
         self.unproven = self.sends.part("unproven", memory_limit_bytes // 8)
+        self.answers = self.sends.part("answers", memory_limit_bytes // 16)
         self.arrivals = self.memory.account("arrivals", memory_limit_bytes // 8)
+        self.decoding = Decoding(memory_limit_bytes)
         self.disk = MemoryPool(disk_limit_bytes, "disk")
 
     @property

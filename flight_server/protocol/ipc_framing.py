@@ -6,7 +6,7 @@ Functions that name a table of Arrow's flatbuffers, with its fields' numbers, ra
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -87,7 +87,16 @@ def is_little_endian(header: bytes) -> bool:
 
 
 def decompressed_bytes(header: memoryview, body: memoryview) -> int:
-    """The size of a batch's or dictionary's buffers after decompression; 0 if nothing is compressed.
+    """The size of a batch's or dictionary's buffers after decompression; 0 if nothing is compressed."""
+
+    def said(offset: int) -> int:
+        return int(struct.unpack_from("<q", body, offset)[0])
+
+    return decompressed_by(header, said)
+
+
+def decompressed_by(header: memoryview, said: Callable[[int], int]) -> int:
+    """As :func:`decompressed_bytes`; ``said`` reads the number of 8 bytes at this place of the body.
 
     ``RecordBatch``: 0 length, 1 nodes, 2 buffers (offset, length), 3 compression. A compressed buffer starts with its
     decompressed size, or with -1 if it was left as it is.
@@ -105,11 +114,31 @@ def decompressed_bytes(header: memoryview, body: memoryview) -> int:
             if offset < 0 or size_bytes < 0:
                 raise ValueError("a buffer before the body")
             if size_bytes:
-                (said_bytes,) = struct.unpack_from("<q", body, offset)
+                said_bytes = said(offset)
                 total_bytes += said_bytes if said_bytes >= 0 else size_bytes
     except (struct.error, ValueError, IndexError):
         raise BadFrame("the header is not an Arrow IPC batch, or a buffer lies outside of its body") from None
     return total_bytes
+
+
+def footer_blocks(footer: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Where an IPC file's dictionaries and batches are: (position, bytes of the header with its prefix) of each.
+
+    ``Footer``: 2 dictionaries, 3 recordBatches, both vectors of (offset, metaDataLength, bodyLength).
+    """
+    view = memoryview(footer)
+    try:
+        table = root(view)
+        found = []
+        for index in (2, 3):
+            at = slot(view, table, index)
+            vector = follow(view, at) if at else 0
+            (count,) = struct.unpack_from("<I", view, vector) if at else (0,)
+            places = struct.iter_unpack("<qi4xq", view[vector + 4 : vector + 4 + 24 * count])
+            found.append([(position, size_bytes) for position, size_bytes, _ in places])
+    except (struct.error, ValueError, IndexError):
+        raise BadFrame(f"the footer of {len(footer)} bytes is not that of an Arrow IPC file") from None
+    return found[0], found[1]
 
 
 def headers(messages: memoryview) -> Iterator[memoryview]:

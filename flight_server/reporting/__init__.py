@@ -1,6 +1,14 @@
 """What the server reports of itself: statistics, waits, metrics and FlightInfo. The lanes serve them."""
 
-from .flight_infos import Locations, expiration, flight_info, next_look, poll_info, timestamp_scalar
+from .flight_infos import (
+    Locations,
+    expiration,
+    flight_info,
+    info_bytes,
+    next_look,
+    poll_info,
+    timestamp_scalar,
+)
 from .reports import Observed
 
 __all__ = [
@@ -8,6 +16,7 @@ __all__ = [
     "Observed",
     "expiration",
     "flight_info",
+    "info_bytes",
     "next_look",
     "poll_info",
     "timestamp_scalar",

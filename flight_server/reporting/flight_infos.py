@@ -1,7 +1,8 @@
 """FlightInfo and PollInfo of a dataset, as Arrow Flight defines them.
 
 The endpoints, up to 100,000, are appended to the serialized rest of the message (protobuf joins repeated fields), a
-slice at a time, so that the loop serves other streams meanwhile.
+slice at a time, so that the loop serves other streams meanwhile. 100,000 are 25 MB, so a caller that sends one reserves
+:func:`info_bytes` first.
 
     FlightInfo       1 schema   3 endpoint
     FlightEndpoint   1 ticket   2 location   3 expiration_time (Timestamp)
@@ -24,6 +25,9 @@ from flight_server.datasets import Dataset, PartitionState
 from flight_server.protocol import PUT_PATH, REUSE_CONNECTION, Ticket, bulk_path, dump_json, ipc_framing, wire
 
 EMPTY_SCHEMA = pa.schema([])
+_ENDPOINTS_AT_ONCE = 500
+_HEAD_BYTES = 4096
+"""Descriptor, totals, ``app_metadata`` and, of a PollInfo, progress."""
 
 
 @dataclass
@@ -64,8 +68,21 @@ def timestamp_scalar(seconds: float) -> Any:
     return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack("<q", int(seconds * 1e6)))])[0]
 
 
+def info_bytes(locations: Locations, dataset: Dataset) -> int:
+    """The most that the FlightInfo or PollInfo has, for the partitions that there are now."""
+    last = dataset.partition_count - 1
+    endpoint = _endpoint(locations, dataset, last, _common(locations, dataset))
+    schema_bytes = 0 if dataset.schema is None else len(dataset.schema.header)
+    return dataset.partition_count * (len(endpoint) + 8) + schema_bytes + _HEAD_BYTES
+
+
 async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
-    """The FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed. A changelog has
+    """The FlightInfo message. Raises as :func:`_info`."""
+    return b"".join(await _info(locations, dataset))
+
+
+async def _info(locations: Locations, dataset: Dataset) -> list[bytes]:
+    """The parts of the FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed. A changelog has
     one endpoint, whose ticket reads the newest snapshot at the time of the read.
 
     Raises:
@@ -103,14 +120,24 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
     if dataset.schema is not None:
         # Of two such fields protobuf takes the last. Arrow's object of a wide schema would take long to make.
         parts.append(wire.field(1, ipc_framing.encapsulate(dataset.schema.header)))
+    common = _common(locations, dataset)
+    async for first in in_slices(range(0, count, _ENDPOINTS_AT_ONCE), 1):
+        indices = range(first, min(count, first + _ENDPOINTS_AT_ONCE))
+        parts.append(b"".join(_endpoint(locations, dataset, index, common) for index in indices))
+    return parts
+
+
+def _common(locations: Locations, dataset: Dataset) -> bytes:
+    """What all endpoints say: when the lease ends, and where any partition can be read."""
     ends_at = expiration(dataset)
-    common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
-    common += b"".join(_location(uri) for uri in locations.reads)
-    async for index in in_slices(range(count)):
-        ticket = wire.field(1, Ticket(dataset.name, index, dataset.generation).encode())
-        bulk = locations.bulk_read(dataset, index)
-        parts.append(wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b"")))
-    return b"".join(parts)
+    lease = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
+    return lease + b"".join(_location(uri) for uri in locations.reads)
+
+
+def _endpoint(locations: Locations, dataset: Dataset, index: int, common: bytes) -> bytes:
+    ticket = wire.field(1, Ticket(dataset.name, index, dataset.generation).encode())
+    bulk = locations.bulk_read(dataset, index)
+    return wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b""))
 
 
 def _location(uri: str) -> bytes:
@@ -119,7 +146,8 @@ def _location(uri: str) -> bytes:
 
 async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
     """The PollInfo message; with a descriptor to ask again with while the dataset is filling."""
-    parts = [wire.field(1, await flight_info(locations, dataset))]
+    info = await _info(locations, dataset)
+    parts = [wire.field_head(1, sum(map(len, info))), *info]
     if dataset.filling:
         parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
     parts.append(wire.double_field(3, await progress(dataset)))

@@ -10,6 +10,8 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
 
+``statistics`` and ``why`` also say what is held by generations that were replaced or outlived while they were read.
+
 A partition that no producer or reader has asked for yet is in no page.
 """
 
@@ -88,10 +90,43 @@ class Page:
         return slice(self.first, self.first + self.limit)
 
 
+@dataclass
+class _Ended:
+    """What generations without a name still hold, for the streams that read or write them."""
+
+    count: int = 0
+    resident_bytes: int = 0
+    disk_bytes: int = 0
+
+
+async def _ended(server: Observed) -> dict[str, Any]:
+    """The sums over all ended generations, and up to ``MAX_NAMED_FILES`` of them, oldest first."""
+    sums, named = _Ended(), []
+    reading = Counter(map(id, server.delivery.datasets()))
+    async for dataset in in_slices(server.catalogue.alive(), _AT_ONCE):
+        if not dataset.ended or dataset.dropped:
+            continue
+        totals, disk_bytes = await _totals(dataset), dataset.disk_bytes
+        sums.count += 1
+        sums.resident_bytes += totals.resident_bytes
+        sums.disk_bytes += disk_bytes
+        if len(named) < MAX_NAMED_FILES:
+            named.append(
+                {
+                    "dataset": dataset.name,
+                    "generation": dataset.generation,
+                    "readers": reading[id(dataset)],
+                    "resident_bytes": totals.resident_bytes,
+                    "disk_bytes": disk_bytes,
+                }
+            )
+    return {**asdict(sums), "generations": named}
+
+
 async def statistics(server: Observed, page: Page) -> dict[str, Any]:
     """The answer to ``statistics``. Raises NotFound for an unknown dataset."""
     readers = Counter(reader.dataset for reader in server.delivery.readers.values())
-    answer = _of_server(server)
+    answer = {**_of_server(server), "ended": await _ended(server)}
     if page.dataset is not None:
         dataset = server.catalogue.find(page.dataset)
         summary = await _summary(dataset, readers[dataset.name])
@@ -131,10 +166,15 @@ async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
     return {**page.head(len(listed)), "datasets": rows}
 
 
-def why(server: Observed, page: Page) -> dict[str, Any]:
-    """A page of the open waits, and the disk's trouble if there is one."""
+async def why(server: Observed, page: Page) -> dict[str, Any]:
+    """A page of the open waits, the disk's trouble if there is one, and what ended generations hold."""
     waits, count = server.waits.listed(page.dataset, page.part), server.waits.count(page.dataset)
-    return {**page.head(count), "waits": waits, "disk_trouble": server.spiller.trouble}
+    return {
+        **page.head(count),
+        "waits": waits,
+        "disk_trouble": server.spiller.trouble,
+        "ended": await _ended(server),
+    }
 
 
 @dataclass

@@ -137,6 +137,7 @@ class Sources:
             _Anywhere(Roots(allowed.roots), S3Files() if allowed.s3 else None),
             None if wanted is None else wanted.schema,
             self._pulling.background,
+            self._catalogue.budget.decoding,
             max_message_bytes=allowed.max_message_bytes,
             full_validation=allowed.full_validation,
         )

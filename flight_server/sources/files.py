@@ -14,7 +14,9 @@ Schema
     values are, else text), unless the files have it.
 
 Memory
-    No account counts what a pull holds: what ``formats`` says, and the message that is being made.
+    A batch of an IPC file is counted in ``memory.Decoding`` while it is read and sent, twice, because it may be cast; one
+    beyond its limit is refused. No account counts what a pull of another format holds (``formats``), and the message that
+    is being made.
 
 Cancelling
     A thread's present step runs to its end; then the file is closed.
@@ -34,6 +36,7 @@ import pyarrow as pa
 from flight_server.concurrency import Background
 from flight_server.datasets import Totals
 from flight_server.frames import Checked, Encoder, SchemaMessage, check_text
+from flight_server.memory import Decoding
 from flight_server.protocol import (
     MAX_PARTITIONS,
     Fields,
@@ -121,6 +124,7 @@ class FileSource:
         files: list[_File],
         schema: pa.Schema,
         background: Background,
+        decoding: Decoding,
         *,
         max_message_bytes: int,
         full_validation: bool,
@@ -131,12 +135,19 @@ class FileSource:
         self._where = where
         self._files = files
         self._background = background
+        self._decoding = decoding
         self._max_message_bytes = max_message_bytes
         self._full_validation = full_validation
 
     @classmethod
     async def open(
-        cls, spec: FileSpec, where: Files, wanted: pa.Schema | None, background: Background, **options: Any
+        cls,
+        spec: FileSpec,
+        where: Files,
+        wanted: pa.Schema | None,
+        background: Background,
+        decoding: Decoding,
+        **options: Any,
     ) -> Self:
         """Look at every file once, in a thread.
 
@@ -146,7 +157,7 @@ class FileSource:
             SourceUnavailable: one cannot be read.
         """
         files, schema = await background.in_thread(_look, spec, where, wanted)
-        return cls(spec, where, files, schema, background, **options)
+        return cls(spec, where, files, schema, background, decoding, **options)
 
     def describe(self, index: int) -> str:
         return self._files[index].path
@@ -193,18 +204,19 @@ class FileSource:
             for field in schema
             if field.name not in in_file
         }
-        for batch in self._spec.format.batches(opened.stream, file.path, inside):
-            batch.validate(full=self._full_validation)
-            if batch.schema.equals(schema):
-                yield batch
-                continue
-            columns = [
-                batch.column(field.name).cast(field.type)
-                if field.name in in_file
-                else pa.repeat(keys[field.name], batch.num_rows)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        with self._decoding.holding() as hold:
+            for batch in self._spec.format.batches(opened.stream, file.path, inside, hold):
+                batch.validate(full=self._full_validation)
+                if batch.schema.equals(schema):
+                    yield batch
+                    continue
+                columns = [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in in_file
+                    else pa.repeat(keys[field.name], batch.num_rows)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _check_identity(file: _File, opened: OpenFile) -> None:

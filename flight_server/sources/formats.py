@@ -6,7 +6,7 @@ batches. Everything here blocks and uses one thread.
 Memory
     A reader holds one batch and what it is decoded from: of Parquet about ``TARGET_BYTES`` and the pages under it
     (``pyarrow.dataset``'s scanner decodes a whole row group: one of 320 MB took 400 MiB, here 15), of CSV a block of
-    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written.
+    ``CSV_BLOCK_BYTES``, of IPC a whole batch as it was written, for which it asks for room first (``decoded_sizes``).
 
 Headers
     A Parquet footer, an IPC footer or schema, and the first line of a CSV file are parsed in one piece, into ten times
@@ -32,6 +32,8 @@ import pyarrow.parquet as pq
 from flight_server.frames import TARGET_BYTES, check_footer, measure
 from flight_server.protocol import CONTINUATION, END_OF_STREAM, BadFrame, InvalidRequest
 
+from .decoded_sizes import Hold, held, of_file, of_stream
+
 MAX_BATCH_ROWS = 65_536
 CSV_BLOCK_BYTES = 4 << 20
 MAX_HEADER_BYTES = 16 << 20
@@ -48,8 +50,10 @@ class Format(Protocol):
     def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
         """The file's columns; None if it says nothing about them. ``wanted`` has types to prefer."""
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, with at least those columns of ``wanted`` that the file has."""
+    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+        """The rows, with at least those columns of ``wanted`` that the file has. ``hold`` is called before a batch is
+        read whose size the file's writer chose.
+        """
 
 
 class Parquet:
@@ -59,7 +63,7 @@ class Parquet:
         _check_footer(stream, _PARQUET_MAGIC)
         return pq.ParquetFile(stream, pre_buffer=False).schema_arrow
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         _check_footer(stream, _PARQUET_MAGIC)
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
@@ -74,27 +78,27 @@ class Ipc:
     """Arrow IPC files (also called Feather) and streams."""
 
     def schema(self, stream: Any, path: str, wanted: pa.Schema | None) -> pa.Schema | None:
-        return self._open(stream).schema
+        return self._open(stream)[0].schema
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        names = self._open(stream).schema.names
+    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+        names = self._open(stream)[0].schema.names
         stream.seek(0)
         wanted_names = frozenset(wanted.names)
         included = [index for index, name in enumerate(names) if name in wanted_names]
-        reader = self._open(stream, pa.ipc.IpcReadOptions(included_fields=included, use_threads=False))
-        if isinstance(reader, pa.ipc.RecordBatchFileReader):
-            for index in range(reader.num_record_batches):
-                yield reader.get_batch(index)
-        else:
-            yield from reader
+        options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+        reader, sizes = self._open(stream, options)
+        yield from held(_each(reader), sizes, hold)
 
-    def _open(self, stream: Any, options: Any = None) -> Any:
+    def _open(self, stream: Any, options: Any = None) -> tuple[Any, Iterator[int]]:
+        """Arrow's reader, and the sizes of the batches that it will give."""
         if stream.read_at(len(_IPC_MAGIC), 0) == _IPC_MAGIC:
             footer_bytes = _check_footer(stream, _IPC_MAGIC)
+            footer = b""
             if footer_bytes:
                 end_bytes = footer_bytes + 4 + len(_IPC_MAGIC)
-                _unfolded(check_footer, stream.read_at(footer_bytes, stream.size() - end_bytes))
-            return pa.ipc.open_file(stream, options=options)
+                footer = stream.read_at(footer_bytes, stream.size() - end_bytes)
+                _unfolded(check_footer, footer)
+            return pa.ipc.open_file(stream, options=options), of_file(stream, footer)
         size_bytes = stream.size()
         end_bytes = len(END_OF_STREAM)
         if size_bytes < end_bytes or stream.read_at(end_bytes, size_bytes - end_bytes) != END_OF_STREAM:
@@ -108,7 +112,13 @@ class Ipc:
         _check_header(header_bytes)
         _unfolded(measure, stream.read_at(header_bytes, at))
         stream.seek(0)
-        return pa.ipc.open_stream(stream, options=options)
+        return pa.ipc.open_stream(stream, options=options), of_stream(stream, 0)
+
+
+def _each(reader: Any) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.ipc.RecordBatchFileReader):
+        return map(reader.get_batch, range(reader.num_record_batches))
+    return iter(reader)
 
 
 class Csv:
@@ -121,7 +131,7 @@ class Csv:
             return None
         return self._open(stream, path, wanted).schema
 
-    def batches(self, stream: Any, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, path: str, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         if stream.size() > 0:
             yield from self._open(stream, path, wanted, only=wanted.names)
 

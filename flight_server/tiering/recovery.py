@@ -38,7 +38,14 @@ import pyarrow as pa
 import structlog
 
 from flight_server.datasets import Catalogue, Dataset, Totals
-from flight_server.frames import DictionaryMessage, DictionaryState, Record, SchemaMessage, stored_checksums
+from flight_server.frames import (
+    DictionaryMessage,
+    DictionaryState,
+    Links,
+    Record,
+    SchemaMessage,
+    stored_checksums,
+)
 from flight_server.memory import DICTIONARY_BYTES
 from flight_server.protocol import Kind, OutOfBudget, Retention, encapsulate
 from flight_server.storage import (
@@ -292,8 +299,9 @@ def _states(catalogue: Catalogue, manifest: Manifest, segments: list[Segment]) -
         _dictionary(catalogue, manifest.dataset, record, segments[record.segment])
         for record in manifest.dictionaries
     ]
+    links: Links = {}
     return [
-        DictionaryState({number: tuple(messages[each] for each in listed) for number, listed in state})
+        DictionaryState({number: tuple(messages[each] for each in listed) for number, listed in state}, links)
         for state in manifest.states
     ]
 

@@ -19,6 +19,7 @@ Cancelling
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 
 import structlog
@@ -47,6 +48,7 @@ class Spiller:
         self._frames = catalogue.budget.frames
         self._poked = asyncio.Event()
         self.trouble: str | None = None
+        self.full_at: float | None = None  # when the disk had no room for a write that was tried last
         self.spilled_bytes = 0
         self.spilled_frames = 0
 
@@ -57,12 +59,14 @@ class Spiller:
 
     def failed(self, trouble: DiskTrouble) -> None:
         """Note that the disk refused a write, also of a durable dataset."""
+        self.full_at = time.monotonic() if trouble.full else None
         if self.trouble is None:
             _log.warning("disk_trouble", trouble=str(trouble), full=trouble.full)
         self.trouble = str(trouble)
 
     def succeeded(self) -> None:
         """Note that the disk took a write."""
+        self.full_at = None
         if self.trouble is not None:
             _log.info("disk_recovered", trouble=self.trouble)
             self.trouble = None

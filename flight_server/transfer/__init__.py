@@ -1,5 +1,6 @@
 """What a put and a read do, the same on both lanes. The lanes use it; it knows neither gRPC nor HTTP."""
 
+from .answer_room import AnswerRoom
 from .delivery import Delivery
 from .eviction import Eviction
 from .frame_ranges import FrameRange, check_no_range
@@ -13,6 +14,7 @@ from .version_appends import VersionAppends
 
 __all__ = [
     "MAX_CONTROL_BYTES",
+    "AnswerRoom",
     "Delivery",
     "Eviction",
     "FrameRange",

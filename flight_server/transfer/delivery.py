@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flight_server.concurrency import Subscription, Waits
-from flight_server.datasets import Counters, Partition
+from flight_server.datasets import Counters, Dataset, Partition
 from flight_server.frames import Frame
 from flight_server.memory import Reservation
 from flight_server.protocol import ReaderTooSlow
@@ -34,21 +34,31 @@ class Delivery:
     def __init__(self, waits: Waits, counters: Counters, *, stall_seconds: float) -> None:
         self.stall_seconds = min(READER_STALL_SECONDS, stall_seconds)
         self.readers: dict[Subscription[Frame], Reader] = {}
+        self._read: dict[int, Dataset] = {}  # by the id of the reader
         # Each write by its timeout, in the order in which they began.
         self.writes: dict[asyncio.Timeout, Write] = {}
         self._waits = waits
         self._counters = counters
 
     @contextmanager
-    def reading(self, subscription: Subscription[Frame], reader: Reader) -> Iterator[None]:
+    def reading(self, subscription: Subscription[Frame], reader: Reader, dataset: Dataset) -> Iterator[None]:
         """Count the read, list its subscription while the block runs, and close it at the end."""
         self.readers[subscription] = reader
+        self._read[id(reader)] = dataset
         self._counters.gets += 1
         try:
             yield
         finally:
-            del self.readers[subscription]
+            del self.readers[subscription], self._read[id(reader)]
             subscription.close()
+
+    def datasets(self) -> list[Dataset]:
+        """Of each attached reader the generation that it reads."""
+        return list(self._read.values())
+
+    def dataset_of(self, reader: Reader) -> Dataset | None:
+        """The generation that an attached reader reads; None for other answers."""
+        return self._read.get(id(reader))
 
     async def deliver(
         self,

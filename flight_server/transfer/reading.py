@@ -176,7 +176,7 @@ class Reads:
         if partition.state is PartitionState.SEALED:
             wanted.check(partition)
         subscription, epoch = partition.subscribe(wanted.start, wanted.until), partition.epoch
-        with self.delivery.reading(subscription, reader), self._place(dataset, reader, subscription):
+        with self.delivery.reading(subscription, reader, dataset), self._place(dataset, reader, subscription):
             waiting: deque[Message] = deque()
             told = partial(self._corruption_told, dataset, partition, epoch)
             back = ReadBack(

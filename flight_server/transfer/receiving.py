@@ -50,6 +50,7 @@ from flight_server.protocol import (
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 from flight_server.tiering import Admission, Durability
 
+from .answer_room import AnswerRoom
 from .producers import Producer
 from .request_limits import check_size
 from .sinks import AttemptSink, ChangelogSink, Sink, StreamSink
@@ -116,6 +117,7 @@ class PutReceiver:
         durability: Durability,
         changelogs: Store,
         counters: Counters,
+        answer_room: AnswerRoom,
         *,
         max_message_bytes: int,
         max_schema_bytes: int,
@@ -127,6 +129,7 @@ class PutReceiver:
         self.durability = durability
         self.changelogs = changelogs
         self.counters = counters
+        self.answer_room = answer_room
         self.max_message_bytes = max_message_bytes
         self._max_schema_bytes = max_schema_bytes
         self._full_validation = full_validation

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import CreateRequest, Kind
-from tests.benchmarks import bombs
+from tests.benchmarks import bombs, footprint_held
 from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.support import raw_flight, raw_put
 from tests.support.server_process import ServerProcess
@@ -111,6 +111,19 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("Flight messages of empty fields", bombs.flight_messages, 60, 256 * MIB),
     Scenario("compressed batches", bombs.compressed_batches, 200, 256 * MIB),
     Scenario("compressed requests", bombs.compressed_requests, 20, 64 * MIB),
+    Scenario("FlightInfos of 100,000 partitions at once", footprint_held.flight_infos, 12, 64 * MIB),
+    Scenario("puts whose echoes are not read", footprint_held.unread_echoes, 60, 64 * MIB),
+    Scenario(
+        "sources with schemas of 5 MiB",
+        footprint_held.source_schemas,
+        60,
+        256 * MIB,
+        footprint_held.SOURCES,
+        refused=True,
+    ),
+    Scenario("delta dictionaries", footprint_held.delta_dictionaries, 10_000, 64 * MIB),
+    Scenario("compressed IPC files", footprint_held.compressed_sources, 3, 64 * MIB, footprint_held.SOURCES),
+    Scenario("puts into a changelog", footprint_held.changelog_puts, 100, 64 * MIB),
 )
 
 

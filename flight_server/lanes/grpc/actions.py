@@ -187,7 +187,7 @@ class Actions:
         return dump_json(await reports.statistics(self._observed, reports.Page.parse(body, "statistics")))
 
     async def _why(self, body: bytes) -> bytes:
-        return dump_json(reports.why(self._observed, reports.Page.parse(body, "why")))
+        return dump_json(await reports.why(self._observed, reports.Page.parse(body, "why")))
 
     async def _locations(self, body: bytes) -> bytes:
         _no_arguments(body, "locations")

@@ -21,6 +21,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -35,12 +36,14 @@ from flight_server.protocol import (
     FlightShuffleError,
     InternalError,
     InvalidRequest,
+    OutOfBudget,
+    ReaderTooSlow,
     Unauthenticated,
     Unsupported,
     ipc_framing,
     wire,
 )
-from flight_server.reporting import Locations, flight_info, next_look, poll_info
+from flight_server.reporting import Locations, flight_info, info_bytes, next_look, poll_info
 from flight_server.tiering import Reader
 from flight_server.transfer import (
     MAX_CONTROL_BYTES,
@@ -106,8 +109,9 @@ class FlightService:
             {
                 "Handshake": both(self._guard(self.handshake, authorized=False)),
                 "ListFlights": server_stream(self._guard(self.list_flights)),
-                "GetFlightInfo": unary(self._guard(self.get_flight_info)),
-                "PollFlightInfo": unary(self._guard(self.poll_flight_info)),
+                # One answer each, written by the handler: it holds room until the client has taken it.
+                "GetFlightInfo": server_stream(self._guard(self.get_flight_info)),
+                "PollFlightInfo": server_stream(self._guard(self.poll_flight_info)),
                 "GetSchema": unary(self._guard(self.get_schema)),
                 "DoGet": server_stream(self._guard(self.do_get)),
                 "DoPut": both(self._guard(self.do_put)),
@@ -196,15 +200,16 @@ class FlightService:
             ) from None
         for dataset in self._catalogue.listed(prefix):
             try:
-                info = await flight_info(self._locations, dataset)
+                await self._send_info(flight_info, dataset, context)
+            except (OutOfBudget, ReaderTooSlow):
+                raise
             except FlightShuffleError:
                 continue
-            await context.write(info)
 
-    async def get_flight_info(self, request: bytes, context: Context) -> bytes:
-        return await flight_info(self._locations, self._described(request))
+    async def get_flight_info(self, request: bytes, context: Context) -> None:
+        await self._send_info(flight_info, self._described(request), context)
 
-    async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
+    async def poll_flight_info(self, request: bytes, context: Context) -> None:
         """The PollInfo of one dataset; if it is filling, at its next change (a changelog: its next version), or after
         ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
@@ -220,7 +225,21 @@ class FlightService:
             ):
                 async with asyncio.timeout(patience):
                     await next_look(dataset)
-        return await poll_info(self._locations, dataset)
+        await self._send_info(poll_info, dataset, context)
+
+    async def _send_info(self, make: Any, dataset: Dataset, context: Context) -> None:
+        """Write what ``flight_info`` or ``poll_info`` makes, with room for it.
+
+        Raises:
+            OutOfBudget, ReaderTooSlow: see :meth:`AnswerRoom.send`.
+            FlightShuffleError: see :func:`flight_info`; nothing was written.
+        """
+        await self._puts.answer_room.send(
+            info_bytes(self._locations, dataset),
+            partial(make, self._locations, dataset),
+            context.write,
+            Reader(dataset.name, 0, context.peer()),
+        )
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
         dataset = self._described(request)

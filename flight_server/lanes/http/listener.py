@@ -292,7 +292,7 @@ class HttpServer:
 
     async def _why(self, request: web.Request) -> web.StreamResponse:
         page = reports.Page.of_query(_query(request, "dataset", "first", "limit"), "why")
-        return _json(reports.why(self._observed, page))
+        return _json(await reports.why(self._observed, page))
 
     async def _scrape(self, _: web.Request) -> web.StreamResponse:
         return web.Response(body=await self._metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from flight_server.frames.message import (
     messages_of,
     missing_messages,
 )
+from flight_server.memory import DICTIONARY_BYTES
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import CorruptFrame
 from tests.support.frames import frame, on_disk, spill
@@ -129,3 +131,20 @@ def test_whatever_a_reader_has_seen_it_then_has_exactly_the_dictionaries_in_forc
         applied(known, needed, wanted)
         assert {number: tuple(chain) for number, chain in known.items()} == wanted.by_id
         sent = wanted
+
+
+def test_a_delta_costs_as_much_after_thousands_of_others_as_at_first() -> None:
+    messages = [message(number) for number in range(4001)]
+    state = NO_DICTIONARIES.replaced(0, messages[0], delta=False)
+    tracemalloc.start()
+    try:
+        states = []
+        for each in messages[1:]:
+            state = state.replaced(0, each, delta=True)
+            states.append(state)
+        taken_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken_bytes < len(states) * DICTIONARY_BYTES / 2
+    assert missing_messages(states[-3], states[-1]) == messages[-2:]
+    assert state.by_id[0] == tuple(messages)

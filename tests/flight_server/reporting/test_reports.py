@@ -129,10 +129,10 @@ async def test_the_attempts_of_a_dataset_are_summed_up_and_come_in_pages(tmp_pat
 async def test_waits_come_in_pages_longest_first(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         with node.waits.enter("producer", dataset="a"), node.waits.enter("disk", dataset="b"):
-            answer = reports.why(node.observed, Page(first=1, limit=1))
+            answer = await reports.why(node.observed, Page(first=1, limit=1))
             assert [each["waiting_for"] for each in answer["waits"]] == ["disk"]
             assert answer["count"] == 2
-            assert reports.why(node.observed, Page("a"))["count"] == 1
+            assert (await reports.why(node.observed, Page("a")))["count"] == 1
 
 
 @pytest.mark.parametrize(

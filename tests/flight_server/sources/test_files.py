@@ -289,3 +289,22 @@ async def test_a_csv_file_of_too_many_columns_is_refused_before_they_are_read(
     (served.root / f"a.csv{suffix}").write_bytes(gzip.compress(line) if suffix else line)
     with pytest.raises(InvalidRequest, match=f"names more than {MAX_CSV_COLUMNS} columns"):
         await served.create("csv")
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("column", ["values", "dictionary"])
+async def test_a_compressed_batch_that_would_not_fit_is_refused_before_it_is_decoded(
+    served: Served, kind: str, column: str
+) -> None:
+    zeros = pa.Array.from_buffers(pa.int8(), 48 << 20, [None, pa.py_buffer(bytes(48 << 20))])
+    values: pa.Array = zeros
+    if column == "dictionary":
+        values = pa.DictionaryArray.from_arrays(pa.array([0] * 3, pa.int32()), zeros)
+    batch = pa.record_batch({"n": values})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+    with new(str(served.root / "a.arrow"), batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    dataset = await served.create("ipc")
+    with pytest.raises(PartitionFailed, match="a batch that takes 5[0-9]* bytes when it is read"):
+        await served.read(dataset)

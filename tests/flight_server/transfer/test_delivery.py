@@ -190,7 +190,9 @@ async def test_statistics_ask_no_frame_and_are_those_of_a_recount(
             del room, payload, frame
         for dataset in datasets:
             await read_messages(node, dataset, index=1, at_most=8)
-        reading = node.delivery.reading(datasets[0].partition(1).subscribe(), Reader("a", 1, "test"))
+        reading = node.delivery.reading(
+            datasets[0].partition(1).subscribe(), Reader("a", 1, "test"), datasets[0]
+        )
         recount = {
             (dataset.name, partition.index): sum(
                 frame.size_bytes for frame in partition.frames() if frame.resident

@@ -1,0 +1,71 @@
+"""AnswerRoom: room for large answers that are no frames: FlightInfos, and echoes of app_metadata.
+
+Guarantee: what such an answer takes is reserved in the account ``answers`` before it is made, and until the client's
+transport has taken it. Up to ``SMALL_BYTES`` an answer needs no room.
+
+One that is larger than the account's limit waits until the account is empty, and is then counted whole. So at most one
+answer at a time exceeds the limit. A client that does not take its answer is ended by ``eviction`` when others wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from flight_server.concurrency import Waits
+from flight_server.memory import Budget, Reservation, reserve
+from flight_server.tiering import Reader
+
+from .delivery import Delivery
+
+SMALL_BYTES = 64 << 10
+COPIES = 2
+"""What is made of parts is there twice for a moment, and then beside gRPC's copy of it."""
+
+
+class AnswerRoom:
+    """See the module's text. ``deadline_seconds``: for the wait for room."""
+
+    def __init__(
+        self, budget: Budget, waits: Waits, delivery: Delivery, *, deadline_seconds: float | None
+    ) -> None:
+        self.pool = budget.answers
+        self._waits = waits
+        self._delivery = delivery
+        self._deadline_seconds = deadline_seconds
+
+    async def room(self, size_bytes: int, reader: Reader) -> Reservation | None:
+        """Room for an answer of that size; None for a small one. Cancelling releases it.
+
+        Raises:
+            OutOfBudget: there was none until the deadline.
+        """
+        if size_bytes <= SMALL_BYTES:
+            return None
+        needed_bytes, limit_bytes = COPIES * size_bytes, self.pool.limit_bytes
+        assert limit_bytes is not None
+        room = await reserve(
+            self.pool,
+            min(needed_bytes, limit_bytes),
+            self._waits,
+            dataset=reader.dataset,
+            peer=reader.peer,
+            deadline_seconds=self._deadline_seconds,
+        )
+        room.grow(max(0, needed_bytes - limit_bytes))
+        return room
+
+    async def send(
+        self,
+        size_bytes: int,
+        make: Callable[[], Awaitable[bytes]],
+        write: Callable[[bytes], Awaitable[None]],
+        reader: Reader,
+    ) -> None:
+        """Make an answer of at most ``size_bytes`` when there is room for it, and write it.
+
+        Raises:
+            OutOfBudget: see :meth:`room`.
+            ReaderTooSlow: see :meth:`Delivery.deliver`.
+        """
+        room = await self.room(size_bytes, reader)
+        await self._delivery.deliver(write, await make(), reader, room=room)
