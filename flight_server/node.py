@@ -150,6 +150,7 @@ class Node:
             self.running,
             token=self._settings.token,
             max_schema_bytes=self.max_schema_bytes,
+            stall_seconds=self._settings.stall_seconds,
         )
 
     def http_server(self) -> HttpServer:

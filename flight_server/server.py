@@ -9,7 +9,7 @@ bulk lane get UNAVAILABLE with the reason; connections of readers on the bulk la
 the reason is disconnected after one or two seconds. Durable data is on disk when :meth:`Server.run` returns.
 
 HTTP/2 settings
-    gRPC's own limit on messages lies 64 MiB above that of ``decoder``, and bounds what gRPC can buffer.
+    gRPC's own limit on messages (``message_limit_bytes``) bounds what gRPC can buffer for a call.
 
     A producer may send one stream window ahead of what the server has read: 1/512 of the memory limit, between 64 KiB
     and 4 MiB. gRPC holds these bytes of each stream, and the pool does not count them. gRPC's probing of the
@@ -50,6 +50,7 @@ from flight_server.memory import Heap
 from flight_server.node import Node
 from flight_server.storage import DataDir, raise_open_files_limit
 from flight_server.tiering import recover
+from flight_server.transfer import message_limit_bytes
 
 ACCEPT_PATIENCE_SECONDS = 24 * 3600
 CALLS_OF_A_CONNECTION = 10_000
@@ -62,7 +63,6 @@ LEASES_AT_ONCE = 100
 SWEEP_SECONDS = 60.0
 MIN_STREAM_WINDOW_BYTES = 64 << 10
 MAX_STREAM_WINDOW_BYTES = 4 << 20
-_HARD_MESSAGE_SLACK_BYTES = 64 << 20
 
 _log = structlog.get_logger("flight_server.server")
 
@@ -227,7 +227,10 @@ class Server:
         return [
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", self.node.max_message_bytes + _HARD_MESSAGE_SLACK_BYTES),
+            (
+                "grpc.max_receive_message_length",
+                message_limit_bytes(self.node.max_message_bytes, self.node.max_schema_bytes),
+            ),
             # For a new connection to begin HTTP/2; gRPC's default is 2 minutes.
             ("grpc.server_handshake_timeout_ms", int(self.settings.stall_seconds * 1000)),
             # No compressed messages (bit 0 is "identity"): a small one could become many times max_message.

@@ -8,7 +8,7 @@ from .producers import Producer
 from .reading import Outgoing, Reads, Run, check_no_versions, head_of_read
 from .reading_plans import plan
 from .receiving import PutReceiver, parse_descriptor
-from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted
+from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted, message_limit_bytes
 from .seals import seal
 from .version_appends import VersionAppends
 
@@ -30,6 +30,7 @@ __all__ = [
     "check_size",
     "counted",
     "head_of_read",
+    "message_limit_bytes",
     "parse_descriptor",
     "plan",
     "seal",

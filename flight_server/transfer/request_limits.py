@@ -6,12 +6,11 @@ body that would take more than that account and ``MAX_PARSED_BYTES`` is refused.
 
     1 MiB       descriptors, tickets, criteria, commits, and the bodies of other actions
     16 MiB      ``seal``, which may name 100,000 attempts and more
-    64 MiB      ``CancelFlightInfo``, whose FlightInfo has an endpoint for each partition
+    64 MiB      ``CancelFlightInfo``, whose FlightInfo has an endpoint for each partition; less where gRPC takes less
     max_schema  ``create``: a schema of that size, a third longer in base64, and 1 MiB for the rest
 
-Not counted: gRPC buffers a request whole before the server sees it, under one limit for all methods (see ``server``).
-So each call there may hold one message of that size while it arrives, as each put does. HTTP requests other than a put
-have no body.
+Not counted: gRPC buffers a request whole before the server sees it, under one limit for all methods
+(``message_limit_bytes``); ``first_messages`` says how many at once. HTTP requests other than a put have no body.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ SMALL_BYTES = 64 << 10
 PROTOBUF_COST = 3
 """Times the body of Arrow's own actions: the request and copies of its parts. No objects are made of a FlightInfo."""
 _PROTOBUF = frozenset({"CancelFlightInfo", "RenewFlightEndpoint"})
+_MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 4 << 20, 64 << 20
 MAX_PARSED_BYTES = 48 << 20
 """What one request may take where 1/8 of the memory limit is less: a ``seal`` of 100,000 attempts takes 43 MiB."""
 
@@ -51,6 +51,17 @@ def action_limit_bytes(action: str, max_schema_bytes: int) -> int:
     if action == "create":
         return MAX_CONTROL_BYTES + max_schema_bytes * 4 // 3
     return {"seal": MAX_SEAL_BYTES, "CancelFlightInfo": MAX_FLIGHT_INFO_BYTES}.get(action, MAX_CONTROL_BYTES)
+
+
+def message_limit_bytes(max_message_bytes: int, max_schema_bytes: int) -> int:
+    """The limit that gRPC itself has for a message.
+
+    It lies somewhat above the largest message of a put, ``seal`` and ``create``: what is not much too large gets this
+    server's error, which says what to do. gRPC refuses the rest when it sees its length, with RESOURCE_EXHAUSTED and
+    its limit.
+    """
+    largest_bytes = max(max_message_bytes, MAX_SEAL_BYTES, action_limit_bytes("create", max_schema_bytes))
+    return largest_bytes + min(_MAX_SLACK_BYTES, max(_MIN_SLACK_BYTES, largest_bytes // 4))
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import CreateRequest, Kind
-from tests.benchmarks import bombs, footprint_held
+from tests.benchmarks import bombs, footprint_calls, footprint_held
 from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.support import raw_flight, raw_put
 from tests.support.server_process import ServerProcess
@@ -110,6 +110,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("JSON bodies", bombs.json_bodies, 96, 64 * MIB),
     Scenario("Flight messages of empty fields", bombs.flight_messages, 60, 256 * MIB),
     Scenario("compressed batches", bombs.compressed_batches, 200, 256 * MIB),
+    Scenario("requests that never arrive whole", footprint_calls.unfinished_requests, 12, 64 * MIB),
+    Scenario("calls that send nothing", footprint_calls.silent_calls, 8000, 64 * MIB),
+    Scenario(
+        "bulk puts that stand still", footprint_calls.stalled_bulk_puts, 100, 64 * MIB, {"stall_seconds": 0.2}
+    ),
+    Scenario("JSON bodies of 45 MiB", footprint_calls.large_bodies, 10, 64 * MIB),
     Scenario("compressed requests", bombs.compressed_requests, 20, 64 * MIB),
     Scenario("FlightInfos of 100,000 partitions at once", footprint_held.flight_infos, 12, 64 * MIB),
     Scenario("puts whose echoes are not read", footprint_held.unread_echoes, 60, 64 * MIB),

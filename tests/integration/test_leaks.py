@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server import config
+from flight_server.lanes.http import bulk_put
 from flight_server.server import Server
 from tests.support import raw_put
 from tests.support.polling import eventually
@@ -81,6 +82,20 @@ def bulk_puts(raw: RawFlight) -> None:
     raw.action("drop", {"dataset": "d"})
 
 
+def stalled_puts(raw: RawFlight) -> None:
+    (location,) = raw.action("locations")["put_locations"]
+    first, *_, frame = put_messages(path("d"), [BATCH])
+    stalled = [raw_put.RawPut(location) for _ in range(4)]
+    stalled[0].raw(b"")
+    stalled[1].raw(raw_put.framed(first)[:20])
+    stalled[2].raw(raw_put.framed(first) + b"\0\1\0\0 and no more")
+    stalled[3].raw(raw_put.framed(first) + raw_put.framed(frame))
+    for each in stalled:
+        with each, suppress(raw_put.Refused):
+            each.answers()
+    raw.action("drop", {"dataset": "d"})
+
+
 def cancelled_get(raw: RawFlight) -> None:
     raw.action("create", {"dataset": "d"})
     with OpenPut(raw) as open_put:
@@ -110,15 +125,18 @@ def overwrite(raw: RawFlight) -> None:
 
 
 @pytest.mark.one_loop
-async def test_no_object_of_ours_outlives_its_call() -> None:
-    chosen = config.load({"port": 0, "http_port": 0, "memory_limit": 64 << 20})
+async def test_no_object_of_ours_outlives_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_put, "LOOK_SECONDS", 0.05)
+    chosen = config.load(
+        {"port": 0, "http_port": 0, "memory_limit": 64 << 20, "stall_seconds": 0.2, "put_idle_seconds": 0.2}
+    )
     async with Server(chosen) as server:
         await asyncio.to_thread(_drive, server)
 
 
 def _drive(server: Server) -> None:
     acts: list[Callable[[RawFlight], None]]
-    acts = [whole_put, refused_put, cancelled_put, bulk_puts, cancelled_get, shuffle, overwrite]
+    acts = [whole_put, refused_put, cancelled_put, bulk_puts, stalled_puts, cancelled_get, shuffle, overwrite]
     with RawFlight(server.location) as raw:
         for act in acts:  # what is made once is made now
             act(raw)

@@ -17,6 +17,8 @@ import grpc
 from flight_server.protocol import wire
 from flight_server.transfer import Producer, PutReceiver
 
+from .first_messages import FirstMessages
+
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 LAST_ANSWERS_SECONDS = 5.0
 _ANSWER_COST_BYTES = 100  # of keeping one, however short it is
@@ -24,34 +26,42 @@ _ANSWER_COST_BYTES = 100  # of keeping one, however short it is
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
-async def take_put(puts: PutReceiver, context: Context) -> None:
+async def take_put(puts: PutReceiver, first: FirstMessages, context: Context) -> None:
     """Take the put of one call to its end.
 
     Raises:
-        FlightShuffleError: see :meth:`PutReceiver.receive`.
+        FlightShuffleError: see :meth:`PutReceiver.receive` and :meth:`FirstMessages.unheard`.
     """
     producer = puts.producer(context.peer())
-    async with GrpcAnswers(context) as answers, aclosing(_messages(context, producer)) as messages:
+    async with GrpcAnswers(context) as answers, aclosing(_messages(context, producer, first)) as messages:
         await puts.receive(messages, producer, answers)
 
 
-async def _messages(context: Context, producer: Producer) -> AsyncGenerator[bytes, None]:
+async def _messages(
+    context: Context, producer: Producer, first: FirstMessages
+) -> AsyncGenerator[bytes, None]:
     """The client's messages, until the client ends them or the call breaks off.
 
     gRPC's own iterator would hold each message until the next has come.
     """
-    while True:
-        await producer.room()
-        try:
-            with producer.awaited():
-                async with asyncio.timeout(producer.idle_seconds):
-                    message = await context.read()
-        except TimeoutError:
-            raise producer.stalled(inside=False) from None
-        if message is grpc.aio.EOF:
-            return
+    await producer.room()
+    async with first.unheard():
+        message = await _next_message(context, producer)
+    while message is not None:
         yield message
         del message
+        await producer.room()
+        message = await _next_message(context, producer)
+
+
+async def _next_message(context: Context, producer: Producer) -> bytes | None:
+    try:
+        with producer.awaited():
+            async with asyncio.timeout(producer.idle_seconds):
+                message = await context.read()
+    except TimeoutError:
+        raise producer.stalled(inside=False) from None
+    return None if message is grpc.aio.EOF else message
 
 
 class GrpcAnswers:

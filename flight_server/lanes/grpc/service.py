@@ -21,7 +21,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import grpc
@@ -56,6 +56,7 @@ from flight_server.transfer import (
 )
 
 from .actions import Actions
+from .first_messages import FirstMessages
 from .grpc_get import GrpcGet
 from .grpc_put import take_put
 
@@ -87,6 +88,7 @@ class FlightService:
         *,
         token: str | None,
         max_schema_bytes: int,
+        stall_seconds: float,
     ) -> None:
         self._reads = reads
         self._puts = puts
@@ -96,46 +98,59 @@ class FlightService:
         self._catalogue = puts.durability.catalogue
         self._waits = puts.admission.waits
         self._get = GrpcGet(self._catalogue, reads, puts.changelogs)
+        self._first = FirstMessages(stall_seconds)
         self._token = token
         self._max_schema_bytes = max_schema_bytes
 
     def handlers(self) -> Any:
         """The generic handler for grpc.aio."""
-        unary = grpc.unary_unary_rpc_method_handler
-        server_stream = grpc.unary_stream_rpc_method_handler
-        both = grpc.stream_stream_rpc_method_handler
+        # On the wire a call with one request is one that streams its requests. gRPC would receive the one request
+        # before it calls the handler, so before the token was checked.
+        one = grpc.stream_unary_rpc_method_handler
+        many = grpc.stream_stream_rpc_method_handler
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Handshake": both(self._guard(self.handshake, authorized=False)),
-                "ListFlights": server_stream(self._guard(self.list_flights)),
+                "Handshake": many(self._guard(self.handshake, authorized=False)),
+                "ListFlights": many(self._single(self.list_flights)),
                 # One answer each, written by the handler: it holds room until the client has taken it.
-                "GetFlightInfo": server_stream(self._guard(self.get_flight_info)),
-                "PollFlightInfo": server_stream(self._guard(self.poll_flight_info)),
-                "GetSchema": unary(self._guard(self.get_schema)),
-                "DoGet": server_stream(self._guard(self.do_get)),
-                "DoPut": both(self._guard(self.do_put)),
-                "DoExchange": both(self._guard(self.do_exchange)),
-                "DoAction": server_stream(self._guard(self.do_action, limit_bytes=sys.maxsize)),
-                "ListActions": server_stream(self._guard(self.list_actions)),
+                "GetFlightInfo": many(self._single(self.get_flight_info)),
+                "PollFlightInfo": many(self._single(self.poll_flight_info)),
+                "GetSchema": one(self._single(self.get_schema)),
+                "DoGet": many(self._single(self.do_get)),
+                "DoPut": many(self._guard(self.do_put)),
+                "DoExchange": many(self._guard(self.do_exchange)),
+                "DoAction": many(self._single(self.do_action, limit_bytes=sys.maxsize)),
+                "ListActions": many(self._single(self.list_actions)),
             },
         )
 
-    def _guard(
-        self, handler: Handler, *, authorized: bool = True, limit_bytes: int = MAX_CONTROL_BYTES
-    ) -> Handler:
-        """The handler with authorization and the limit on a single request before it, and the mapping of errors around
-        it.
-        """
+    def _single(self, handler: Handler, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Handler:
+        """The guarded handler of calls that have one request."""
 
-        async def guarded(request: Any, context: Context) -> Any:
+        @wraps(handler)
+        async def single(_: AsyncIterator[bytes], context: Context) -> Any:
+            # No variable here holds the request while it is handled.
+            return await handler(await self._request(context, limit_bytes), context)
+
+        return self._guard(single)
+
+    async def _request(self, context: Context, limit_bytes: int) -> bytes:
+        request = await self._first.read(context)
+        if request is None:
+            raise InvalidRequest("the call ended before its request")
+        check_size(len(request), "the request", limit_bytes)
+        return request
+
+    def _guard(self, handler: Handler, *, authorized: bool = True) -> Handler:
+        """The handler with authorization before it, and the mapping of errors around it."""
+
+        async def guarded(requests: AsyncIterator[bytes], context: Context) -> Any:
             try:
                 async with self._running.call():
                     if authorized:
                         self._authorize(context)
-                    if isinstance(request, bytes):
-                        check_size(len(request), "the request", limit_bytes)
-                    return await handler(request, context)
+                    return await handler(requests, context)
             except FlightShuffleError as error:
                 # A fresh one: gRPC keeps the exception that ends a call, and its traceback would keep what the
                 # call's Python frames hold.
@@ -149,9 +164,7 @@ class FlightService:
                     f"internal error {error_id}: the server's log has the cause under this id",
                     error_id=error_id,
                 )
-            # Outside the except clauses, so that the exception has no context, and without the request, which its
-            # traceback would hold.
-            del request
+            # Outside the except clauses, so that the exception has no context.
             await _abort(context, answer)
             return None
 
@@ -161,7 +174,7 @@ class FlightService:
         header, legacy = _metadata(context, "authorization"), _metadata(context, "auth-token-bin")
         authorize(self._token, header, None if legacy is None else legacy.encode("latin-1"))
 
-    async def handshake(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def handshake(self, _: AsyncIterator[bytes], context: Context) -> None:
         """Exchange credentials for the token, in the answer's header ``authorization``. A client without that header
         sends a first message, the token or a ``BasicAuth`` with it as the password, and gets the token as a message,
         too.
@@ -171,22 +184,22 @@ class FlightService:
         """
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await self._shake_hands(aiter(requests), context)
+                await self._shake_hands(context)
         except TimeoutError:
             raise Unauthenticated(f"the handshake has not ended within {HANDSHAKE_SECONDS:g} s") from None
 
-    async def _shake_hands(self, messages: AsyncIterator[bytes], context: Context) -> None:
+    async def _shake_hands(self, context: Context) -> None:
         token = self._token
         if token is not None:
             by_message = _metadata(context, "authorization") is None
             if by_message:
-                _check_handshake(token, await anext(messages, b""))
+                _check_handshake(token, await self._first.read(context) or b"")
             else:
                 self._authorize(context)
             await context.send_initial_metadata((("authorization", f"Bearer {token}"),))
             if by_message:
                 await context.write(wire.field(2, token.encode()))
-        async for request in messages:
+        while (request := await self._first.read(context)) is not None:
             payload = wire.bytes_field(request, 2, "HandshakeRequest")
             await context.write(wire.field(2, payload) if payload else b"")
 
@@ -254,7 +267,7 @@ class FlightService:
 
     async def do_put(self, requests: AsyncIterator[bytes], context: Context) -> None:
         self._catalogue.check_open()
-        await take_put(self._puts, context)
+        await take_put(self._puts, self._first, context)
 
     async def do_exchange(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Refused: no computation here needs both directions at once."""

@@ -292,6 +292,9 @@ class Intake(asyncio.BufferedProtocol):
         try:
             await self._arrived
         finally:
+            # A stall's traceback refers to this connection: a future that is kept would close a reference cycle around
+            # the part of a message that has come.
+            self._arrived = None
             self._transport.pause_reading()
 
     def _look(self) -> None:
