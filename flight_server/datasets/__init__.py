@@ -3,6 +3,7 @@
 ``transfer``, ``sources`` and ``tiering`` read and change them; ``reporting`` shows them.
 """
 
+from .ambiguous_names import meant, one_meaning
 from .attempts import Attempt
 from .catalogue import Catalogue
 from .counters import Counters
@@ -20,4 +21,6 @@ __all__ = [
     "Sealed",
     "Totals",
     "check_mode",
+    "meant",
+    "one_meaning",
 ]

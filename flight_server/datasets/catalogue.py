@@ -16,7 +16,6 @@ Durable datasets
 
 from __future__ import annotations
 
-import re
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -36,10 +35,10 @@ from flight_server.protocol import (
     Ticket,
     Unavailable,
     check_new_dataset_name,
-    parse_partition,
 )
 from flight_server.storage import Disk, DurableFiles, Leaving
 
+from .ambiguous_names import meant
 from .dataset import Dataset
 from .generations import from_this_process, new_generation
 from .host_copies import HostCopies
@@ -89,6 +88,10 @@ class Catalogue:
 
     # Finding
 
+    def has(self, name: str) -> bool:
+        """Whether the name leads to a dataset."""
+        return name in self._datasets
+
     def leads_to(self, name: str, generation: str) -> bool:
         """Whether the name leads to that generation."""
         found = self._datasets.get(name)
@@ -133,17 +136,13 @@ class Catalogue:
         return found
 
     def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
-        """The dataset and the partition of a ticket. ``name/3`` is partition 3 unless it is a dataset's name.
+        """The dataset and the partition of a ticket. A bare ``name/3`` may be partition 3, see ``ambiguous_names``.
 
         Raises:
-            InvalidRequest: the ticket names no partition, and the dataset has several.
+            InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things.
             NotFound, DataQuarantined, StaleTicket, OutOfBudget: see :meth:`find` and :meth:`Dataset.partition`.
         """
-        name, index = ticket.dataset, ticket.partition
-        if index is None and name not in self._datasets:
-            prefix, slash, suffix = name.rpartition("/")
-            if slash and prefix in self._datasets and re.fullmatch(r"[0-9]{1,6}", suffix):
-                name, index = prefix, parse_partition(suffix)
+        name, index = meant(self, ticket)
         dataset = self.find(name, ticket.generation)
         if index is None:
             if dataset.partition_count > 1:

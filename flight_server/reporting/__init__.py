@@ -1,12 +1,13 @@
 """What the server reports of itself: statistics, waits, metrics and FlightInfo. The lanes serve them."""
 
-from .flight_infos import Locations, expiration, flight_info, next_look, poll_info, timestamp_scalar
+from .flight_infos import Locations, expiration, filling, flight_info, next_look, poll_info, timestamp_scalar
 from .reports import Observed
 
 __all__ = [
     "Locations",
     "Observed",
     "expiration",
+    "filling",
     "flight_info",
     "next_look",
     "poll_info",

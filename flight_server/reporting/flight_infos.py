@@ -64,17 +64,23 @@ def timestamp_scalar(seconds: float) -> Any:
     return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack("<q", int(seconds * 1e6)))])[0]
 
 
-async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
-    """The FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed. A changelog has
+async def flight_info(locations: Locations, dataset: Dataset, only: int | None = None) -> bytes:
+    """The FlightInfo message: one endpoint for each partition; totals -1 until all of them are sealed. A changelog has
     one endpoint, whose ticket reads the newest snapshot at the time of the read.
 
+    Args:
+        only: the one partition that the descriptor names: endpoint, totals and descriptor are of that one.
+
     Raises:
+        NotFound: the dataset has no such partition.
         FlightShuffleError: the dataset was dropped, or a partition has failed, except of a source, which is pulled
             again.
     """
     rows = total_bytes = 0
     count = dataset.partition_count  # of which the totals are: an append adds partitions
-    async for partition in in_slices(dataset.partitions()):
+    described = dataset.partitions() if only is None else [dataset.partition(only)]
+    sealed = dataset.sealed if only is None else described[0].state is PartitionState.SEALED
+    async for partition in in_slices(described):
         if dataset.puller is None or dataset.dropped:
             partition.check()
         totals = partition.totals
@@ -85,10 +91,10 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
         versions = {"since": dataset.changelog.since, "upper": dataset.changelog.upper}
     info = flight.FlightInfo(
         EMPTY_SCHEMA,
-        flight.FlightDescriptor.for_path(dataset.name),
+        _descriptor(dataset, only),
         [],
-        rows if dataset.sealed else -1,
-        total_bytes if dataset.sealed else -1,
+        rows if sealed else -1,
+        total_bytes if sealed else -1,
         ordered=False,
         app_metadata=dump_json(
             {
@@ -106,27 +112,39 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
     ends_at = expiration(dataset)
     common = b"" if ends_at is None else wire.field(3, wire.timestamp(ends_at))
     common += b"".join(_location(uri) for uri in locations.reads)
-    async for index in in_slices(range(count)):
+    async for index in in_slices(range(count) if only is None else [only]):
         ticket = wire.field(1, Ticket(dataset.name, index, dataset.generation).encode())
         bulk = locations.bulk_read(dataset, index)
         parts.append(wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b"")))
     return b"".join(parts)
 
 
+def _descriptor(dataset: Dataset, only: int | None) -> flight.FlightDescriptor:
+    path = [dataset.name] if only is None else [dataset.name, str(only)]
+    return flight.FlightDescriptor.for_path(*path)
+
+
 def _location(uri: str) -> bytes:
     return wire.field(2, wire.field(1, uri.encode()))
 
 
-async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
-    """The PollInfo message; with a descriptor to ask again with while the dataset is filling."""
-    parts = [wire.field(1, await flight_info(locations, dataset))]
-    if dataset.filling:
-        parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
-    parts.append(wire.double_field(3, await progress(dataset)))
+async def poll_info(locations: Locations, dataset: Dataset, only: int | None = None) -> bytes:
+    """The PollInfo message, as :func:`flight_info`; with a descriptor to ask again with while the dataset, or the one
+    partition, is filling.
+    """
+    parts = [wire.field(1, await flight_info(locations, dataset, only))]
+    if filling(dataset, only):
+        parts.append(wire.field(2, _descriptor(dataset, only).serialize()))
+    parts.append(wire.double_field(3, await progress(dataset, only)))
     ends_at = expiration(dataset)
     if ends_at is not None:
         parts.append(wire.field(4, wire.timestamp(ends_at)))
     return b"".join(parts)
+
+
+def filling(dataset: Dataset, only: int | None) -> bool:
+    """Whether more is to come of the dataset, or of its one partition."""
+    return dataset.filling and (only is None or dataset.partition(only).state is PartitionState.OPEN)
 
 
 async def next_look(dataset: Dataset) -> None:
@@ -142,9 +160,11 @@ async def next_look(dataset: Dataset) -> None:
         await changelog.changes.next()
 
 
-async def progress(dataset: Dataset) -> float:
-    """The share of committed producers where their number is declared, else of sealed partitions."""
-    if dataset.sealed:
+async def progress(dataset: Dataset, only: int | None = None) -> float:
+    """The share of committed producers where their number is declared, else of sealed partitions; 1 for one partition
+    that is sealed.
+    """
+    if dataset.sealed or (only is not None and dataset.partition(only).state is PartitionState.SEALED):
         return 1.0
     if dataset.producers:
         return min(1.0, dataset.attempts.committed_producers / dataset.producers)

@@ -120,11 +120,66 @@ def test_flights_are_listed_by_the_prefix_of_their_name(client: flight.FlightCli
     assert list(client.list_flights(b"nothing")) == []
 
 
-def test_a_name_may_look_like_a_partition(client: flight.FlightClient) -> None:
-    put(client, "a", BATCH)
+def test_a_ticket_that_can_mean_two_things_is_refused_and_one_that_cannot_is_served(
+    client: flight.FlightClient,
+) -> None:
     put(client, "a/0", pa.record_batch({"n": [9]}))
     assert read(client, b"a/0") == [9]
+    put(client, "a", BATCH)
+    with pytest.raises(
+        pa.ArrowInvalid, match="'a/0' is a dataset, and partition 0 of dataset 'a' is there, too"
+    ):
+        read(client, b"a/0")
     assert read(client, b"a") == [1, 2, 3]
+    assert read(client, b'{"dataset": "a/0"}') == read(client, b"a/0/0") == [9]
+    for name, rows in (("a", [1, 2, 3]), ("a/0", [9])):
+        assert read(client, client.get_flight_info(descriptor(name)).endpoints[0].ticket) == rows
+    act(client, "drop", dataset="a/0")
+    assert read(client, b"a/0") == [1, 2, 3]
+    with pytest.raises(KeyError, match="there is no dataset 'a/0'"):
+        read(client, b'{"dataset": "a/0"}')
+
+
+def test_a_descriptor_that_names_a_partition_is_answered_with_that_one_alone(
+    client: flight.FlightClient, raw: RawFlight
+) -> None:
+    act(client, "create", dataset="d", partitions=3)
+    info = client.get_flight_info(flight.FlightDescriptor.for_path("d", "2"))
+    assert (info.total_records, len(info.endpoints)) == (-1, 1)
+    for index in range(3):
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d", str(index)), BATCH.schema)
+        with writer:
+            writer.write_batch(pa.record_batch({"n": [index] * (index + 1)}))
+    whole = client.get_flight_info(descriptor("d"))
+    generation = json.loads(whole.app_metadata)["generation"]
+    for index in range(3):
+        by_path = flight.FlightDescriptor.for_path("d", str(index))
+        for named in (
+            by_path,
+            descriptor("d", partition=index),
+            descriptor("d", partition=index, generation=generation),
+        ):
+            info = client.get_flight_info(named)
+            assert info.descriptor == by_path
+            assert [each.ticket for each in info.endpoints] == [whole.endpoints[index].ticket]
+            assert info.total_records == index + 1
+            assert [row for each in info.endpoints for row in read(client, each.ticket)] == [index] * (
+                index + 1
+            )
+            assert client.get_schema(named).schema == BATCH.schema
+        (polled,) = raw.ask("PollFlightInfo", path("d", str(index)))
+        (endpoint,) = flight.FlightInfo.deserialize(fields_of(polled)[1]).endpoints
+        assert endpoint.ticket == info.endpoints[0].ticket
+        assert 2 not in fields_of(polled), "it is whole: there is nothing to ask for again"
+    for nowhere in (flight.FlightDescriptor.for_path("d", "3"), descriptor("d", partition=3)):
+        for ask in (client.get_flight_info, client.get_schema):
+            with pytest.raises(KeyError, match="dataset 'd' has partitions 0 to 2, not 3"):
+                ask(nowhere)  # type: ignore[operator] # pyarrow publishes no types
+    with pytest.raises(Refused, match="partitions 0 to 2, not 3"):
+        raw.ask("PollFlightInfo", path("d", "3"))
+    for ask in (client.get_flight_info, client.get_schema):
+        with pytest.raises(KeyError, match="generation"):
+            ask(descriptor("d", generation="0123456789abcdef"))
 
 
 def test_a_descriptor_may_name_the_partition(client: flight.FlightClient) -> None:

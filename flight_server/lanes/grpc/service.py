@@ -40,7 +40,7 @@ from flight_server.protocol import (
     ipc_framing,
     wire,
 )
-from flight_server.reporting import Locations, flight_info, next_look, poll_info
+from flight_server.reporting import Locations, filling, flight_info, next_look, poll_info
 from flight_server.tiering import Reader
 from flight_server.transfer import (
     MAX_CONTROL_BYTES,
@@ -202,16 +202,16 @@ class FlightService:
             await context.write(info)
 
     async def get_flight_info(self, request: bytes, context: Context) -> bytes:
-        return await flight_info(self._locations, self._described(request))
+        return await flight_info(self._locations, *self._described(request))
 
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
-        """The PollInfo of one dataset; if it is filling, at its next change (a changelog: its next version), or after
-        ``POLL_SECONDS`` or half of the call's time left, whichever is first.
+        """The PollInfo of what the descriptor names; if it is filling, at its next change (a changelog: its next version), or
+        after ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
-        dataset = self._described(request)
+        dataset, partition = self._described(request)
         remaining = context.time_remaining()
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
-        if dataset.filling and dataset.failure is None:
+        if filling(dataset, partition) and dataset.failure is None:
             with (
                 self._waits.enter(
                     "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
@@ -220,15 +220,24 @@ class FlightService:
             ):
                 async with asyncio.timeout(patience):
                     await next_look(dataset)
-        return await poll_info(self._locations, dataset)
+        return await poll_info(self._locations, dataset, partition)
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
-        dataset = self._described(request)
+        dataset, _ = self._described(request)
         schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
-    def _described(self, request: bytes) -> Dataset:
-        return self._catalogue.find(parse_descriptor(request).dataset)
+    def _described(self, request: bytes) -> tuple[Dataset, int | None]:
+        """The dataset that a descriptor names, of its generation if it names one, and the partition if it names one.
+
+        Raises:
+            NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
+        """
+        named = parse_descriptor(request)
+        dataset = self._catalogue.find(named.dataset, named.generation)
+        if named.partition is not None:
+            dataset.partition(named.partition)
+        return dataset, named.partition
 
     async def do_get(self, request: bytes, context: Context) -> None:
         await self._get.serve(request, context)
