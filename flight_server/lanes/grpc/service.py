@@ -205,8 +205,8 @@ class FlightService:
         return await flight_info(self._locations, *self._described(request))
 
     async def poll_flight_info(self, request: bytes, context: Context) -> bytes:
-        """The PollInfo of what the descriptor names; if it is filling, at its next change (a changelog: its next version), or
-        after ``POLL_SECONDS`` or half of the call's time left, whichever is first.
+        """The PollInfo of what the descriptor names; if it is filling, at its next change (a changelog: its next
+        version), or after ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
         dataset, partition = self._described(request)
         remaining = context.time_remaining()
