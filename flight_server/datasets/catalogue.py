@@ -31,7 +31,6 @@ from flight_server.protocol import (
     Kind,
     NotFound,
     OutOfBudget,
-    StaleTicket,
     Ticket,
     Unavailable,
     check_new_dataset_name,
@@ -40,7 +39,7 @@ from flight_server.storage import Disk, DurableFiles, Leaving
 
 from .ambiguous_names import meant
 from .dataset import Dataset
-from .generations import from_this_process, new_generation
+from .generations import missing, new_generation, stale
 from .host_copies import HostCopies
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, check_mode
@@ -110,29 +109,11 @@ class Catalogue:
             StaleTicket: it has another generation.
         """
         found = self.get(name, generation)
-        lost = generation is not None and not from_this_process(generation)
-        facts = {"dataset": name, "generation": generation, "server_started": self.started, "restarted": lost}
         if found is None:
             self.disk.disposal.check_quarantine(name)
-        if found is None and lost:
-            raise NotFound(
-                f"dataset {name!r} is gone: the server was restarted, at {self.started}, and only durable datasets "
-                "outlive that; write it again",
-                **facts,
-            )
-        if found is None:
-            raise NotFound(
-                f"there is no dataset {name!r}: it was never written, was dropped, its lease ended, or it was lost "
-                f"when the server was started, at {self.started}; list_flights shows what there is",
-                **facts,
-            )
+            raise missing(name, generation, self.started)
         if generation is not None and generation != found.generation:
-            raise StaleTicket(
-                f"the ticket is for an earlier generation of dataset {name!r}, which was "
-                f"{f'lost when the server was restarted, at {self.started}' if lost else 'replaced'}; "
-                "ask get_flight_info again",
-                **facts,
-            )
+            raise stale(name, generation, self.started)
         return found
 
     def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:

@@ -182,6 +182,30 @@ def test_a_descriptor_that_names_a_partition_is_answered_with_that_one_alone(
             ask(descriptor("d", generation="0123456789abcdef"))
 
 
+def test_an_error_claims_of_a_generation_no_more_than_the_server_knows(client: flight.FlightClient) -> None:
+    put(client, "d", BATCH)
+    cases = {
+        b'{"dataset": "d", "generation": "bogus"}': "generation 'bogus' of dataset 'd', which no server gives",
+        b'{"dataset": "d", "generation": "0123456789abcdef"}': "not of this start of the server, at 2.* or is another",
+        b'{"dataset": "never", "generation": "bogus"}': "no dataset 'never', and 'bogus' is no generation",
+        b'{"dataset": "never", "generation": "0123456789abcdef"}': "'never' is not here: its generation .* or it is an",
+        b"never": "there is no dataset 'never': it was never written",
+    }
+    for ticket, words in cases.items():
+        with pytest.raises(KeyError, match=words):
+            read(client, ticket)
+
+
+def test_a_date64_with_a_time_of_day_is_refused_with_what_helps(client: flight.FlightClient) -> None:
+    times = pa.Array.from_buffers(pa.date64(), 1, [None, pa.py_buffer((86_400_001).to_bytes(8, "little"))])
+    writer, _ = client.do_put(descriptor("d"), pa.schema({"n": pa.date64()}))
+    with pytest.raises(
+        pa.ArrowInvalid, match=r"whole number of days; .* cast the column to timestamp\('ms'\)"
+    ):
+        with writer:
+            writer.write_batch(pa.record_batch({"n": times}))
+
+
 def test_a_descriptor_may_name_the_partition(client: flight.FlightClient) -> None:
     act(client, "create", dataset="d", partitions=2)
     for index in range(2):
@@ -216,7 +240,7 @@ def test_a_producer_that_commits_is_answered_once(raw: RawFlight, client: flight
 
 
 def test_a_stream_with_an_attempt_is_not_sealed_without_its_commit(client: flight.FlightClient) -> None:
-    with pytest.raises(flight.FlightInternalError, match="without its commit message"):
+    with pytest.raises(pa.ArrowInvalid, match="without its commit message"):
         put(client, "d", BATCH, producer=0, attempt="a")
     with pytest.raises(flight.FlightInternalError, match=r"dataset 'd'.*failed.*write it again"):
         read(client, b"d")
