@@ -248,8 +248,8 @@ class Store:
             released = [name for name in released if name != request.hold or request.release]
             if request.release and not released and not changelog.holds.knows(request.hold):
                 raise NotFound(
-                    f"dataset {dataset.name!r} has no hold {request.hold!r}: it was never taken, was released, or ended "
-                    "long ago; 'statistics' lists the holds that there are",
+                    f"dataset {dataset.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
+                    "ended long ago; 'statistics' lists the holds that there are",
                     dataset=dataset.name,
                 )
             if request.release:

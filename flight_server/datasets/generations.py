@@ -13,7 +13,6 @@ import secrets
 
 from flight_server.protocol import NotFound, StaleTicket
 
-
 _GENERATION = re.compile(r"[0-9a-f]{16}")
 
 

@@ -96,8 +96,8 @@ def cut(sizes: Sequence[int], target_bytes: int) -> list[tuple[int, int, int]]:
 def _not_sealed(dataset: Dataset) -> InvalidRequest:
     if dataset.kind is Kind.CHANGELOG:
         return InvalidRequest(
-            f"dataset {dataset.name!r} is a changelog, which is never sealed and is not cut into pieces: read a version "
-            "of it, by the ticket of get_flight_info",
+            f"dataset {dataset.name!r} is a changelog, which is never sealed and is not cut into pieces: read a "
+            "version of it, by the ticket of get_flight_info",
             dataset=dataset.name,
         )
     return Conflict(

@@ -199,11 +199,13 @@ def test_an_error_claims_of_a_generation_no_more_than_the_server_knows(client: f
 def test_a_date64_with_a_time_of_day_is_refused_with_what_helps(client: flight.FlightClient) -> None:
     times = pa.Array.from_buffers(pa.date64(), 1, [None, pa.py_buffer((86_400_001).to_bytes(8, "little"))])
     writer, _ = client.do_put(descriptor("d"), pa.schema({"n": pa.date64()}))
-    with pytest.raises(
-        pa.ArrowInvalid, match=r"whole number of days; .* cast the column to timestamp\('ms'\)"
+    with (
+        pytest.raises(
+            pa.ArrowInvalid, match=r"whole number of days; .* cast the column to timestamp\('ms'\)"
+        ),
+        writer,
     ):
-        with writer:
-            writer.write_batch(pa.record_batch({"n": times}))
+        writer.write_batch(pa.record_batch({"n": times}))
 
 
 def test_a_descriptor_may_name_the_partition(client: flight.FlightClient) -> None:
