@@ -84,7 +84,7 @@ class PartitionStream:
         self._received = ReceivedFrames(ticket.from_, ticket.until)
         self.lane = lane
         self._addresses = addresses(server, locations, lane)
-        self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition)
+        self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition, ticket.reader)
         self._turn = 0
         self._failures = 0
         self._reading: LaneReader | None = None
