@@ -14,17 +14,29 @@ a path with ``?generation=``, as it gives it; a path whose name has its slashes 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from flight_server.protocol import InvalidRequest, Ticket, parse_partition
+from flight_server.storage import Disk
 
-if TYPE_CHECKING:
-    from .catalogue import Catalogue
+from .dataset import Dataset
 
 _NUMBER = re.compile(r"[0-9]{1,6}")
 
 
-def meant(catalogue: Catalogue, ticket: Ticket) -> tuple[str, int | None]:
+class Names(Protocol):
+    """A :class:`Catalogue`, as far as it is asked here."""
+
+    disk: Disk
+
+    def has(self, name: str) -> bool: ...
+
+    def leads_to(self, name: str, generation: str) -> bool: ...
+
+    def get(self, name: str, generation: str | None = None) -> Dataset | None: ...
+
+
+def meant(catalogue: Names, ticket: Ticket) -> tuple[str, int | None]:
     """The dataset's name and the partition of a ticket; neither need exist. Raises as :func:`one_meaning`."""
     name, _, number = ticket.dataset.rpartition("/")
     if not (ticket.bare and _NUMBER.fullmatch(number) and catalogue.has(name)):
@@ -33,7 +45,7 @@ def meant(catalogue: Catalogue, ticket: Ticket) -> tuple[str, int | None]:
 
 
 def one_meaning(
-    catalogue: Catalogue, whole: str, name: str, index: int, generation: str | None = None
+    catalogue: Names, whole: str, name: str, index: int, generation: str | None = None
 ) -> tuple[str, int | None]:
     """``whole`` and None for the dataset of that name, or ``name`` and ``index`` for the partition.
 

@@ -242,27 +242,6 @@ def test_every_legal_name_can_be_read(
     assert get(url_of(server, escaped, partition=None)).table() == table(10)
 
 
-def test_a_path_that_can_mean_two_things_is_refused_and_one_that_cannot_is_served(
-    server: ServerProcess, client: flight.FlightClient, name: str
-) -> None:
-    named = f"{name}/partitions/0"
-    put(client, table(3), dataset=named)
-    assert get(url_of(server, name)).table() == table(3), (
-        "there is no dataset of which it could be a partition"
-    )
-    put(client, table(5), dataset=name)
-    refused = get(url_of(server, name))
-    assert refused.status == 400
-    assert f"'{named}' is a dataset, and partition 0 of dataset '{name}'" in refused.json()["message"]
-    assert get(url_of(server, named.replace("/", "%2F"), partition=None)).table() == table(3)
-    assert get(url_of(server, named)).table() == table(3)
-    for dataset, rows in ((name, 5), (named, 3)):
-        (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_path(dataset)).endpoints
-        assert get(endpoint.locations[-1].uri.decode()).table() == table(rows)
-    action(client, "drop", dataset=named)
-    assert get(url_of(server, name)).table() == table(5)
-
-
 def test_a_whole_dataset_is_each_row_once(
     server: ServerProcess, client: flight.FlightClient, name: str
 ) -> None:

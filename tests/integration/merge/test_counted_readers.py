@@ -96,25 +96,22 @@ def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_o
 
 
 @for_each_lane
-def test_a_task_that_is_tried_again_under_its_name_is_one_reader_however_late(
-    name: str, lane: LaneChoice
+def test_a_task_that_is_tried_again_under_its_name_is_one_reader(
+    process: ServerProcess, counted: str, lane: LaneChoice
 ) -> None:
-    with ServerProcess.start("--resume-seconds", "0") as process:
-        server = Server(process.location, timeouts=QUICK, reading=Reading(lane=lane))
-        server.action("create", {"dataset": name, "retention": {"readers": 2}})
-        put(server, name)
-        info = server.flight_info(name)
-        generation = json.loads(info.app_metadata)["generation"]
-        task = replace(Readable.of(server, name, generation, info.endpoints[0]), reader="job")
-        for _ in range(3):
-            assert [n for batch in task.read(0) for n in batch["n"].to_pylist()] == EVERYTHING
-            assert frames_left(server, name) == FRAMES, "two readers are wanted, and it is one"
-        other = replace(task, reader="another-job")
-        for first, until in ((FRAMES - 2, FRAMES), (0, FRAMES - 2)):
-            assert frames_left(server, name) == FRAMES
-            assert list(other.read_frames(0, first, until))
-        assert frames_left(server, name) == 0
-        server.close()
+    server = Server(process.location, timeouts=QUICK, reading=Reading(lane=lane))
+    info = server.flight_info(counted)
+    generation = json.loads(info.app_metadata)["generation"]
+    task = replace(Readable.of(server, counted, generation, info.endpoints[0]), reader="job")
+    for _ in range(3):
+        assert [n for batch in task.read(0) for n in batch["n"].to_pylist()] == EVERYTHING
+        assert frames_left(server, counted) == FRAMES, "two readers are wanted, and it is one"
+    other = replace(task, reader="another-job")
+    for first, until in ((FRAMES - 2, FRAMES), (0, FRAMES - 2)):
+        assert frames_left(server, counted) == FRAMES
+        assert list(other.read_frames(0, first, until))
+    assert frames_left(server, counted) == 0
+    server.close()
 
 
 def test_another_client_that_is_cut_may_begin_again_from_the_first_frame(
