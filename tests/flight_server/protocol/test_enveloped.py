@@ -27,7 +27,7 @@ def test_what_was_sealed_is_opened() -> None:
     opening = Envelopes(TICKET)
     for data, parts in zip(sent(), PARTS, strict=True):
         found, checksum = opening.open(data)
-        assert (found.header, found.metadata, found.body) == parts
+        assert tuple(map(bytes, (found.header, found.metadata, found.body))) == parts
         assert checksum == message_crc32c(parts[0], parts[2])
 
 
