@@ -22,7 +22,9 @@ MAX_LINES = 400
 PURE = ("protocol", "memory", "concurrency")
 # What loads more than its room may, or than the room's other users need, has a door of its own beside the face:
 # pyarrow, which has the only buffers that the checksums' library takes beside bytes; libraries of the file formats.
-DOORS = frozenset({"flight_server.protocol.checksums", "flight_server.sources.creation"})
+DOORS = frozenset(
+    {"flight_server.protocol.checksums", "flight_server.protocol.enveloped", "flight_server.sources.creation"}
+)
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
 # What the client may know of the server: its words, its accounting of memory, and the directories of a host.
 SHARED = frozenset({"protocol", "memory", "host"})

@@ -55,6 +55,10 @@ class Holds:
     def get(self, name: str) -> Hold | None:
         return self._holds.get(name)
 
+    def knows(self, name: str) -> bool:
+        """Whether there is such a hold, or one of the last that ended by themselves."""
+        return name in self._holds or name in self.lapsed
+
     def check(self, name: str, version: int | None, since: int, upper: int) -> int:
         """The version that :meth:`put` is to be called with. Changes nothing.
 

@@ -26,6 +26,7 @@ from flight_server.protocol import (
     HoldRequest,
     InvalidRequest,
     Kind,
+    NotFound,
     Unavailable,
     directory_name,
 )
@@ -247,6 +248,7 @@ class Store:
 
         Raises:
             Compacted, InvalidRequest: see :meth:`Holds.check`.
+            NotFound: a release of a hold that there is not.
             Unavailable: the disk refuses.
         """
         changelog = self.of(dataset)
@@ -254,6 +256,12 @@ class Store:
             changelog.step("write")
             released = [] if request.releases is None else changelog.holds.named(request.releases)
             released = [name for name in released if name != request.hold or request.release]
+            if request.release and not released and not changelog.holds.knows(request.hold):
+                raise NotFound(
+                    f"dataset {dataset.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
+                    "ended long ago; 'statistics' lists the holds that there are",
+                    dataset=dataset.name,
+                )
             if request.release:
                 released = sorted({*released, request.hold})
             until = time.time() + request.lease_seconds

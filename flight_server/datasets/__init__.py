@@ -3,6 +3,7 @@
 ``transfer``, ``sources`` and ``tiering`` read and change them; ``reporting`` shows them.
 """
 
+from .ambiguous_names import meant, one_meaning
 from .attempts import Attempt
 from .catalogue import Catalogue
 from .counters import Counters
@@ -25,5 +26,7 @@ __all__ = [
     "check_mode",
     "check_same",
     "extend",
+    "meant",
     "narrow",
+    "one_meaning",
 ]

@@ -17,7 +17,6 @@ Durable datasets
 
 from __future__ import annotations
 
-import re
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -34,16 +33,15 @@ from flight_server.protocol import (
     NotFound,
     OutOfBudget,
     Retention,
-    StaleTicket,
     Ticket,
     Unavailable,
     check_new_dataset_name,
-    parse_partition,
 )
 from flight_server.storage import Disk, DurableFiles, Leaving
 
+from .ambiguous_names import meant
 from .dataset import Dataset
-from .generations import from_this_process, new_generation
+from .generations import missing, new_generation, stale
 from .host_copies import HostCopies
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, check_mode
@@ -89,6 +87,10 @@ class Catalogue:
     def __len__(self) -> int:
         return len(self._datasets)
 
+    def has(self, name: str) -> bool:
+        """Whether the name leads to a dataset."""
+        return name in self._datasets
+
     def leads_to(self, name: str, generation: str) -> bool:
         """Whether the name leads to that generation."""
         found = self._datasets.get(name)
@@ -107,43 +109,21 @@ class Catalogue:
             StaleTicket: it has another generation.
         """
         found = self.get(name, generation)
-        lost = generation is not None and not from_this_process(generation)
-        facts = {"dataset": name, "generation": generation, "server_started": self.started, "restarted": lost}
         if found is None:
             self.disk.disposal.check_quarantine(name)
-        if found is None and lost:
-            raise NotFound(
-                f"dataset {name!r} is gone: the server was restarted, at {self.started}, and only durable datasets "
-                "outlive that; write it again",
-                **facts,
-            )
-        if found is None:
-            raise NotFound(
-                f"there is no dataset {name!r}: it was never written, was dropped, its lease ended, or it was lost "
-                f"when the server was started, at {self.started}; list_flights shows what there is",
-                **facts,
-            )
+            raise missing(name, generation, self.started)
         if generation is not None and generation != found.generation:
-            raise StaleTicket(
-                f"the ticket is for an earlier generation of dataset {name!r}, which was "
-                f"{f'lost when the server was restarted, at {self.started}' if lost else 'replaced'}; "
-                "ask get_flight_info again",
-                **facts,
-            )
+            raise stale(name, generation, self.started)
         return found
 
     def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
-        """The dataset and the partition of a ticket. ``name/3`` is partition 3 unless it is a dataset's name.
+        """The dataset and the partition of a ticket. A bare ``name/3`` may be partition 3, see ``ambiguous_names``.
 
         Raises:
-            InvalidRequest: the ticket names no partition, and the dataset has several.
+            InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things.
             NotFound, DataQuarantined, StaleTicket, OutOfBudget: see :meth:`find` and :meth:`Dataset.partition`.
         """
-        name, index = ticket.dataset, ticket.partition
-        if index is None and name not in self._datasets:
-            prefix, slash, suffix = name.rpartition("/")
-            if slash and prefix in self._datasets and re.fullmatch(r"[0-9]{1,6}", suffix):
-                name, index = prefix, parse_partition(suffix)
+        name, index = meant(self, ticket)
         dataset = self.find(name, ticket.generation)
         if index is None:
             if dataset.partition_count > 1:

@@ -1,10 +1,19 @@
-"""Generations: which incarnation of a dataset's name a ticket is for, and which process made it."""
+"""Generations: which incarnation of a dataset's name a ticket is for, and which process made it.
+
+A generation that this process has not made is of an earlier start of the server, of another server, or of none: the
+errors claim no more than that.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import secrets
+
+from flight_server.protocol import NotFound, StaleTicket
+
+_GENERATION = re.compile(r"[0-9a-f]{16}")
 
 
 class _Process:
@@ -30,3 +39,51 @@ def new_generation() -> str:
 def from_this_process(generation: str) -> bool:
     """Whether this process, so this start of the server, made it."""
     return generation.startswith(_process.prefix)
+
+
+def missing(name: str, generation: str | None, started: str) -> NotFound:
+    """The error for a name that leads to no dataset."""
+    if generation is None or from_this_process(generation):
+        return NotFound(
+            f"there is no dataset {name!r}: it was never written, was dropped, its lease ended, or it was lost "
+            f"when the server was started, at {started}; list_flights shows what there is",
+            **_facts(name, generation, started),
+        )
+    if not _GENERATION.fullmatch(generation):
+        return NotFound(
+            f"there is no dataset {name!r}, and {_shown(generation)} is no generation that a server gives; "
+            "list_flights shows what there is",
+            **_facts(name, generation, started),
+        )
+    return NotFound(
+        f"dataset {name!r} is not here: its generation {generation} is not of this start of the server, at {started}. "
+        "The server was restarted, and only durable datasets outlive that, or it is another server's; write it again",
+        **_facts(name, generation, started),
+    )
+
+
+def stale(name: str, generation: str, started: str) -> StaleTicket:
+    """The error for a name that leads to another generation."""
+    if from_this_process(generation):
+        why = f"the ticket is for an earlier generation of dataset {name!r}, which was replaced"
+    elif not _GENERATION.fullmatch(generation):
+        why = f"the ticket is for generation {_shown(generation)} of dataset {name!r}, which no server gives"
+    else:
+        why = (
+            f"the ticket is for generation {generation} of dataset {name!r}, which is not of this start of the server, "
+            f"at {started}: it was lost when the server was restarted, or is another server's"
+        )
+    return StaleTicket(f"{why}; ask get_flight_info again", **_facts(name, generation, started))
+
+
+def _facts(name: str, generation: str | None, started: str) -> dict[str, str | bool | None]:
+    earlier = (
+        generation is not None
+        and _GENERATION.fullmatch(generation) is not None
+        and not from_this_process(generation)
+    )
+    return {"dataset": name, "generation": generation, "server_started": started, "restarted": earlier}
+
+
+def _shown(generation: str) -> str:
+    return repr(generation if len(generation) <= 40 else generation[:40] + "…")

@@ -16,12 +16,14 @@ stay as they are.
 
 Lease and retention
     Reads and writes renew the lease for each frame. An open stream alone does not, because a stalled one would keep
-    the dataset for ever. The retention in seconds counts from the first seal.
+    the dataset for ever. No lease ends while the server itself holds a producer back (:meth:`Lifetime.held_back`). The
+    retention in seconds counts from the first seal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 from flight_server.protocol import Conflict, Retention
@@ -68,6 +70,7 @@ class Lifetime:
         self._clock = clock
         self._touched = clock()
         self._sealed_at: float | None = None
+        self._held_back = 0
 
     @property
     def sealed(self) -> bool:
@@ -113,7 +116,17 @@ class Lifetime:
     def expired(self) -> bool:
         """The lease has ended."""
         left = self.lease_left_seconds
-        return left is not None and left <= 0
+        return left is not None and left <= 0 and not self._held_back
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Inside, a producer waits for the server, which bounds that; afterwards the lease begins anew."""
+        self._held_back += 1
+        try:
+            yield
+        finally:
+            self._held_back -= 1
+            self.touch()
 
     @property
     def outlived(self) -> bool:

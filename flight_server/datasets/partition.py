@@ -264,7 +264,7 @@ class Partition:
     def places(self) -> Places:
         """The places of the readers that have a name."""
         if self._places is None:
-            self._places = Places(self._queue)
+            self._places = Places(self._queue, self._metadata, self.dataset)
         return self._places
 
     def passed(self, start: int, stop: int | None, now: float) -> None:

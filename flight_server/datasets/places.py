@@ -1,6 +1,7 @@
 """Places: which frames of a partition each reader has passed, for retention by readers.
 
-Guarantee: a frame can be read again until enough readers have passed it, each counted once.
+Guarantee: a frame can be read again until enough readers have passed it. A reader with a name counts once for each
+frame, whatever it repeats and in whatever order it reads ranges, for as long as the partition lives.
 
     who reads                      what counts as passed                                  when
     =============================  =====================================================  =========================
@@ -11,54 +12,98 @@ Guarantee: a frame can be read again until enough readers have passed it, each c
     a place that was given back    nothing; but all, if the reader has every frame of a   ``resume_seconds`` after
                                    sealed partition, or of the range that it asked for    its connection ended
 
+    A reader without a name cannot be told from another one: each of its streams counts as a reader. So a task that may
+    be tried again needs a name.
+
+Resuming
+    A connection with the name, the end (``until``) and a start within the range of the one before is a resume. Every
+    other one begins another range; what the reader has acknowledged of the one before stays passed.
+
 Taking over
     When a second connection uses a name, the place goes on there, and the first connection gets an error.
 
 Giving back
-    A named reader that does not return within ``resume_seconds`` loses its place: unreleased frames no longer count as
-    passed by it, so another reader can take its turn. Without one the frames stay until the lease ends. Due places are
-    given back only when a named reader begins or acknowledges, or another one ends.
+    A named reader that does not return within ``resume_seconds`` loses its place: unreleased frames of the range that
+    it has not completed no longer count as passed by it, so another reader can take its turn. Without one the frames
+    stay until the lease ends. Due places are given back only when a named reader begins or acknowledges, or another
+    one ends. What it has passed of completed ranges stays known.
+
+Memory
+    A name takes ``PLACE_BYTES`` of ``metadata``, and each range that it has passed and that is not released yet
+    ``RANGE_BYTES``. A name without any, or with only released ones, is forgotten when its place is given back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import insort
+from dataclasses import dataclass, field
 from typing import Any
 
 from flight_server.concurrency import BroadcastQueue, Subscription
+from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import Conflict, NotFound
+
+PLACE_BYTES = 512
+RANGE_BYTES = 128
+
+Range = tuple[int, int]
 
 
 @dataclass(slots=True)
 class _Place:
+    room: Reservation
     begin: int
     stop: int | None
     acknowledged: int
     subscription: Subscription[Any] | None
     until: float = 0.0
+    passed: list[Range] = field(default_factory=list)
+    """In order, neither empty nor neighbours: all that counts."""
+    counted: list[Range] = field(default_factory=list)
+    """Those of ``passed`` that count since ``begin``."""
 
 
 class Places:
     """The named readers of one partition. Times are seconds of one monotonic clock."""
 
-    def __init__(self, queue: BroadcastQueue[Any]) -> None:
+    def __init__(
+        self, queue: BroadcastQueue[Any], metadata: Metadata | None = None, dataset: str = ""
+    ) -> None:
         self._queue = queue
+        self._metadata = metadata or Metadata()
+        self._dataset = dataset
         self._by_reader: dict[str, _Place] = {}
         self._left: dict[str, _Place] = {}  # without a connection, in the order of their ends
 
     def take(self, reader: str, subscription: Subscription[Any], now: float) -> None:
-        """A connection of the reader begins. A reader that has a place acknowledges the frames before its start."""
+        """A connection of the reader begins. One that resumes acknowledges the frames before its start.
+
+        Raises OutOfBudget if ``metadata`` has no room.
+        """
         self.expire(now)
         place = self._by_reader.get(reader)
+        start = subscription.start
         if place is None:
-            start = subscription.start
-            self._by_reader[reader] = _Place(start, subscription.stop, start, subscription)
+            room = self._metadata.reserve(
+                PLACE_BYTES + RANGE_BYTES, self._what(reader), dataset=self._dataset
+            )
+            self._by_reader[reader] = _Place(room, start, subscription.stop, start, subscription)
             return
+        resumes = subscription.stop == place.stop and place.begin < start
+        if not resumes:
+            self._trim(place)
+            wanted = PLACE_BYTES + RANGE_BYTES * (len(place.passed) + 1)
+            if wanted > place.room.size_bytes:
+                added = wanted - place.room.size_bytes
+                self._metadata.grow(place.room, added, self._what(reader), dataset=self._dataset)
         self._left.pop(reader, None)
         before, place.subscription = place.subscription, subscription
         if before is not None:
             before.end(Conflict(f"reader {reader!r} has gone on in another connection"))
-        self._advance(place, subscription.start)
+        if resumes:
+            self._advance(place, start)
+        else:
+            place.begin, place.stop, place.acknowledged, place.counted = start, subscription.stop, start, []
 
     def leave(self, reader: str, subscription: Subscription[Any], until: float) -> None:
         """The connection has ended; keep the place until then. No effect if another has taken it over."""
@@ -69,10 +114,10 @@ class Places:
             self._left[reader] = place
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """The reader has received the frames before ``frames``. Raises NotFound if it has no place."""
+        """The reader has received the frames of its range before ``frames``. Raises NotFound if it has no place."""
         self.expire(now)
         place = self._by_reader.get(reader)
-        if place is None:
+        if place is None or (place.subscription is None and reader not in self._left):
             raise NotFound(f"reader {reader!r} has no place here, or has it no longer: read again")
         self._advance(place, frames)
 
@@ -81,12 +126,47 @@ class Places:
         for reader, place in list(self._left.items()):
             if place.until > now:
                 break
-            del self._left[reader], self._by_reader[reader]
+            del self._left[reader]
             stop = len(self._queue) if place.stop is None and self._queue.ended else place.stop
             if stop is None or place.acknowledged < stop:
-                self._queue.passed(place.begin, place.acknowledged, -1)
+                for begin, end in place.counted:
+                    self._queue.passed(begin, end, -1)
+                    place.passed = _without(place.passed, begin, end)
+            place.counted = []
+            self._trim(place)
+            if not place.passed:
+                del self._by_reader[reader]
 
     def _advance(self, place: _Place, frames: int) -> None:
-        if frames > place.acknowledged:
-            before, place.acknowledged = place.acknowledged, frames
-            self._queue.passed(before, frames)
+        if frames <= place.acknowledged:
+            return
+        begin, place.acknowledged = place.acknowledged, frames
+        fresh = [(begin, frames)]
+        for before in place.passed:
+            fresh = _without(fresh, *before)
+        for each in fresh:
+            place.passed = _with(place.passed, *each)
+            place.counted = _with(place.counted, *each)
+        for each in fresh:
+            self._queue.passed(*each)
+
+    def _trim(self, place: _Place) -> None:
+        """Forget what is released, which no reader can repeat."""
+        place.passed = _without(place.passed, 0, self._queue.first)
+
+    def _what(self, reader: str) -> str:
+        return f"the place of reader {reader!r} in dataset {self._dataset!r}"
+
+
+def _with(ranges: list[Range], begin: int, end: int) -> list[Range]:
+    """The ranges and one more that none of them overlaps; neighbours become one."""
+    found = [each for each in ranges if each[1] != begin and each[0] != end]
+    joined = [each for each in ranges if each[1] == begin or each[0] == end]
+    insort(found, (min([begin, *(first for first, _ in joined)]), max([end, *(last for _, last in joined)])))
+    return found
+
+
+def _without(ranges: list[Range], begin: int, end: int) -> list[Range]:
+    """The parts of the ranges that are not between ``begin`` and ``end``."""
+    parts = ((low, min(high, begin)) for low, high in ranges), ((max(low, end), high) for low, high in ranges)
+    return sorted((low, high) for part in parts for low, high in part if low < high)

@@ -284,4 +284,7 @@ def check(said: int | None, checksum: int) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    line = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    if "whole number of days" in line:
+        line += "; a date64 has no time of day: cast the column to timestamp('ms'), or cut the time off"
+    return line

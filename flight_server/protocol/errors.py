@@ -25,14 +25,32 @@ from typing import Any, ClassVar, Self
 
 ERROR_TRAILER = "x-flight-shuffle-error"
 MAX_MESSAGE_CHARACTERS = 1_200
-"""gRPC clients refuse trailers of more than 8 KiB, which have the message three times: plain, as JSON and in base64.
-A message that is not printable ASCII is cut at an eighth: escapes take up to twelve bytes per character."""
+"""gRPC clients refuse trailers of more than 8 KiB, which have the message three times: percent-encoded, as JSON, and as
+JSON in base64. So a message has at most as many bytes there as one of so many plain characters."""
+_PLAIN_COST = 10
+"""Thirds of a byte that a plain character takes in these three."""
 
 
 def _shortened(text: str) -> str:
-    plain = text.isascii() and text.isprintable()
-    limit = MAX_MESSAGE_CHARACTERS if plain else MAX_MESSAGE_CHARACTERS // 8
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    if text.isascii() and text.isprintable():
+        return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."
+    left = MAX_MESSAGE_CHARACTERS * _PLAIN_COST
+    fits = 0  # characters before the one that may be the last, if the text must be cut
+    for index, character in enumerate(text):
+        left -= _cost(character)
+        if left < 0:
+            return text[:fits] + "..."
+        if left >= 3 * _PLAIN_COST:
+            fits = index + 1
+    return text
+
+
+def _cost(character: str) -> int:
+    if " " <= character <= "~":
+        return _PLAIN_COST
+    percent_encoded = 3 * len(character.encode("utf-8", "surrogatepass"))
+    escaped = len(json.dumps(character)) - 2
+    return 3 * percent_encoded + 7 * escaped
 
 
 class FlightShuffleError(Exception):

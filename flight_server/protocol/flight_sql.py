@@ -21,7 +21,7 @@ ACTIONS = frozenset(
     }
 )
 _TYPE = re.compile(rb"type\.googleapis\.com/arrow\.flight\.protocol\.sql\.([A-Za-z0-9_]{1,80})")
-_INSTEAD = 'describe a dataset by PATH [dataset] or by CMD {"dataset": "…"}, and read it with its tickets'
+INSTEAD = 'describe a dataset by PATH [dataset] or by CMD {"dataset": "…"}, and read it with its tickets'
 
 
 def refuse(data: bytes) -> None:
@@ -30,14 +30,5 @@ def refuse(data: bytes) -> None:
     if found is not None:
         command = found[1].decode()
         raise Unsupported(
-            f"this is not a Flight SQL server, so it takes no {command}: {_INSTEAD}", command=command
-        )
-
-
-def refuse_all_but_json(command: bytes) -> None:
-    """Raise Unsupported unless a descriptor's command is empty or may be meant as JSON."""
-    refuse(command)
-    if not command.lstrip().startswith((b"{", b"[")) and command.strip():
-        raise Unsupported(
-            f"the descriptor's command is not JSON, and this is not a Flight SQL server: {_INSTEAD}"
+            f"this is not a Flight SQL server, so it takes no {command}: {INSTEAD}", command=command
         )

@@ -8,5 +8,6 @@ UNTIL_TRAILER = "x-flight-shuffle-until"
 GENERATION_HEADER = "x-flight-shuffle-generation"
 PARTITION_HEADER = "x-flight-shuffle-partition"
 CHECKSUMS_HEADER = "x-flight-shuffle-checksums"
-"""On the bulk lane, in a request: send checksums with messages; in the answer: they are sent."""
+"""In a read's request: send checksums with messages; in the answer: they are sent. See ``lanes.http.bulk_get`` for the
+bulk lane, ``enveloped`` for gRPC."""
 CHECKSUMS = "crc32c"

@@ -161,7 +161,9 @@ class PutCommand:
 
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
-        flight_sql.refuse_all_but_json(data)
+        flight_sql.refuse(data)
+        if not data.lstrip().startswith((b"{", b"[")) and data.strip():
+            raise InvalidRequest(f"the descriptor's command is not JSON: {flight_sql.INSTEAD}")
         fields = Fields(parse_json(data, "the command", small=True), "the command")
         command = cls(
             dataset=check_dataset_name(fields.required("dataset")),
@@ -197,6 +199,7 @@ class Ticket:
     """What a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one. ``from_`` is
     the sequence number of the first wanted frame, ``until`` the one after the last, None for all that there are.
     ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for changelogs only.
+    A ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number.
     """
 
     dataset: str
@@ -206,6 +209,7 @@ class Ticket:
     reader: str | None = None
     versions: Versions | None = None
     until: int | None = None
+    bare: bool = field(default=False, compare=False)
 
     @classmethod
     def parse(cls, data: bytes) -> Ticket:
@@ -213,7 +217,7 @@ class Ticket:
         flight_sql.refuse(data)
         if not data.lstrip().startswith(b"{"):
             try:
-                return cls(check_dataset_name(data.decode()))
+                return cls(check_dataset_name(data.decode()), bare=True)
             except UnicodeDecodeError:
                 raise InvalidRequest("a ticket is JSON from get_flight_info, or a dataset's name") from None
         fields = Fields(parse_json(data, "the ticket", small=True), "the ticket")

@@ -3,6 +3,7 @@
 from .flight_infos import (
     Locations,
     expiration,
+    filling,
     flight_info,
     info_bytes,
     next_look,
@@ -15,6 +16,7 @@ __all__ = [
     "Locations",
     "Observed",
     "expiration",
+    "filling",
     "flight_info",
     "info_bytes",
     "next_look",

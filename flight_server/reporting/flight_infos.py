@@ -68,30 +68,36 @@ def timestamp_scalar(seconds: float) -> Any:
     return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(struct.pack("<q", int(seconds * 1e6)))])[0]
 
 
-def info_bytes(locations: Locations, dataset: Dataset) -> int:
+def info_bytes(locations: Locations, dataset: Dataset, only: int | None = None) -> int:
     """The most that the FlightInfo or PollInfo has, for the partitions that there are now."""
-    last = dataset.partition_count - 1
-    endpoint = _endpoint(locations, dataset, last, _common(locations, dataset))
+    count = 1 if only is not None else dataset.partition_count
+    endpoint = _endpoint(locations, dataset, dataset.partition_count - 1, _common(locations, dataset))
     schema_bytes = 0 if dataset.schema is None else len(dataset.schema.header)
-    return dataset.partition_count * (len(endpoint) + 8) + schema_bytes + _HEAD_BYTES
+    return count * (len(endpoint) + 8) + schema_bytes + _HEAD_BYTES
 
 
-async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
-    """The FlightInfo message. Raises as :func:`_info`."""
-    return b"".join(await _info(locations, dataset))
+async def flight_info(locations: Locations, dataset: Dataset, only: int | None = None) -> bytes:
+    """The FlightInfo message. Arguments and errors as of :func:`_info`."""
+    return b"".join(await _info(locations, dataset, only))
 
 
-async def _info(locations: Locations, dataset: Dataset) -> list[bytes]:
-    """The parts of the FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed. A changelog has
-    one endpoint, whose ticket reads the newest snapshot at the time of the read.
+async def _info(locations: Locations, dataset: Dataset, only: int | None) -> list[bytes]:
+    """The parts of the FlightInfo message: one endpoint for each partition; totals -1 until all of them are sealed. A
+    changelog has one endpoint, whose ticket reads the newest snapshot at the time of the read.
+
+    Args:
+        only: the one partition that the descriptor names: endpoint, totals and descriptor are of that one.
 
     Raises:
+        NotFound: the dataset has no such partition.
         FlightShuffleError: the dataset was dropped, or a partition has failed, except of a source, which is pulled
             again.
     """
     rows = total_bytes = 0
     count = dataset.partition_count  # of which the totals are: an append adds partitions
-    async for partition in in_slices(dataset.partitions()):
+    described = dataset.partitions() if only is None else [dataset.partition(only)]
+    sealed = dataset.sealed if only is None else described[0].state is PartitionState.SEALED
+    async for partition in in_slices(described):
         if dataset.puller is None or dataset.dropped:
             partition.check()
         totals = partition.totals
@@ -102,10 +108,10 @@ async def _info(locations: Locations, dataset: Dataset) -> list[bytes]:
         versions = {"since": dataset.changelog.since, "upper": dataset.changelog.upper}
     info = flight.FlightInfo(
         EMPTY_SCHEMA,
-        flight.FlightDescriptor.for_path(dataset.name),
+        _descriptor(dataset, only),
         [],
-        rows if dataset.sealed else -1,
-        total_bytes if dataset.sealed else -1,
+        rows if sealed else -1,
+        total_bytes if sealed else -1,
         ordered=False,
         app_metadata=dump_json(
             {
@@ -121,8 +127,9 @@ async def _info(locations: Locations, dataset: Dataset) -> list[bytes]:
         # Of two such fields protobuf takes the last. Arrow's object of a wide schema would take long to make.
         parts.append(wire.field(1, ipc_framing.encapsulate(dataset.schema.header)))
     common = _common(locations, dataset)
-    async for first in in_slices(range(0, count, _ENDPOINTS_AT_ONCE), 1):
-        indices = range(first, min(count, first + _ENDPOINTS_AT_ONCE))
+    start, stop = (0, count) if only is None else (only, only + 1)
+    async for first in in_slices(range(start, stop, _ENDPOINTS_AT_ONCE), 1):
+        indices = range(first, min(stop, first + _ENDPOINTS_AT_ONCE))
         parts.append(b"".join(_endpoint(locations, dataset, index, common) for index in indices))
     return parts
 
@@ -140,21 +147,33 @@ def _endpoint(locations: Locations, dataset: Dataset, index: int, common: bytes)
     return wire.field(3, wire.field(1, ticket) + common + (_location(bulk) if bulk else b""))
 
 
+def _descriptor(dataset: Dataset, only: int | None) -> flight.FlightDescriptor:
+    path = [dataset.name] if only is None else [dataset.name, str(only)]
+    return flight.FlightDescriptor.for_path(*path)
+
+
 def _location(uri: str) -> bytes:
     return wire.field(2, wire.field(1, uri.encode()))
 
 
-async def poll_info(locations: Locations, dataset: Dataset) -> bytes:
-    """The PollInfo message; with a descriptor to ask again with while the dataset is filling."""
-    info = await _info(locations, dataset)
+async def poll_info(locations: Locations, dataset: Dataset, only: int | None = None) -> bytes:
+    """The PollInfo message, as :func:`flight_info`; with a descriptor to ask again with while the dataset, or the one
+    partition, is filling.
+    """
+    info = await _info(locations, dataset, only)
     parts = [wire.field_head(1, sum(map(len, info))), *info]
-    if dataset.filling:
-        parts.append(wire.field(2, flight.FlightDescriptor.for_path(dataset.name).serialize()))
-    parts.append(wire.double_field(3, await progress(dataset)))
+    if filling(dataset, only):
+        parts.append(wire.field(2, _descriptor(dataset, only).serialize()))
+    parts.append(wire.double_field(3, await progress(dataset, only)))
     ends_at = expiration(dataset)
     if ends_at is not None:
         parts.append(wire.field(4, wire.timestamp(ends_at)))
     return b"".join(parts)
+
+
+def filling(dataset: Dataset, only: int | None) -> bool:
+    """Whether more is to come of the dataset, or of its one partition."""
+    return dataset.filling and (only is None or dataset.partition(only).state is PartitionState.OPEN)
 
 
 async def next_look(dataset: Dataset) -> None:
@@ -170,9 +189,11 @@ async def next_look(dataset: Dataset) -> None:
         await changelog.changes.next()
 
 
-async def progress(dataset: Dataset) -> float:
-    """The share of committed producers where their number is declared, else of sealed partitions."""
-    if dataset.sealed:
+async def progress(dataset: Dataset, only: int | None = None) -> float:
+    """The share of committed producers where their number is declared, else of sealed partitions; 1 for one partition
+    that is sealed.
+    """
+    if dataset.sealed or (only is not None and dataset.partition(only).state is PartitionState.SEALED):
         return 1.0
     if dataset.producers:
         return min(1.0, dataset.attempts.committed_producers / dataset.producers)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from flight_server.concurrency import in_slices
 from flight_server.datasets import Dataset, PartitionState
-from flight_server.protocol import Conflict, InvalidRequest, PlanRequest
+from flight_server.protocol import Conflict, InvalidRequest, Kind, PlanRequest
 
 MAX_PIECES = 200_000
 """In one answer, which is then about 5 MB."""
@@ -36,7 +36,7 @@ async def plan(dataset: Dataset, request: PlanRequest) -> list[Piece]:
 
     Raises:
         Conflict: a partition is not sealed.
-        InvalidRequest: there would be more than ``MAX_PIECES``.
+        InvalidRequest: it is a changelog; or there would be more than ``MAX_PIECES``.
         NotFound: the dataset has no such partition.
     """
     dataset.touch()
@@ -103,7 +103,13 @@ def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int
             yield None
 
 
-def _not_sealed(dataset: Dataset) -> Conflict:
+def _not_sealed(dataset: Dataset) -> InvalidRequest:
+    if dataset.kind is Kind.CHANGELOG:
+        return InvalidRequest(
+            f"dataset {dataset.name!r} is a changelog, which is never sealed and is not cut into pieces: read a "
+            "version of it, by the ticket of get_flight_info",
+            dataset=dataset.name,
+        )
     return Conflict(
         f"dataset {dataset.name!r} is still written: its partitions are cut after the seal",
         dataset=dataset.name,

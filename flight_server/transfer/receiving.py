@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.changelogs import Store
-from flight_server.datasets import Counters
+from flight_server.datasets import Counters, Dataset
 from flight_server.frames import Accepted, Checked, FrameBuilder, FrameDecoder, Inspected, SchemaMessage
 from flight_server.memory import Reservation
 from flight_server.protocol import (
@@ -226,32 +226,35 @@ class _Put:
         if self._commit_seen:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
         if isinstance(self._sink, ChangelogSink) and accepted.batch is not None:
-            await self._add(
-                self._sink, accepted.batch, accepted.metadata, max(len(message), inspected.decoded_bytes)
-            )
+            size_bytes = max(len(message), inspected.decoded_bytes)
+            await self._add(self._sink, accepted.batch, accepted.metadata, size_bytes)
             return
         checked = Checked(message, accepted)
-        reservation = await self._admission.admit(
-            checked.kept_bytes,
-            dataset=self._command.dataset,
-            partition=self._command.partition,
-            peer=self._peer,
-        )
-        self._keep(self._sink, checked, reservation)
+        room = await self._admit(self._sink.dataset, checked.kept_bytes)
+        self._keep(self._sink, checked, room)
 
     async def _add(
         self, sink: ChangelogSink, batch: pa.RecordBatch, metadata: bytes, size_bytes: int
     ) -> None:
         """Give a batch to a changelog's write."""
         assert self._command is not None
-        room = await self._admission.admit(
-            size_bytes, dataset=self._command.dataset, partition=None, peer=self._peer
-        )
-        await sink.add(batch, room)
+        await sink.add(batch, await self._admit(sink.dataset, size_bytes))
         self._receiver.counters.batch_in(batch.num_rows, size_bytes)
         sink.dataset.touch()
         if metadata and self._command.attempt is None:
             self._answers.put(metadata)
+
+    async def _admit(self, dataset: Dataset, size_bytes: int) -> Reservation:
+        """Wait for room to keep a message; the lease does not end meanwhile. Raises DatasetDropped after a drop."""
+        assert self._command is not None
+        partition = self._command.partition
+        with dataset.held_back():
+            room = await self._admission.admit(
+                size_bytes, dataset=dataset.name, partition=partition, peer=self._peer
+            )
+        if dataset.dropped:
+            dataset.partition(partition or 0).check()
+        return room
 
     async def _decode(self, inspected: Inspected, size_bytes: int) -> Accepted:
         """Decode a costly message in a thread, any other one in the loop. Cancelling is safe."""
@@ -311,13 +314,11 @@ class _Put:
         self._catalogue.check_open()
         if command.mode != "overwrite":
             known = self._catalogue.get(command.dataset, command.generation)
-            if known is not None and known.kind is Kind.SHUFFLE:
+            if known is not None and known.kind in (Kind.SHUFFLE, Kind.CHANGELOG):
                 if command.generation is not None:
                     self._catalogue.find(command.dataset, command.generation)
-                return AttemptSink(self._durability, command, known, schema)
-            if known is not None and known.kind is Kind.CHANGELOG:
-                if command.generation is not None:
-                    self._catalogue.find(command.dataset, command.generation)
+                if known.kind is Kind.SHUFFLE:
+                    return AttemptSink(self._durability, command, known, schema)
                 return ChangelogSink(self._changelogs, command, known, schema)
             if command.transaction is not None:
                 raise InvalidRequest(

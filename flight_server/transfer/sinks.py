@@ -36,7 +36,6 @@ from flight_server.protocol import (
     FlightShuffleError,
     InvalidRequest,
     Kind,
-    ProducerFailed,
     PutCommand,
     SealRequest,
     parse_partition,
@@ -158,7 +157,7 @@ class StreamSink:
         if self._committed:
             return
         if self._must_commit:
-            raise ProducerFailed(
+            raise InvalidRequest(
                 f"dataset {self.dataset.name!r} partition {self._partition.index}: the producer ended without its "
                 "commit message",
                 dataset=self.dataset.name,
@@ -268,7 +267,7 @@ class ChangelogSink:
         if self._committed is not None:
             return None
         if self._command.attempt is not None:
-            raise ProducerFailed(
+            raise InvalidRequest(
                 f"dataset {self.dataset.name!r}: the producer ended without its commit message; nothing of it was kept",
                 dataset=self.dataset.name,
                 producer=self._command.producer,
@@ -340,7 +339,7 @@ class AttemptSink:
 
     async def end(self) -> None:
         if not self._committed:
-            raise ProducerFailed(
+            raise InvalidRequest(
                 f"{self._attempt}: the producer ended without its commit message; nothing of it was kept",
                 dataset=self.dataset.name,
                 producer=self._attempt.producer,

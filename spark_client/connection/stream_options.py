@@ -25,8 +25,8 @@ class Reading:
             reached, else gRPC.
         budget_bytes: decoded bytes that one merge may hold in RAM; the rest waits in a scratch file.
         scratch_dir: the directory of these files; None for the system's temporary directory.
-        check: on the bulk lane, compare each message's checksum with the server's before its batch is used; costs
-            about 0.1 CPU seconds per GB. Not possible on the gRPC lane: pyarrow does not show a message's bytes.
+        check: compare each message's checksum with the server's before its batch is used; costs about 0.1 CPU seconds
+            per GB on the bulk lane. Another Flight server than ours has none.
         gathered_bytes: decoded bytes that each step of a task which gathers rows (groups, joins, sorts, aggregates)
             may hold in RAM; the rest waits in scratch files, too.
     """

@@ -17,8 +17,9 @@ Plan
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -80,10 +81,13 @@ def find(server: Server, dataset: str, generation: str | None = None) -> Found:
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """What one task reads: partitions, one after the other, and up to how many rows of them all."""
+    """What one task reads: partitions, one after the other, and up to how many rows of them all. ``reader`` is its
+    job's name, where retention counts readers: a task that Spark tries again counts once.
+    """
 
     partitions: tuple[int, ...]
     limit: int | None = None
+    reader: str | None = None
 
 
 class Rows(Protocol):
@@ -129,7 +133,7 @@ class FlightReader(DataSourceReader):
         return portable(FlightReader, self._readable, self._schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return list(self._shares)
+        return for_one_job(self._shares)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The share's batches, as Spark takes them.
@@ -141,17 +145,20 @@ class FlightReader(DataSourceReader):
         """
         assert isinstance(partition, Share)
         left = partition.limit
+        rows = self._readable
+        if isinstance(rows, Readable):
+            rows = replace(rows, reader=partition.reader)
         for number in partition.partitions:
-            with contextlib.closing(self._batches(number)) as batches:
+            with contextlib.closing(self._batches(rows, number)) as batches:
                 for batch in batches if left != 0 else ():
                     taken = batch if left is None or batch.num_rows <= left else batch.slice(0, left)
                     yield self._schema.cast(taken)
                     if left is not None and not (left := left - taken.num_rows):
                         return
 
-    def _batches(self, number: int) -> Generator[Any, None, None]:
+    def _batches(self, rows: Rows, number: int) -> Generator[Any, None, None]:
         try:
-            yield from self._readable.read(number)
+            yield from rows.read(number)
         except (Released, Compacted):
             raise
         except NotFound as error:
@@ -183,6 +190,12 @@ def share_out(partitions: Sequence[int], rows: dict[int, int] | None, limit: int
             left = max(0, left - rows[partition])
     if not made:
         yield Share(())  # Spark would make one of its own
+
+
+def for_one_job(shares: Iterable[Share]) -> list[InputPartition]:
+    """The shares with a new job's name."""
+    reader = uuid.uuid4().hex
+    return [replace(share, reader=reader) for share in shares]
 
 
 def replaced(dataset: str) -> StaleTicket:

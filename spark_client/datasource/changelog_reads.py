@@ -27,7 +27,15 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from flight_server.memory import MemoryPool
-from flight_server.protocol import DIFF_COLUMN, HOLD, Compacted, HoldRequest, InvalidRequest, Versions
+from flight_server.protocol import (
+    DIFF_COLUMN,
+    HOLD,
+    Compacted,
+    HoldRequest,
+    InvalidRequest,
+    NotFound,
+    Versions,
+)
 from spark_client.changelogs import ChangelogAddress, VersionBatches
 from spark_client.connection import LeaseKeeper
 from spark_client.jobs import Readable, reading_budget
@@ -70,8 +78,9 @@ class QueryHold:
         return Held(answer["version"], answer["upper"])
 
     def release(self) -> None:
-        """End it. Twice is fine. Raises as :meth:`renew`."""
-        self._ask(release=True)
+        """End it, if it has not ended. Raises Unavailable."""
+        with contextlib.suppress(NotFound):
+            self._ask(release=True)
 
     def _ask(
         self, version: int | None = None, lease_seconds: float = 60.0, *, release: bool = False

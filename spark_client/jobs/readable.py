@@ -31,7 +31,8 @@ READ_AHEAD = 16
 class Readable:
     """One generation of a dataset. ``places`` are its endpoints' locations, without their paths; ``filled`` has a bit
     for each partition, from the lowest of the first byte on, which is 0 if it has no rows; None if that is not known.
-    ``most_bytes`` bounds a merge's memory below the client's budget.
+    ``most_bytes`` bounds a merge's memory below the client's budget. ``reader`` names who reads, where retention counts
+    readers: a task that is tried again under the same name is one reader.
     """
 
     server: Server
@@ -40,6 +41,7 @@ class Readable:
     places: tuple[str, ...]
     filled: bytes | None = None
     most_bytes: int | None = None
+    reader: str | None = None
 
     @classmethod
     def find(cls, server: Server, dataset: str, generation: str) -> Readable:
@@ -84,9 +86,11 @@ class Readable:
         """The stream of the partition, or of its frames from ``first`` to before ``until``, not opened yet."""
         path = bulk_path(self.dataset, partition, self.generation)
         locations = [place + path if place.startswith("http") else place for place in self.places]
+        # Of several pieces of a partition each has its own name: the server takes one stream of a name at a time.
+        reader = None if self.reader is None else f"{self.reader}.{first}-{'' if until is None else until}"
         return PartitionStream(
             self.server,
-            Ticket(self.dataset, partition, self.generation, first, until=until),
+            Ticket(self.dataset, partition, self.generation, first, reader, until=until),
             locations=locations,
             lane=self.server.reading.lane,
         )

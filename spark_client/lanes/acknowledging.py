@@ -2,6 +2,10 @@
 
 Guarantee: only received frames are acknowledged, after their lane's checks; at the end of a whole stream all are. An
 acknowledgement that fails is no error: the server then keeps the frames for longer.
+
+Names
+    A stream whose ticket names no reader is a reader of its own. A name in the ticket is that of a task which may be
+    tried again from its first frame, and is one reader all the same: it acknowledges at its end only.
 """
 
 from __future__ import annotations
@@ -22,8 +26,11 @@ EVERY_BYTES = 32 << 20
 class Acknowledging:
     """The acknowledgements of one stream."""
 
-    def __init__(self, server: Server, dataset: str, partition: int | None) -> None:
-        self.reader = uuid.uuid4().hex
+    def __init__(
+        self, server: Server, dataset: str, partition: int | None, reader: str | None = None
+    ) -> None:
+        self.reader = reader or uuid.uuid4().hex
+        self._only_at_end = reader is not None
         self._server = server
         self._dataset = dataset
         self._partition = partition or 0
@@ -38,7 +45,7 @@ class Acknowledging:
         """Count a run, after which ``frames`` frames have been received. Acknowledges every ``EVERY_BYTES``."""
         if self._generation is not None:
             self._bytes += run.shared_bytes or sum([batch.nbytes for batch in run.batches])
-            if self._bytes >= EVERY_BYTES:
+            if self._bytes >= EVERY_BYTES and not self._only_at_end:
                 self.all_received(frames)
 
     def all_received(self, frames: int) -> None:

@@ -60,6 +60,8 @@ def target_of(location: str, ticket: Ticket) -> str:
         query["from"] = str(ticket.from_)
     if ticket.until is not None:
         query["until"] = str(ticket.until)
+    if ticket.reader is not None:
+        query["reader"] = ticket.reader
     if ticket.versions is not None:
         query |= {name: str(value).lower() for name, value in ticket.versions.to_json().items()}
     return parts.path + (f"?{urlencode(query)}" if query else "")

@@ -3,6 +3,11 @@
 pyarrow ends a read silently at a truncated frame if the call's status is OK. So an end counts only with the totals in
 the trailers, which the caller compares.
 
+Checksums
+    With ``Reading.check`` the client asks for messages in envelopes (``protocol.enveloped``), compares their checksums
+    and decodes them itself; a damaged one breaks the stream. Another Flight server than ours sends no checksums, and
+    its reads are not checked.
+
 The first message
     ``do_get`` blocks until the schema message has arrived or the call's deadline, ``stream_seconds``, has passed. So
     :func:`wait_until_known` comes first, a call with a short deadline. Keepalive finds a peer that vanishes after it.
@@ -11,14 +16,23 @@ The first message
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.protocol import ERROR_TRAILER, InvalidRequest, Ticket
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    ERROR_TRAILER,
+    BadFrame,
+    InvalidRequest,
+    Ticket,
+)
 from spark_client.connection import Call, Server, TimedOut, immortal_in_children
 
+from .enveloped_batches import EnvelopedBatches
 from .lane import BatchRun, BrokenStream, Closed, Totals
 
 _FRESH_SECONDS = 5.0
@@ -44,6 +58,7 @@ class GrpcReader:
         self._ticket = ticket
         self._call = Call(server.location)
         self._reader: flight.FlightStreamReader | None = None
+        self._envelopes: EnvelopedBatches | None = None
         self._totals: Totals | None = None
         self._cancelled = False
 
@@ -52,12 +67,19 @@ class GrpcReader:
         if self._cancelled:
             raise Closed("the read was cancelled")
         with self._server.calling() as (client, self._call):
-            options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds)
-            self._reader = client.do_get(flight.Ticket(self._ticket.encode()), options)
+            asked = [(CHECKSUMS_HEADER.encode(), CHECKSUMS.encode())] if self._server.reading.check else []
+            options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds, headers=asked)
+            ticket = self._ticket.encode()
+            self._reader = client.do_get(flight.Ticket(ticket), options)
             # ``cancel`` sets the flag, then reads ``_reader``; here the reverse, so that no cancel is lost.
             if self._cancelled:
                 self._reader.cancel()
-            return self._reader.schema
+            schema = self._reader.schema
+            if self._call.headers.get(CHECKSUMS_HEADER) != CHECKSUMS:
+                return schema
+            with self._damage():
+                self._envelopes = EnvelopedBatches(self._reader.read_chunk().app_metadata, ticket)
+                return self._envelopes.schema
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -88,8 +110,23 @@ class GrpcReader:
                 raise BrokenStream(
                     f"a frame could not be decoded: {error.message}", **error.detail
                 ) from error
-            if chunk.data is not None:
+            if self._envelopes is not None:
+                with self._damage():
+                    run = self._envelopes.take(chunk.app_metadata)
+                if run is not None:
+                    return run
+            elif chunk.data is not None:
                 return BatchRun([chunk.data], metadata=(chunk.app_metadata,))
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (BadFrame, StopIteration) as bad:
+            raise BrokenStream(
+                f"a message was damaged on its way from {self._call.location}: {bad}",
+                server=self._call.location,
+            ) from None
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -4,9 +4,9 @@ Guarantee: the batches that :meth:`PartitionStream.read_run` returns are the fra
 once, in order, and of one generation. None comes only when they agree with the server's totals (``received_frames``).
 
 Checksums
-    On the bulk lane each frame's checksum is compared before its batch is returned (``batch_runs``); a damaged frame
-    breaks the stream, and is requested again. At the end their sum is compared with the server's, unless a frame came
-    by gRPC. ``Reading.check`` turns both off.
+    Each frame's checksum is compared before its batch is returned (``batch_runs``, ``enveloped_batches``); a damaged
+    frame breaks the stream, and is requested again. At the end their sum is compared with the server's. Neither is done
+    for frames of another Flight server. ``Reading.check`` turns both off.
 
 Resuming
     After a broken connection or a temporary error of the server (``Unavailable``) the stream tries again from the
@@ -84,7 +84,7 @@ class PartitionStream:
         self._received = ReceivedFrames(ticket.from_, ticket.until)
         self.lane = lane
         self._addresses = addresses(server, locations, lane)
-        self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition)
+        self._acknowledging = Acknowledging(server, ticket.dataset, ticket.partition, ticket.reader)
         self._turn = 0
         self._failures = 0
         self._reading: LaneReader | None = None

@@ -54,6 +54,36 @@ def refused_action(raw: RawFlight, name: str, **body: Any) -> Refused:
     return error.value
 
 
+def test_a_release_says_that_there_is_no_such_hold(client: flight.FlightClient, raw: RawFlight) -> None:
+    changelogs.create(client, "held/once", SCHEMA)
+    raw.action("hold", {"dataset": "held/once", "hold": "mine"})
+    released = {"dataset": "held/once", "hold": "mine", "release": True}
+    raw.action("hold", released)
+    for body in (released, {**released, "hold": "another"}):
+        error = refused_action(raw, "hold", **body)
+        assert (error.status, error.detail["error"]) == ("NOT_FOUND", "not_found")
+        assert f"has no hold '{body['hold']}'" in error.message
+
+
+def test_a_changelog_is_not_said_to_be_still_written_when_it_cannot_be_cut(
+    client: flight.FlightClient, raw: RawFlight
+) -> None:
+    changelogs.create(client, "never/cut", SCHEMA)
+    for wanted in ({}, {"partitions": [0]}):
+        error = refused_action(raw, "plan", dataset="never/cut", target_bytes=1 << 20, **wanted)
+        assert error.status == "INVALID_ARGUMENT"
+        assert "is a changelog, which is never sealed and is not cut into pieces" in error.message
+
+
+def test_a_put_without_its_commit_is_a_bad_request(client: flight.FlightClient, raw: RawFlight) -> None:
+    changelogs.create(client, "uncommitted", SCHEMA)
+    attempt = command({"dataset": "uncommitted", "producer": 4, "attempt": "a"})
+    with pytest.raises(Refused) as error:
+        raw.put(put_messages(attempt, rates(("EUR", 1, 1.1)).to_batches()))
+    assert error.value.status == "INVALID_ARGUMENT"
+    assert "ended without its commit message" in error.value.message
+
+
 def http_error(url: str) -> tuple[int, dict[str, Any]]:
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(url)

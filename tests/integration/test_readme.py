@@ -52,6 +52,9 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
     checked = found["http"] + "\nassert countries.num_rows == frame.height == count[0][0] == 2\n"
     run(at(checked, server), tmp_path)
     run(at(found["changelogs"], server), tmp_path)
+    again = '\nlist(client.do_get(flight.Ticket(b"twice")))\n'
+    with pytest.raises(AssertionError, match="as many readers as its retention declares"):
+        run(at(found["retention"] + again, server), tmp_path)
     assert server.http is not None
     url = f"{server.http}/v1/datasets/countries/partitions/0"
     subprocess.run(["curl", "-sf", url, "-o", tmp_path / "countries.arrows"], check=True, timeout=30)

@@ -8,8 +8,9 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
+import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from flight_server.protocol import ipc_framing
 from tests.support.raw_flight import RawFlight, field, path, put_messages
@@ -19,14 +20,19 @@ FLIGHT = "arrow.flight.protocol"
 TOKEN = "reflection needs none"
 
 
-def learnt(channel: Any) -> tuple[set[str], Any]:
+def learnt(channel: Any, version: str) -> tuple[set[str], Any]:
     """The services that there are, and a pool with all that the server says about Flight."""
-    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    # ``v1`` has the same messages as ``v1alpha``, of which there is a package.
+    ask = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        reflection_pb2.ServerReflectionRequest.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
     asked = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol=f"{FLIGHT}.FlightService"),
     ]
-    listed, described = stub.ServerReflectionInfo(iter(asked), timeout=30)
+    listed, described = ask(iter(asked), timeout=30)
     pool = descriptor_pool.DescriptorPool()
     files = [
         descriptor_pb2.FileDescriptorProto.FromString(each)
@@ -37,15 +43,17 @@ def learnt(channel: Any) -> tuple[set[str], Any]:
     return {service.name for service in listed.list_services_response.service}, pool
 
 
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
 def test_every_call_is_described_so_that_its_answers_can_be_read(
-    flight_server_process: Callable[..., ServerProcess],
+    flight_server_process: Callable[..., ServerProcess], version: str
 ) -> None:
     server = flight_server_process(memory_limit="64MiB", token=TOKEN)
     with grpc.insecure_channel(server.location.removeprefix("grpc://")) as channel:
-        services, pool = learnt(channel)
+        services, pool = learnt(channel, version)
     assert services == {
         f"{FLIGHT}.FlightService",
         "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
     }
     service = pool.FindServiceByName(f"{FLIGHT}.FlightService")

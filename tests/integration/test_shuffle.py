@@ -220,7 +220,7 @@ BROKEN_ATTEMPTS: dict[str, tuple[list[bytes], str, str]] = {
         BAD,
         "unknown key 'x'",
     ),
-    "no commit": (attempt_messages(3, "t", [(0, batch("x"))], last=b""), "INTERNAL", "without its commit"),
+    "no commit": (attempt_messages(3, "t", [(0, batch("x"))], last=b""), BAD, "without its commit"),
     "a partition in the command": (
         attempt_messages(3, "t", [], partition=0),
         BAD,

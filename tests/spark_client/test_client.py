@@ -364,7 +364,7 @@ def test_a_read_after_a_restart_is_told_of_the_restart(
         ticket = client._server.flight_info("d").endpoints[0].ticket.ticket
         before.kill()
         flight_server_process(http_port=http_port, port=port)
-        with pytest.raises(NotFound, match="dataset 'd' is gone: the server was restarted, at 20"):
+        with pytest.raises(NotFound, match=r"'d' is not here: .* at 20.* server was restarted"):
             flight_read(client.location, ticket)
         with pytest.raises(NotFound, match=r"'d': it was never .* lost when the server was started, at 20"):
             client.get("d")
@@ -372,7 +372,7 @@ def test_a_read_after_a_restart_is_told_of_the_restart(
             shared.table()
         client.put("d", TABLE)
         with pytest.raises(
-            NotFound, match=r"earlier generation of dataset 'd', which was lost when .* restarted"
+            NotFound, match=r"of dataset 'd', which is not .* lost when the server was restarted"
         ):
             flight_read(client.location, ticket)
 

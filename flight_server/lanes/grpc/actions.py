@@ -14,6 +14,7 @@ from pyarrow import flight
 
 from flight_server.changelogs import Store
 from flight_server.concurrency import dumped
+from flight_server.datasets import meant
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -208,7 +209,8 @@ class Actions:
         ticket = Ticket.parse(
             wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
         )
-        await self._catalogue.remove(ticket.dataset, ticket.generation)
+        name, _ = meant(self._catalogue, ticket)
+        await self._catalogue.remove(name, ticket.generation)
         return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED)
 
     async def _renew_flight_endpoint(self, body: bytes) -> bytes:

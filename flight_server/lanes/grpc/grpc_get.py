@@ -2,6 +2,10 @@
 
 The schema goes out as soon as it is known, then each frame as it was stored; the trailers carry the totals. Frames go
 out in turns (see ``turns``), so that they do not hold up new calls.
+
+Checksums
+    A client that asks for them gets each message in an envelope (``protocol.enveloped``). The envelope is a copy, whose
+    room is added to that of the message while it is sent.
 """
 
 from __future__ import annotations
@@ -12,7 +16,18 @@ from typing import Any
 from flight_server.changelogs import Store, schema_header
 from flight_server.concurrency import Turns
 from flight_server.datasets import Catalogue, Dataset
-from flight_server.protocol import FRAMES_TRAILER, ROWS_TRAILER, Kind, Ticket, Versions, wire
+from flight_server.protocol import (
+    CHECKSUMS,
+    CHECKSUMS_HEADER,
+    FRAMES_TRAILER,
+    ROWS_TRAILER,
+    Kind,
+    Ticket,
+    Versions,
+    wire,
+)
+from flight_server.protocol.checksums import crc32c, message_crc32c
+from flight_server.protocol.enveloped import Envelopes
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameRange, Reads, Run, check_no_range, check_no_versions, head_of_read
 
@@ -35,49 +50,75 @@ class GrpcGet:
             FlightShuffleError: see :meth:`Reads.read`; the client has got only a part, and no totals.
         """
         self._catalogue.check_open()
-        ticket = Ticket.parse(wire.bytes_field(request, 1, "Ticket"))
+        asked = wire.bytes_field(request, 1, "Ticket")
+        ticket = Ticket.parse(asked)
         dataset, index = self._catalogue.resolve(ticket)
         dataset.touch()
         check_no_range(dataset, ticket.until)
         reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
         if dataset.kind is Kind.CHANGELOG:
-            await self._serve_changelog(dataset, ticket.versions or Versions(), reader, context)
+            await self._serve_changelog(dataset, ticket.versions or Versions(), reader, asked, context)
             return
         check_no_versions(dataset, ticket.versions)
-        await context.send_initial_metadata(tuple(head_of_read(dataset)))
+        envelopes = await _begin(dataset, asked, context)
         schema = await self._reads.schema_of(dataset, reader)
-        await context.write(wire.flight_data(schema.header))
+        await _send_schema(schema.header, envelopes, context)
         wanted = FrameRange(ticket.from_, ticket.until)
         async with aclosing(self._reads.read(dataset, reader, wanted)) as runs:
             async for run in runs:
-                await self._send(run, reader, context)
+                await self._send(run, reader, context, envelopes)
         context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
         wanted.ended(dataset, reader)
 
     async def _serve_changelog(
-        self, dataset: Dataset, versions: Versions, reader: Reader, context: Context
+        self, dataset: Dataset, versions: Versions, reader: Reader, asked: bytes, context: Context
     ) -> None:
         reads, changelog = self._changelogs.reads, self._changelogs.of(dataset)
         reads.check(changelog, versions)
         self._reads.counters.gets += 1
-        await context.send_initial_metadata(tuple(head_of_read(dataset)))
-        await context.write(wire.flight_data(schema_header(reads.schema(changelog, versions))))
+        envelopes = await _begin(dataset, asked, context)
+        await _send_schema(schema_header(reads.schema(changelog, versions)), envelopes, context)
         rows = frames = 0
         async with aclosing(reads.read(changelog, reader, versions)) as parts:
             async for part in parts:
                 for message in part:
                     await self._turns.take(message.size_bytes)
-                    await self._reads.delivery.deliver(
-                        context.write, message.flight_data(), reader, room=part.room
-                    )
+                    data = message.flight_data()
+                    if envelopes is not None:
+                        data = envelopes.seal(data, message.crc32c, crc32c(message.metadata))
+                    await self._reads.delivery.deliver(context.write, data, reader, room=part.room)
+                    del data
                     self._reads.counters.message_out(message.size_bytes)
                     rows, frames = rows + message.rows, frames + 1
                 dataset.touch()
                 del part
         context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
 
-    async def _send(self, run: Run, reader: Reader, context: Context) -> None:
+    async def _send(self, run: Run, reader: Reader, context: Context, envelopes: Envelopes | None) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.
         for outgoing in run:
-            await self._turns.take(outgoing.message.size_bytes)
-            await self._reads.delivery.deliver(context.write, outgoing.data, reader, room=outgoing.room)
+            message, data = outgoing.message, outgoing.data
+            await self._turns.take(message.size_bytes)
+            if envelopes is not None:
+                data = envelopes.seal(data, message.crc32c, message.metadata_crc32c)
+                if outgoing.room is not None:
+                    outgoing.room.grow(len(data))
+            await self._reads.delivery.deliver(context.write, data, reader, room=outgoing.room)
+            del data
+            if envelopes is not None and outgoing.room is not None:
+                outgoing.room.shrink(outgoing.room.size_bytes - message.size_bytes)
+
+
+async def _begin(dataset: Dataset, asked: bytes, context: Context) -> Envelopes | None:
+    """Send the headers; the envelopes if the client has asked for checksums. ``asked`` is its ticket."""
+    checked = (CHECKSUMS_HEADER, CHECKSUMS) in context.invocation_metadata()
+    said = [(CHECKSUMS_HEADER, CHECKSUMS)] if checked else []
+    await context.send_initial_metadata((*head_of_read(dataset), *said))
+    return Envelopes(asked) if checked else None
+
+
+async def _send_schema(header: bytes, envelopes: Envelopes | None, context: Context) -> None:
+    message = wire.flight_data(header)
+    await context.write(message)
+    if envelopes is not None:
+        await context.write(envelopes.seal(message, message_crc32c(header), 0))

@@ -43,7 +43,7 @@ from flight_server.protocol import (
     ipc_framing,
     wire,
 )
-from flight_server.reporting import Locations, flight_info, info_bytes, next_look, poll_info
+from flight_server.reporting import Locations, filling, flight_info, info_bytes, next_look, poll_info
 from flight_server.tiering import Reader
 from flight_server.transfer import (
     MAX_CONTROL_BYTES,
@@ -213,23 +213,23 @@ class FlightService:
             ) from None
         for dataset in self._catalogue.listed(prefix):
             try:
-                await self._send_info(flight_info, dataset, context)
+                await self._send_info(flight_info, dataset, None, context)
             except (OutOfBudget, ReaderTooSlow):
                 raise
             except FlightShuffleError:
                 continue
 
     async def get_flight_info(self, request: bytes, context: Context) -> None:
-        await self._send_info(flight_info, self._described(request), context)
+        await self._send_info(flight_info, *self._described(request), context)
 
     async def poll_flight_info(self, request: bytes, context: Context) -> None:
-        """The PollInfo of one dataset; if it is filling, at its next change (a changelog: its next version), or after
-        ``POLL_SECONDS`` or half of the call's time left, whichever is first.
+        """The PollInfo of what the descriptor names; if it is filling, at its next change (a changelog: its next
+        version), or after ``POLL_SECONDS`` or half of the call's time left, whichever is first.
         """
-        dataset = self._described(request)
+        dataset, partition = self._described(request)
         remaining = context.time_remaining()
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
-        if dataset.filling and dataset.failure is None:
+        if filling(dataset, partition) and dataset.failure is None:
             with (
                 self._waits.enter(
                     "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
@@ -238,29 +238,39 @@ class FlightService:
             ):
                 async with asyncio.timeout(patience):
                     await next_look(dataset)
-        await self._send_info(poll_info, dataset, context)
+        await self._send_info(poll_info, dataset, partition, context)
 
-    async def _send_info(self, make: Any, dataset: Dataset, context: Context) -> None:
-        """Write what ``flight_info`` or ``poll_info`` makes, with room for it.
+    async def _send_info(self, make: Any, dataset: Dataset, only: int | None, context: Context) -> None:
+        """Write what ``flight_info`` or ``poll_info`` makes of the dataset, or of ``only`` one partition, with room
+        for it.
 
         Raises:
             OutOfBudget, ReaderTooSlow: see :meth:`AnswerRoom.send`.
             FlightShuffleError: see :func:`flight_info`; nothing was written.
         """
         await self._puts.answer_room.send(
-            info_bytes(self._locations, dataset),
-            partial(make, self._locations, dataset),
+            info_bytes(self._locations, dataset, only),
+            partial(make, self._locations, dataset, only),
             context.write,
             Reader(dataset.name, 0, context.peer()),
         )
 
     async def get_schema(self, request: bytes, context: Context) -> bytes:
-        dataset = self._described(request)
+        dataset, _ = self._described(request)
         schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
-    def _described(self, request: bytes) -> Dataset:
-        return self._catalogue.find(parse_descriptor(request).dataset)
+    def _described(self, request: bytes) -> tuple[Dataset, int | None]:
+        """The dataset that a descriptor names, of its generation if it names one, and the partition if it names one.
+
+        Raises:
+            NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
+        """
+        named = parse_descriptor(request)
+        dataset = self._catalogue.find(named.dataset, named.generation)
+        if named.partition is not None:
+            dataset.partition(named.partition)
+        return dataset, named.partition
 
     async def do_get(self, request: bytes, context: Context) -> None:
         await self._get.serve(request, context)

@@ -13,8 +13,8 @@
     GET  /                                                            a page that shows the statistics
 
 Names
-    A dataset's name stands in the path as it is. A slash may be ``%2F``, and must be to read as a whole a dataset whose
-    own name ends in ``/partitions/<number>``.
+    A dataset's name stands in the path as it is. A slash may be ``%2F``. A path to a dataset whose own name ends in
+    ``/partitions/<number>`` has one meaning with it, see ``datasets.ambiguous_names``.
 
 Errors
     Before the first byte of a stream: a status (see ``http_errors``) and the error's JSON. After it the connection is
@@ -53,6 +53,7 @@ from aiohttp import web
 
 from flight_server.access import Doorkeeper, authorize
 from flight_server.concurrency import Running
+from flight_server.datasets import one_meaning
 from flight_server.protocol import (
     PUT_PATH,
     Fields,
@@ -61,7 +62,6 @@ from flight_server.protocol import (
     InvalidRequest,
     Kind,
     NotFound,
-    Ticket,
     Versions,
     check_attempt,
     check_dataset_name,
@@ -248,15 +248,19 @@ class HttpServer:
         if found is None:
             raise InvalidRequest("the path has no dataset's name")
         name = check_dataset_name(unquote(found["dataset"]))
+        index: int | None = None
         catalogue, peer = self._catalogue, _peer(request)
         query = _query(request, "generation", "from", "until", "reader", "as_of", "after", "follow")
         versions = _versions(query)
         wanted: BulkRead | BulkChangelogRead
-        if found["partition"] is None:
-            dataset, index, start = catalogue.find(name, query.get("generation")), None, 0
-        else:
-            index, start = parse_partition(found["partition"]), _frame_number(query, "from") or 0
-            dataset, _ = catalogue.resolve(Ticket(name, index, query.get("generation"), start))
+        generation, start = query.get("generation"), _frame_number(query, "from") or 0
+        if found["partition"] is not None:
+            index = parse_partition(found["partition"])
+            whole = f"{name}/partitions/{found['partition']}"
+            name, index = one_meaning(catalogue, whole, name, index, generation)
+        dataset = catalogue.find(name, generation)
+        if index is not None:
+            dataset.partition(index)
         until = _frame_number(query, "until")
         check_no_range(dataset, until)
         if dataset.kind is Kind.CHANGELOG:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flight_server.concurrency.broadcast_queue import BroadcastQueue, Subscription
-from flight_server.datasets.places import Places
-from flight_server.protocol.errors import Conflict, NotFound
+from flight_server.datasets.places import PLACE_BYTES, RANGE_BYTES, Places
+from flight_server.memory import MemoryPool, Metadata
+from flight_server.protocol.errors import Conflict, NotFound, OutOfBudget
 
 ITEMS = 10
 
@@ -96,6 +99,95 @@ def test_a_place_that_is_given_back_leaves_its_turn_to_another_reader() -> None:
     rig.comes("last", now=61)
     rig.places.acknowledge("last", ITEMS, now=61)
     assert rig.queue.first == ITEMS
+
+
+def test_a_reader_that_is_tried_again_long_after_it_had_every_frame_counts_once() -> None:
+    rig = Rig()
+    rig.queue.close()
+    for now in (0, 3600, 7200):
+        again = rig.comes("task 3", now=now)
+        rig.places.acknowledge("task 3", ITEMS, now=now)
+        rig.leaves("task 3", again, until=now + 60)
+        assert rig.queue.first == 0, "two readers are wanted, and it is one"
+    rig.comes("other", now=9000)
+    rig.places.acknowledge("other", ITEMS, now=9000)
+    assert rig.queue.first == ITEMS
+
+
+def test_a_reader_that_reads_ranges_in_descending_order_counts_for_all_of_them() -> None:
+    rig = Rig()
+    rig.queue.passed(0, ITEMS)
+    for start, stop in ((6, 10), (3, 6), (0, 3)):
+        assert rig.queue.first == 0
+        rig.comes("one", start, stop=stop)
+        rig.places.acknowledge("one", stop, now=0)
+    assert rig.queue.first == ITEMS
+
+
+def test_a_reader_that_goes_on_in_another_range_has_not_passed_what_lies_between() -> None:
+    rig = Rig()
+    rig.queue.passed(0, ITEMS)
+    rig.comes("one", 0, stop=2)
+    rig.places.acknowledge("one", 2, now=0)
+    rig.comes("one", 7, stop=9)
+    rig.places.acknowledge("one", 9, now=0)
+    assert rig.queue.first == 2
+    assert rig.comes("one", 2, stop=7).next_nowait() == 2
+
+
+def test_a_range_that_was_left_early_is_given_back_and_completed_ones_are_not() -> None:
+    rig = Rig()
+    rig.comes("one", 0, stop=4)
+    rig.places.acknowledge("one", 4, now=0)
+    early = rig.comes("one", 2, stop=9)
+    rig.places.acknowledge("one", 7, now=0)
+    rig.leaves("one", early, until=60)
+    rig.places.expire(60)
+    rig.queue.passed(0, ITEMS)
+    assert rig.queue.first == 4
+    rig.comes("one", 0 + rig.queue.first, now=61)
+    rig.places.acknowledge("one", ITEMS, now=61)
+    assert rig.queue.first == ITEMS
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from("abc"), st.integers(0, ITEMS), st.integers(0, ITEMS), st.integers(0, ITEMS)
+        ),
+        max_size=30,
+    )
+)
+def test_an_item_goes_when_two_names_have_had_it_whatever_they_repeat(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    rig = Rig()
+    had: list[set[str]] = [set() for _ in range(ITEMS)]
+    for reader, wanted, length, acknowledged in steps:
+        first = next((index for index, names in enumerate(had) if len(names) < 2), ITEMS)
+        assert rig.queue.first == first
+        start = max(wanted, first)
+        stop = start + length
+        rig.comes(reader, start, stop=stop)
+        end = min(start + acknowledged, stop, ITEMS)
+        rig.places.acknowledge(reader, end, now=0)
+        rig.comes(reader, ITEMS, stop=ITEMS + 1)  # no resume: the next range begins anew
+        for index in range(start, end):
+            had[index].add(reader)
+
+
+def test_names_are_counted_and_go_with_what_they_have_passed() -> None:
+    pool = MemoryPool(10_000)
+    rig = Rig()
+    rig.places = Places(rig.queue, Metadata(pool), "d")
+    held = [rig.comes(str(number)) for number in range(5)]
+    assert pool.used_bytes == 5 * (PLACE_BYTES + RANGE_BYTES)
+    with pytest.raises(OutOfBudget, match="reader"):
+        held.extend(rig.comes(str(number)) for number in range(5, 100))
+    for number, each in enumerate(held):
+        rig.leaves(str(number), each, until=60)
+    rig.places.expire(60)
+    assert pool.used_bytes == 0
 
 
 def test_a_reader_that_has_every_frame_of_its_range_counts_also_after_it_has_left() -> None:

@@ -98,3 +98,13 @@ def test_a_long_message_still_fits_into_trailers(letter: str) -> None:
     as_status = len(quote(error.message, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"))
     as_json = len(error.to_json())
     assert as_status + as_json + as_json * 4 // 3 < 8 << 10
+
+
+@pytest.mark.parametrize("letter", ["é", "\U0001f600", "\n"])
+def test_one_letter_that_is_not_plain_costs_a_refusal_no_more_than_its_own_bytes(letter: str) -> None:
+    text = f"the column {letter!r} {letter} " + "x" * 1100 + "; what to do"
+    assert NotFound(text).message == text
+    long = NotFound(text + "y" * 1200).message
+    assert long.startswith(text)
+    assert long.endswith("y...")
+    assert len(long) > 1150

@@ -20,6 +20,7 @@ from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (
     BadFrame,
     Conflict,
+    DatasetDropped,
     Draining,
     FlightShuffleError,
     InvalidRequest,
@@ -145,6 +146,47 @@ async def test_a_put_that_waits_for_room_can_be_cancelled(tmp_path: Path) -> Non
         await asyncio.wait([task])
         taken.free()
         assert nothing_left(node)
+
+
+@pytest.mark.parametrize("what", ["a stream", "an attempt"])
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_a_put_that_the_server_holds_back_keeps_its_lease_and_is_told_of_a_drop(
+    tmp_path: Path, what: str, is_dropped: bool
+) -> None:
+    now = 0.0
+    async with running_node(tmp_path) as node:
+        kind = Kind.STREAM if what == "a stream" else Kind.SHUFFLE
+        dataset, _ = node.catalogue.create(CreateRequest("d", kind, lease_seconds=10), None)
+        dataset._clock = lambda: now
+        dataset.touch()
+        waiting, admitted = asyncio.Event(), asyncio.Event()
+        admit = node.admission.admit
+
+        async def held_back(*arguments: Any, **options: Any) -> Any:
+            waiting.set()
+            await admitted.wait()
+            return await admit(*arguments, **options)
+
+        node.admission.admit = held_back  # type: ignore[method-assign]
+        messages = put_messages(path("d"), [BATCH])
+        if kind is Kind.SHUFFLE:
+            attempt = command({"dataset": "d", "producer": 0, "attempt": "a"})
+            messages = [*put_messages(attempt, [BATCH], metadata=iter([b"0"])), commit(3, 1)]
+        putting = asyncio.create_task(receive(node, messages))
+        await waiting.wait()
+        now = 100.0
+        assert node.catalogue.expire() == []
+        if is_dropped:
+            node.catalogue.drop("d")
+        admitted.set()
+        if is_dropped:
+            with pytest.raises(DatasetDropped, match="dataset 'd' was dropped while"):
+                await putting
+            return
+        await putting
+        assert node.catalogue.expire() == []
+        now = 111.0
+        assert node.catalogue.expire() == [dataset]
 
 
 async def test_a_put_that_gets_no_room_in_time_is_refused_and_can_be_tried_again(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from pyarrow import flight
 
 from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import Released
-from spark_client.connection import Server
+from spark_client.connection import Reading, Server
+from spark_client.jobs import Readable
 from spark_client.lanes.lane import LaneChoice
 from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream
@@ -91,6 +93,25 @@ def test_a_reader_whose_connection_breaks_again_and_again_reads_all_and_counts_o
     assert read_all(stream_of(process, server, name, lane)) == taken
     assert frames_left(server, name) == 0
     server.action("drop", {"dataset": name})
+
+
+@for_each_lane
+def test_a_task_that_is_tried_again_under_its_name_is_one_reader(
+    process: ServerProcess, counted: str, lane: LaneChoice
+) -> None:
+    server = Server(process.location, timeouts=QUICK, reading=Reading(lane=lane))
+    info = server.flight_info(counted)
+    generation = json.loads(info.app_metadata)["generation"]
+    task = replace(Readable.of(server, counted, generation, info.endpoints[0]), reader="job")
+    for _ in range(3):
+        assert [n for batch in task.read(0) for n in batch["n"].to_pylist()] == EVERYTHING
+        assert frames_left(server, counted) == FRAMES, "two readers are wanted, and it is one"
+    other = replace(task, reader="another-job")
+    for first, until in ((FRAMES - 2, FRAMES), (0, FRAMES - 2)):
+        assert frames_left(server, counted) == FRAMES
+        assert list(other.read_frames(0, first, until))
+    assert frames_left(server, counted) == 0
+    server.close()
 
 
 def test_another_client_that_is_cut_may_begin_again_from_the_first_frame(

@@ -25,7 +25,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.errors import DamagedMessage, FlightShuffleError
 from flight_server.protocol.put_framing import PUT_PATH
-from spark_client.connection import Server, Writing
+from spark_client.connection import Reading, Server, Writing
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.partition_stream import PartitionStream
 from spark_client.lanes.put_stream import PutStream
@@ -85,6 +85,14 @@ def read(server: Server, location: str, name: str, partition: int = 0) -> list[p
         stream.close()
 
 
+def read_by_grpc(server: Server, name: str) -> list[pa.RecordBatch]:
+    stream = PartitionStream(server, Ticket(name, 0), lane="grpc")
+    try:
+        return list(iter(stream.read, None))
+    finally:
+        stream.close()
+
+
 def answer_to(location: str, name: str) -> tuple[bytes, list[range]]:
     """What the server sends for the dataset's partition, byte for byte, and where the messages are in it."""
     host, _, port = location.removeprefix("http://").partition(":")
@@ -125,6 +133,64 @@ def test_a_flipped_bit_on_the_way_to_a_reader_is_healed_or_an_error_and_never_ot
             assert found == batches, f"byte {at} of {len(answer)}"
             healed += shaky.flips - flips
     assert healed > len(answer) // STRIDE // 2
+
+
+@for_each_kind_of_data
+def test_a_flipped_bit_on_the_way_to_a_reader_over_grpc_is_healed_or_an_error_and_never_other_data(
+    process: ServerProcess, server: Server, name: str, make: Callable[[int], pa.RecordBatch]
+) -> None:
+    batches = stored(server, name, make)
+    with Proxy.to(process.location) as between:
+        # The end of an HTTP/2 frame may be damaged: the reader then waits for its rest until the call's deadline.
+        reader = Server(between.location, timeouts=replace(HASTY, stream_seconds=0.5, call_seconds=0.5))
+        assert read_by_grpc(reader, name) == batches
+        before = between.bytes_back
+        assert read_by_grpc(reader, name) == batches
+        size = between.bytes_back - before
+        healed = refused = 0
+        for at in range(0, size, STRIDE):
+            flips = between.flips
+            between.flip_back(at, at // STRIDE % 8)
+            try:
+                found = read_by_grpc(reader, name)
+            except FlightShuffleError:
+                refused += between.flips - flips
+            else:
+                assert found == batches, f"byte {at} of {size}"
+                healed += between.flips - flips
+        reader.close()
+    assert healed > size // STRIDE // 2, f"{healed} were healed, {refused} were errors"
+
+
+def test_a_frame_that_comes_damaged_over_grpc_again_and_again_is_an_error_unless_it_is_not_to_be_checked(
+    process: ServerProcess, server: Server, name: str
+) -> None:
+    batches = stored(server, name, plain)
+    with Proxy.to(process.location) as between:
+        between.flip_in(b"row 130", bit=0, back=True)  # in the third frame
+        reader = Server(between.location, timeouts=QUICK)
+        stream = PartitionStream(reader, Ticket(name, 0), lane="grpc")
+        assert [stream.read(), stream.read()] == batches[:2]
+        with pytest.raises(BrokenStream, match=f"partition 0 of dataset '{name}'.* frame 2.*checksum"):
+            stream.read()
+        stream.close()
+        reader.close()
+        unchecked = Server(between.location, timeouts=QUICK, reading=Reading(check=False))
+        assert read_by_grpc(unchecked, name) != batches
+        unchecked.close()
+
+
+def test_a_damaged_ticket_is_noticed_over_grpc(process: ServerProcess, server: Server, name: str) -> None:
+    neighbour, wanted = f"{name}/neighbour/0", f"{name}/neighbour/1"  # one bit lies between them
+    stored(server, neighbour, with_dictionary)
+    batches = stored(server, wanted, plain)
+    with Proxy.to(process.location) as between:
+        reader = Server(between.location, timeouts=QUICK)
+        assert read_by_grpc(reader, wanted) == batches
+        between.flip_in(b'1","partition', bit=0, back=False)
+        with pytest.raises(BrokenStream, match="running checksum"):
+            read_by_grpc(reader, wanted)
+        reader.close()
 
 
 def test_a_flipped_bit_in_a_request_never_brings_what_was_not_asked_for(

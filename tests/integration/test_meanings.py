@@ -1,0 +1,172 @@
+"""What a ticket, a path and a descriptor mean, and what is said of those that mean nothing or two things."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tests.support import durable
+from tests.support.bulk import get
+from tests.support.raw_flight import RawFlight, Refused, fields_of, path
+from tests.support.server_process import ServerProcess
+
+BATCH = pa.record_batch({"n": [1, 2, 3]})
+
+
+@pytest.fixture
+def client(empty_server: ServerProcess) -> Iterator[flight.FlightClient]:
+    with flight.connect(empty_server.location) as client:
+        yield client
+
+
+@pytest.fixture
+def raw(empty_server: ServerProcess) -> Iterator[RawFlight]:
+    with RawFlight(empty_server.location) as raw:
+        yield raw
+
+
+def act(client: flight.FlightClient, action: str, **body: Any) -> Any:
+    return durable.action(client, action, **body)
+
+
+def descriptor(name: str, **command: Any) -> flight.FlightDescriptor:
+    if command:
+        return flight.FlightDescriptor.for_command(json.dumps({"dataset": name, **command}))
+    return flight.FlightDescriptor.for_path(name)
+
+
+def put(client: flight.FlightClient, name: str, batch: pa.RecordBatch) -> None:
+    writer, _ = client.do_put(descriptor(name), BATCH.schema)
+    with writer:
+        writer.write_batch(batch)
+
+
+def read(client: flight.FlightClient, ticket: bytes | flight.Ticket) -> list[int]:
+    if isinstance(ticket, bytes):
+        ticket = flight.Ticket(ticket)
+    numbers: list[int] = client.do_get(ticket).read_all()["n"].to_pylist()
+    return numbers
+
+
+def url_of(server: ServerProcess, name: str, partition: int | None = 0) -> str:
+    part = "" if partition is None else f"/partitions/{partition}"
+    return f"{server.http}/v1/datasets/{name}{part}"
+
+
+def test_a_ticket_that_can_mean_two_things_is_refused_and_one_that_cannot_is_served(
+    client: flight.FlightClient,
+) -> None:
+    put(client, "a/0", pa.record_batch({"n": [9]}))
+    assert read(client, b"a/0") == [9]
+    put(client, "a", BATCH)
+    with pytest.raises(
+        pa.ArrowInvalid, match="'a/0' is a dataset, and partition 0 of dataset 'a' is there, too"
+    ):
+        read(client, b"a/0")
+    assert read(client, b"a") == [1, 2, 3]
+    assert read(client, b'{"dataset": "a/0"}') == read(client, b"a/0/0") == [9]
+    for name, rows in (("a", [1, 2, 3]), ("a/0", [9])):
+        assert read(client, client.get_flight_info(descriptor(name)).endpoints[0].ticket) == rows
+    act(client, "drop", dataset="a/0")
+    assert read(client, b"a/0") == [1, 2, 3]
+    with pytest.raises(KeyError, match="there is no dataset 'a/0'"):
+        read(client, b'{"dataset": "a/0"}')
+
+
+def test_a_descriptor_that_names_a_partition_is_answered_with_that_one_alone(
+    client: flight.FlightClient, raw: RawFlight
+) -> None:
+    act(client, "create", dataset="d", partitions=3)
+    info = client.get_flight_info(flight.FlightDescriptor.for_path("d", "2"))
+    assert (info.total_records, len(info.endpoints)) == (-1, 1)
+    for index in range(3):
+        writer, _ = client.do_put(flight.FlightDescriptor.for_path("d", str(index)), BATCH.schema)
+        with writer:
+            writer.write_batch(pa.record_batch({"n": [index] * (index + 1)}))
+    whole = client.get_flight_info(descriptor("d"))
+    generation = json.loads(whole.app_metadata)["generation"]
+    for index in range(3):
+        by_path = flight.FlightDescriptor.for_path("d", str(index))
+        for named in (
+            by_path,
+            descriptor("d", partition=index),
+            descriptor("d", partition=index, generation=generation),
+        ):
+            info = client.get_flight_info(named)
+            assert info.descriptor == by_path
+            assert [each.ticket for each in info.endpoints] == [whole.endpoints[index].ticket]
+            assert info.total_records == index + 1
+            assert [row for each in info.endpoints for row in read(client, each.ticket)] == [index] * (
+                index + 1
+            )
+            assert client.get_schema(named).schema == BATCH.schema
+        (polled,) = raw.ask("PollFlightInfo", path("d", str(index)))
+        (endpoint,) = flight.FlightInfo.deserialize(fields_of(polled)[1]).endpoints
+        assert endpoint.ticket == info.endpoints[0].ticket
+        assert 2 not in fields_of(polled), "it is whole: there is nothing to ask for again"
+    for nowhere in (flight.FlightDescriptor.for_path("d", "3"), descriptor("d", partition=3)):
+        for ask in (client.get_flight_info, client.get_schema):
+            with pytest.raises(KeyError, match="dataset 'd' has partitions 0 to 2, not 3"):
+                ask(nowhere)
+    with pytest.raises(Refused, match="partitions 0 to 2, not 3"):
+        raw.ask("PollFlightInfo", path("d", "3"))
+    for ask in (client.get_flight_info, client.get_schema):
+        with pytest.raises(KeyError, match="generation"):
+            ask(descriptor("d", generation="0123456789abcdef"))
+
+
+def test_a_path_that_can_mean_two_things_is_refused_and_one_that_cannot_is_served(
+    empty_server: ServerProcess, client: flight.FlightClient
+) -> None:
+    server, name = empty_server, "p"
+    named = f"{name}/partitions/0"
+    put(client, named, pa.record_batch({"n": range(3)}))
+    assert get(url_of(server, name)).table()["n"].to_pylist() == [0, 1, 2], (
+        "there is no dataset of which it could be a partition"
+    )
+    put(client, name, pa.record_batch({"n": range(5)}))
+    refused = get(url_of(server, name))
+    assert refused.status == 400
+    assert f"'{named}' is a dataset, and partition 0 of dataset '{name}'" in refused.json()["message"]
+    assert get(url_of(server, named.replace("/", "%2F"), partition=None)).table()["n"].to_pylist() == [
+        0,
+        1,
+        2,
+    ]
+    assert get(url_of(server, named)).table()["n"].to_pylist() == [0, 1, 2]
+    for dataset, rows in ((name, [0, 1, 2, 3, 4]), (named, [0, 1, 2])):
+        (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_path(dataset)).endpoints
+        assert get(endpoint.locations[-1].uri.decode()).table()["n"].to_pylist() == rows
+    act(client, "drop", dataset=named)
+    assert get(url_of(server, name)).table()["n"].to_pylist() == [0, 1, 2, 3, 4]
+
+
+def test_an_error_claims_of_a_generation_no_more_than_the_server_knows(client: flight.FlightClient) -> None:
+    put(client, "d", BATCH)
+    cases = {
+        b'{"dataset": "d", "generation": "bogus"}': "generation 'bogus' of dataset 'd', which no server gives",
+        b'{"dataset": "d", "generation": "0123456789abcdef"}': "not of this start of the server, at 2.* or is another",
+        b'{"dataset": "never", "generation": "bogus"}': "no dataset 'never', and 'bogus' is no generation",
+        b'{"dataset": "never", "generation": "0123456789abcdef"}': "'never' is not here: its generation .* or it is an",
+        b"never": "there is no dataset 'never': it was never written",
+    }
+    for ticket, words in cases.items():
+        with pytest.raises(KeyError, match=words):
+            read(client, ticket)
+
+
+def test_a_date64_with_a_time_of_day_is_refused_with_what_helps(client: flight.FlightClient) -> None:
+    times = pa.Array.from_buffers(pa.date64(), 1, [None, pa.py_buffer((86_400_001).to_bytes(8, "little"))])
+    writer, _ = client.do_put(descriptor("d"), pa.schema({"n": pa.date64()}))
+    with (
+        pytest.raises(
+            pa.ArrowInvalid, match=r"whole number of days; .* cast the column to timestamp\('ms'\)"
+        ),
+        writer,
+    ):
+        writer.write_batch(pa.record_batch({"n": times}))
