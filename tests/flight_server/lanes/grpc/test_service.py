@@ -19,10 +19,14 @@ from tests.support.raw_flight import path
 
 
 class Caller:
-    """What a handler asks gRPC's context for. It takes no answers."""
+    """What a handler asks gRPC's context for, and what it wrote."""
 
     def __init__(self, deadline_seconds: float | None = None) -> None:
         self._deadline_seconds = deadline_seconds
+        self.written: list[bytes] = []
+
+    async def write(self, message: bytes) -> None:
+        self.written.append(message)
 
     def time_remaining(self) -> float | None:
         return self._deadline_seconds
@@ -39,10 +43,16 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield node
 
 
+async def poll(node: Node, deadline_seconds: float | None = None) -> bytes:
+    caller = Caller(deadline_seconds)
+    await node.flight_service().poll_flight_info(path("d"), caller)
+    (answer,) = caller.written
+    return answer
+
+
 async def polling(node: Node, count: int = 1) -> list[asyncio.Task[bytes]]:
     """Polls of dataset ``d`` that wait."""
-    handler = node.flight_service().poll_flight_info
-    tasks = [asyncio.ensure_future(handler(path("d"), Caller())) for _ in range(count)]
+    tasks = [asyncio.ensure_future(poll(node)) for _ in range(count)]
     await asyncio.sleep(0)
     assert [wait["waiting_for"] for wait in node.waits.listed("d")] == ["producer"] * count
     return tasks
@@ -78,35 +88,35 @@ async def test_each_change_of_a_stream_answers_every_poll(node: Node, change: Ca
 async def test_a_commit_and_the_seal_of_a_shuffle_without_readers_answer_a_poll(node: Node) -> None:
     create(node, Kind.SHUFFLE)
     dataset = node.catalogue.find("d")
-    (poll,) = await polling(node)
+    (waiting,) = await polling(node)
     dataset.commit(dataset.begin_attempt(0, "a"), Commit(0, 0))
     async with asyncio.timeout(10):
-        await poll
-        (poll,) = await polling(node)
+        await waiting
+        (waiting,) = await polling(node)
         dataset.accept(None)
         dataset.close()
-        await poll
+        await waiting
     assert dataset.partitions() == []
 
 
 async def test_a_drop_answers_a_poll_with_what_has_happened(node: Node) -> None:
     create(node)
-    (poll,) = await polling(node)
+    (waiting,) = await polling(node)
     node.catalogue.drop("d")
     async with asyncio.timeout(10):
         with pytest.raises(DatasetDropped, match="dataset 'd' was dropped"):
-            await poll
+            await waiting
 
 
 async def test_a_failure_answers_a_poll_with_its_cause_and_later_ones_at_once(node: Node) -> None:
     create(node)
-    (poll,) = await polling(node)
+    (waiting,) = await polling(node)
     node.catalogue.find("d").partition(1).fail(ProducerFailed("broke off"))
     async with asyncio.timeout(10):
         with pytest.raises(ProducerFailed, match="broke off"):
-            await poll
+            await waiting
         with pytest.raises(ProducerFailed, match="broke off"):
-            await node.flight_service().poll_flight_info(path("d"), Caller())
+            await poll(node)
 
 
 async def test_a_poll_of_what_is_sealed_does_not_wait(node: Node) -> None:
@@ -114,13 +124,13 @@ async def test_a_poll_of_what_is_sealed_does_not_wait(node: Node) -> None:
     dataset = node.catalogue.find("d")
     dataset.end_stream(dataset.begin_stream(0))
     async with asyncio.timeout(10):
-        assert await node.flight_service().poll_flight_info(path("d"), Caller())
+        assert await poll(node)
 
 
 async def test_a_poll_ends_well_before_its_caller_s_deadline(node: Node) -> None:
     create(node)
     async with asyncio.timeout(10):
-        assert await node.flight_service().poll_flight_info(path("d"), Caller(0.02))
+        assert await poll(node, 0.02)
 
 
 async def test_a_poll_that_is_cancelled_leaves_nothing_and_the_next_one_is_answered(node: Node) -> None:
