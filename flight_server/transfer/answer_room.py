@@ -69,3 +69,9 @@ class AnswerRoom:
         """
         room = await self.room(size_bytes, reader)
         await self._delivery.deliver(write, await make(), reader, room=room)
+
+    async def write(
+        self, write: Callable[[bytes], Awaitable[None]], data: bytes, reader: Reader, room: Reservation
+    ) -> None:
+        """Write an answer that has room. Raises as :meth:`Delivery.deliver`."""
+        await self._delivery.deliver(write, data, reader, room=room)

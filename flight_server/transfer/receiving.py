@@ -14,7 +14,9 @@ Decoding
 
 Answers
     A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
-    integration tests expect. Messages without a header are not stored.
+    integration tests expect. Messages without a header are not stored. A large echo waits for room (``answer_room``)
+    before the next message is taken. Small ones never wait: of those that the client does not read the oldest, or on the
+    bulk lane the newest, are dropped.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from flight_server.protocol import (
     parse_partition,
 )
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
-from flight_server.tiering import Admission, Durability
+from flight_server.tiering import Admission, Durability, Reader
 
 from .answer_room import AnswerRoom
 from .producers import Producer
@@ -65,8 +67,8 @@ class PutAnswers(Protocol):
         None if it sends none.
         """
 
-    def put(self, metadata: bytes) -> None:
-        """Send a PutResult with this app_metadata. Never waits."""
+    def put(self, metadata: bytes, room: Reservation | None = None) -> None:
+        """Send a PutResult with this app_metadata. Never waits. ``room`` counts it until the transport has taken it."""
 
     async def confirm_end(self) -> None:
         """Return only if the client itself has ended its messages."""
@@ -220,29 +222,27 @@ class _Put:
             self._decoder.keeps_batches = isinstance(self._sink, ChangelogSink)
             return
         if accepted.kind is MessageKind.NONE:
-            await self._metadata_only(accepted.metadata, before)
+            await self._metadata_only(accepted, before)
             return
         assert self._sink is not None
         if self._commit_seen:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
         if isinstance(self._sink, ChangelogSink) and accepted.batch is not None:
-            size_bytes = max(len(message), inspected.decoded_bytes)
-            await self._add(self._sink, accepted.batch, accepted.metadata, size_bytes)
+            await self._add(self._sink, accepted.batch, max(len(message), inspected.decoded_bytes))
+            await self._echo(accepted)
             return
         checked = Checked(message, accepted)
         room = await self._admit(self._sink.dataset, checked.kept_bytes)
         self._keep(self._sink, checked, room)
+        del checked, room, message, inspected
+        await self._echo(accepted)
 
-    async def _add(
-        self, sink: ChangelogSink, batch: pa.RecordBatch, metadata: bytes, size_bytes: int
-    ) -> None:
+    async def _add(self, sink: ChangelogSink, batch: pa.RecordBatch, size_bytes: int) -> None:
         """Give a batch to a changelog's write."""
         assert self._command is not None
         await sink.add(batch, await self._admit(sink.dataset, size_bytes))
         self._receiver.counters.batch_in(batch.num_rows, size_bytes)
         sink.dataset.touch()
-        if metadata and self._command.attempt is None:
-            self._answers.put(metadata)
 
     async def _admit(self, dataset: Dataset, size_bytes: int) -> Reservation:
         """Wait for room to keep a message; the lease does not end meanwhile. Raises DatasetDropped after a drop."""
@@ -363,8 +363,21 @@ class _Put:
                 producer=self._command.producer if self._command is not None else None,
             )
 
-    async def _metadata_only(self, metadata: bytes, before: int) -> None:
+    async def _echo(self, accepted: Accepted) -> None:
+        """Answer the app_metadata of a put without an attempt. Dictionaries have none.
+
+        Raises:
+            OutOfBudget: a large one found no room until the deadline.
+        """
+        command, metadata = self._command, accepted.metadata
+        assert command is not None
+        if metadata and command.attempt is None and accepted.kind is not MessageKind.DICTIONARY:
+            reader = Reader(command.dataset, command.partition or 0, self._peer)
+            self._answers.put(metadata, await self._receiver.answer_room.room(len(metadata), reader))
+
+    async def _metadata_only(self, accepted: Accepted, before: int) -> None:
         assert self._command is not None
+        metadata = accepted.metadata
         check_size(len(metadata), f"{self._where()}: a message without a batch")
         if self._sink is not None and self._command.attempt is not None:
             if self._commit_seen:
@@ -378,8 +391,8 @@ class _Put:
                 ) from None
             self._compare(totals.crc32c, before)
             self._answers.put(dump_json(await self._sink.commit(totals)))
-        elif metadata:
-            self._answers.put(metadata)
+        else:
+            await self._echo(accepted)
 
     def _keep(self, sink: Sink, checked: Checked, reservation: Reservation) -> None:
         """Store a checked and admitted message. No await: it is stored whole or not at all."""
@@ -387,12 +400,9 @@ class _Put:
         frame = self._builder.add(checked, reservation)
         if frame is None:
             return
-        metadata = checked.accepted.metadata
-        sink.publish(sink.place(metadata), frame)
+        sink.publish(sink.place(checked.accepted.metadata), frame)
         self._receiver.counters.frame_in(frame)
         sink.dataset.touch()
-        if metadata and self._command is not None and self._command.attempt is None:
-            self._answers.put(metadata)
 
 
 def _decode(decoder: FrameDecoder, inspected: Inspected, said: int | None, room: Reservation) -> Accepted:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+import pyarrow as pa
 import pytest
 
 from flight_server.protocol import CreateRequest, Kind
-from tests.support.raw_flight import RawFlight, path
+from tests.support.raw_flight import RawFlight, flight_data, ipc_messages, path
+from tests.support.raw_put import RawPut
 from tests.support.server_process import ServerProcess
 
 PARTITIONS = 30_000
@@ -63,3 +65,51 @@ def test_a_client_that_does_not_take_its_flight_info_is_ended_when_others_wait(s
         assert len(answer) > 5 * MIB
         assert raw.action("statistics")["readers_ended_as_too_slow"] == 1
         stalled.cancel()
+
+
+def echoing(metadata: Iterator[bytes]) -> tuple[bytes, list[bytes]]:
+    """The first message of a put, and one for each app_metadata."""
+    batch = pa.record_batch({"n": [1]})
+    schema, message = ipc_messages(batch.schema, [batch])
+    first = flight_data(schema.header, descriptor=path("d"))
+    return first, [flight_data(message.header, message.body, metadata=each) for each in metadata]
+
+
+def test_a_client_that_reads_late_gets_thousands_of_small_echoes(server: ServerProcess) -> None:
+    wanted = [b"%d" % number for number in range(3000)]
+    first, messages = echoing(iter(wanted))
+    with RawFlight(server.location) as raw:
+        assert [each for each in raw.put([first, *messages]) if each] == wanted
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk"])
+def test_large_echoes_arrive_whole_and_are_counted(server: ServerProcess, lane: str) -> None:
+    wanted = [bytes([number]) * MIB for number in range(8)]
+    first, messages = echoing(iter(wanted))
+    if lane == "grpc":
+        with RawFlight(server.location) as raw:
+            found = raw.put([first, *messages])
+    else:
+        found = []
+        with RawPut(f"{server.http}/v1/put") as put:
+            put.send(first)
+            for message in messages:
+                put.send(message)
+                found.append(put.answer()[1])
+            put.finish()
+    assert [each for each in found if each] == wanted
+    assert 2 * MIB <= peak_bytes(server) <= 6 * MIB
+
+
+def test_puts_that_read_none_of_their_large_echoes_are_ended_when_another_waits(
+    server: ServerProcess,
+) -> None:
+    first, messages = echoing(iter([b"x" * (3 * MIB)] * 3))
+    with RawFlight(server.location, ahead_bytes=64 << 10) as silent, RawFlight(server.location) as raw:
+        call = silent.call("DoPut", iter([first, *messages]))
+        while peak_bytes(server) == 0:
+            pass
+        mine = [message.replace(path("d"), path("e")) for message in [first, *messages]]
+        assert len([each for each in raw.put(mine) if each]) == 3
+        assert raw.action("statistics")["readers_ended_as_too_slow"] >= 1
+        call.cancel()

@@ -14,14 +14,17 @@ from typing import Any, Self
 
 import grpc
 
-from flight_server.protocol import wire
-from flight_server.transfer import Producer, PutReceiver
+from flight_server.memory import Reservation
+from flight_server.protocol import ReaderTooSlow, wire
+from flight_server.tiering import Reader
+from flight_server.transfer import AnswerRoom, Producer, PutReceiver
 
 from .first_messages import FirstMessages
 
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
+FREE_ANSWER_BYTES = 64 << 10
 LAST_ANSWERS_SECONDS = 5.0
-_ANSWER_COST_BYTES = 100  # of keeping one, however short it is
+_ANSWER_COST_BYTES = 160  # of keeping one, however short it is
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
@@ -33,12 +36,15 @@ async def take_put(puts: PutReceiver, first: FirstMessages, context: Context) ->
         FlightShuffleError: see :meth:`PutReceiver.receive` and :meth:`FirstMessages.unheard`.
     """
     producer = puts.producer(context.peer())
-    async with GrpcAnswers(context) as answers, aclosing(_messages(context, producer, first)) as messages:
+    async with (
+        GrpcAnswers(context, puts.answer_room, producer) as answers,
+        aclosing(_messages(context, producer, first, answers)) as messages,
+    ):
         await puts.receive(messages, producer, answers)
 
 
 async def _messages(
-    context: Context, producer: Producer, first: FirstMessages
+    context: Context, producer: Producer, first: FirstMessages, answers: GrpcAnswers
 ) -> AsyncGenerator[bytes, None]:
     """The client's messages, until the client ends them or the call breaks off.
 
@@ -46,49 +52,72 @@ async def _messages(
     """
     await producer.room()
     async with first.unheard():
-        message = await _next_message(context, producer)
+        message = await _next_message(context, producer, answers)
     while message is not None:
         yield message
         del message
         await producer.room()
-        message = await _next_message(context, producer)
+        message = await _next_message(context, producer, answers)
 
 
-async def _next_message(context: Context, producer: Producer) -> bytes | None:
+async def _next_message(context: Context, producer: Producer, answers: GrpcAnswers) -> bytes | None:
     try:
         with producer.awaited():
-            async with asyncio.timeout(producer.idle_seconds):
+            async with asyncio.timeout(producer.idle_seconds) as answers.reading:
                 message = await context.read()
     except TimeoutError:
+        answers.check()
         raise producer.stalled(inside=False) from None
     return None if message is grpc.aio.EOF else message
 
 
 class GrpcAnswers:
-    """Sends PutResults. Of those that the client has not read, the last ``MAX_UNREAD_ANSWER_BYTES`` are kept, and
-    always the last one.
+    """Sends PutResults. Of those that the client has not read, the last ``FREE_ANSWER_BYTES`` are kept, and always the
+    last one; up to ``MAX_UNREAD_ANSWER_BYTES`` if ``answers`` has room for the rest.
+
+    A client that takes none of its large echoes is ended when others wait for their room (see ``answer_room``).
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, answer_room: AnswerRoom, producer: Producer) -> None:
         self.checksum = None  # this lane has none for each message; a commit may have one for all
+        self.reading: asyncio.Timeout | None = None  # of the wait for the client's next message
         self._context = context
-        self._queue: deque[bytes] = deque()
+        self._answer_room = answer_room
+        self._producer = producer
+        self._queue: deque[tuple[bytes, Reservation | None]] = deque()
         self._queued_bytes = 0
+        self._room = answer_room.pool.empty()  # of what is queued beyond ``FREE_ANSWER_BYTES``
         self._used = False
         self._more = asyncio.Event()
         self._sent = asyncio.Event()  # all that was queued has been written
         self._headed = False
         self._ended = False
         self._task: asyncio.Task[None] | None = None
+        self._failure: ReaderTooSlow | None = None
 
-    def put(self, metadata: bytes) -> None:
+    def put(self, metadata: bytes, room: Reservation | None = None) -> None:
+        self.check()
         self._used = True
         self._sent.clear()
-        self._queue.append(metadata)
-        self._queued_bytes += len(metadata) + _ANSWER_COST_BYTES
-        while self._queued_bytes > MAX_UNREAD_ANSWER_BYTES and len(self._queue) > 1:
+        self._queue.append((metadata, room))
+        self._queued_bytes += _ANSWER_COST_BYTES + (0 if room is not None else len(metadata))
+        while not self._has_room() and len(self._queue) > 1:
             self._take()  # the client reads no answers
         self._more.set()
+
+    def check(self) -> None:
+        """Raise ReaderTooSlow if the client was ended because it takes no answers."""
+        if self._failure is not None:
+            raise self._failure.fresh()
+        if self._task is not None and self._task.done():
+            self._task.result()
+
+    def _has_room(self) -> bool:
+        beyond_bytes = max(0, self._queued_bytes - FREE_ANSWER_BYTES) - self._room.size_bytes
+        if beyond_bytes <= 0:
+            self._room.shrink(-beyond_bytes)
+            return True
+        return self._queued_bytes <= MAX_UNREAD_ANSWER_BYTES and self._room.try_grow(beyond_bytes)
 
     async def confirm_end(self) -> None:
         """After the end of the requests: return if the client has ended them; on a broken call this is cancelled.
@@ -111,8 +140,7 @@ class GrpcAnswers:
             )
         finally:
             sent.cancel()
-        if self._task.done():
-            self._task.result()
+        self.check()
 
     async def _finish(self) -> None:
         """Send what is queued and no more; give up after ``LAST_ANSWERS_SECONDS``."""
@@ -123,10 +151,10 @@ class GrpcAnswers:
             async with asyncio.timeout(LAST_ANSWERS_SECONDS):
                 await asyncio.shield(self._task)
 
-    def _take(self) -> bytes:
-        metadata = self._queue.popleft()
-        self._queued_bytes -= len(metadata) + _ANSWER_COST_BYTES
-        return metadata
+    def _take(self) -> tuple[bytes, Reservation | None]:
+        metadata, room = self._queue.popleft()
+        self._queued_bytes -= _ANSWER_COST_BYTES + (0 if room is not None else len(metadata))
+        return metadata, room
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.get_running_loop().create_task(self._write())
@@ -150,12 +178,36 @@ class GrpcAnswers:
             await self._context.send_initial_metadata(())
         while True:
             while self._queue:
-                await self._context.write(_put_result(self._take()))
+                await self._write_one(*self._take())
+                if self._failure is not None:
+                    self._queue.clear()
+                    return
+                self._has_room()  # gives back what is not needed any more
             self._sent.set()
             if self._ended:
                 return
             self._more.clear()
             await self._more.wait()
+
+    async def _write_one(self, metadata: bytes, room: Reservation | None) -> None:
+        if room is None:
+            await self._context.write(_put_result(metadata))
+            return
+        command = self._producer.command
+        assert command is not None
+        reader = Reader(command.dataset, command.partition or 0, self._producer.peer)
+        try:
+            await self._answer_room.write(self._context.write, _put_result(metadata), reader, room)
+        except ReaderTooSlow as slow:
+            # Not as the task's exception, whose traceback would keep the room.
+            self._failure = ReaderTooSlow(
+                f"{self._producer}: the client takes none of the echoes of its app_metadata while others wait for the "
+                "room that they hold; nothing of it was kept, read them, or send less app_metadata",
+                **slow.detail,
+            )
+            if self.reading is not None:
+                with suppress(RuntimeError):  # it is not waiting now: the next ``put`` or the end raises it
+                    self.reading.reschedule(asyncio.get_running_loop().time())
 
 
 def _put_result(metadata: bytes) -> bytes:

@@ -37,6 +37,7 @@ from io import BytesIO
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
+from flight_server.memory import Reservation
 from flight_server.protocol import (
     ACCEPTED,
     CHECKED_LENGTH,
@@ -58,7 +59,7 @@ LARGE_BYTES = 32 << 10
 MESSAGES_AT_ONCE = 64
 LINGER_SECONDS = 5.0
 LOOK_SECONDS = 1.0
-MAX_UNREAD_ANSWER_BYTES = 1 << 20
+MAX_UNREAD_ANSWER_BYTES = 64 << 10
 
 _LINES = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"
 _HEAD = f"{_LINES}\r\n".encode()
@@ -223,6 +224,7 @@ class Intake(asyncio.BufferedProtocol):
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
         self._incoming: Incoming | None = Incoming(scratch, puts.max_message_bytes, checked=checked)
         self._arrived: asyncio.Future[None] | None = None
+        self._rooms: list[tuple[float, Reservation]] = []  # of large echoes in the transport, since when
         self._heard = 0.0  # when the last byte came, or the wait for one began
         self._gone = asyncio.Event()
         self._poll = select.poll()
@@ -303,6 +305,10 @@ class Intake(asyncio.BufferedProtocol):
             return
         loop = asyncio.get_running_loop()
         self._looking = loop.call_later(LOOK_SECONDS, self._look)
+        self._release_taken()
+        if self._rooms and loop.time() - self._rooms[0][0] >= self._producer.stall_seconds:
+            self._transport.abort()
+            return
         if self._arrived is not None and not self._arrived.done() and self._incoming is not None:
             inside = self._incoming.begun
             limit_seconds = self._producer.stall_seconds if inside else self._producer.idle_seconds
@@ -311,10 +317,20 @@ class Intake(asyncio.BufferedProtocol):
 
     # PutAnswers
 
-    def put(self, metadata: bytes) -> None:
-        """Send a PutResult, or drop it while the client has not taken ``MAX_UNREAD_ANSWER_BYTES`` of them."""
+    def put(self, metadata: bytes, room: Reservation | None = None) -> None:
+        """Send a PutResult, or drop it while the client has not taken ``MAX_UNREAD_ANSWER_BYTES`` of them.
+
+        A client that takes none of its large echoes for ``stall_seconds`` is cut off.
+        """
+        self._release_taken()
         if self._transport.get_write_buffer_size() < MAX_UNREAD_ANSWER_BYTES:
             self._transport.write(answer(RESULT, metadata))
+            if room is not None and self._transport.get_write_buffer_size():
+                self._rooms.append((asyncio.get_running_loop().time(), room))
+
+    def _release_taken(self) -> None:
+        if self._rooms and not self._transport.get_write_buffer_size():
+            self._rooms.clear()
 
     @property
     def checksum(self) -> int | None:
@@ -341,6 +357,7 @@ class Intake(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell aiohttp's protocol, which cancels the handler's task."""
         self._looking.cancel()
+        self._rooms.clear()
         self._gone.set()
         self._http.connection_lost(exc)
 

@@ -16,6 +16,7 @@ from flight_server.datasets.partition import PartitionState
 from flight_server.frames import decoder
 from flight_server.memory.metadata import FRAME_BYTES
 from flight_server.node import Node
+from flight_server.memory import Reservation
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import (
     BadFrame,
@@ -46,7 +47,7 @@ class Client:
         self._broken = broken
         self._pauses = pauses
 
-    def put(self, metadata: bytes) -> None:
+    def put(self, metadata: bytes, room: Reservation | None = None) -> None:
         self.answers.append(metadata)
 
     async def confirm_end(self) -> None:
