@@ -20,7 +20,7 @@ ACKNOWLEDGE: Final = "acknowledge"
 
 @dataclass(frozen=True)
 class AcknowledgeRequest:
-    """Body of the action: ``reader`` has the partition's first ``frames`` frames."""
+    """Body of the action: ``reader`` has the frames that it last asked for, up to before number ``frames``."""
 
     dataset: str
     generation: str

@@ -97,16 +97,17 @@ class GrpcGet:
     async def _send(self, run: Run, reader: Reader, context: Context, envelopes: Envelopes | None) -> None:
         # A function of its own, so that no variable holds a frame while its reader waits for the next.
         for outgoing in run:
-            message, data = outgoing.message, outgoing.data
+            message, data, room = outgoing.message, outgoing.data, outgoing.room
             await self._turns.take(message.size_bytes)
+            copied_bytes = 0
+            assert room is not None  # only an outlet of the bulk lane parks a message
             if envelopes is not None:
                 data = envelopes.seal(data, message.crc32c, message.metadata_crc32c)
-                if outgoing.room is not None:
-                    outgoing.room.grow(len(data))
-            await self._reads.delivery.deliver(context.write, data, reader, room=outgoing.room)
+                copied_bytes = len(data)
+                room.grow(copied_bytes)
+            await self._reads.delivery.deliver(context.write, data, reader, room=room)
             del data
-            if envelopes is not None and outgoing.room is not None:
-                outgoing.room.shrink(outgoing.room.size_bytes - message.size_bytes)
+            room.shrink(copied_bytes)
 
 
 async def _begin(dataset: Dataset, asked: bytes, context: Context) -> Envelopes | None:
