@@ -129,9 +129,11 @@ def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_long_step(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail when a step of a server's event loop took too long."""
+    """Fail when a step of a server's event loop took too long, unless the marker ``copied_by_grpc`` says why."""
     yield
     found = loop_steps.long_steps(request.node.nodeid)
+    if request.node.get_closest_marker("copied_by_grpc"):
+        found = [each for each in found if loop_steps.RECEIVING not in each]
     if found:
         pytest.fail("a server's event loop stood still: " + "; ".join(found), pytrace=False)
 

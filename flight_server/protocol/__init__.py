@@ -98,7 +98,7 @@ from .stream_requests import (
     parse_partition,
     partition_metadata,
 )
-from .strict_json import Fields, dump_json, parse_json, parsed_bytes
+from .strict_json import Fields, dump_json, parse_json, parsed_bytes, parsing
 from .wire import check_few_fields, locate
 
 __all__ = [
@@ -202,6 +202,7 @@ __all__ = [
     "parse_json",
     "parse_partition",
     "parsed_bytes",
+    "parsing",
     "partition_metadata",
     "root",
     "slot",

@@ -5,6 +5,7 @@ Parsing is strict (see ``strict_json``). What ``encode`` renders, ``parse`` pars
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -13,7 +14,7 @@ from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .keep_rules import KeepRule
 from .stream_requests import MAX_PARTITIONS, Transaction, check_attempt
-from .strict_json import Fields, dump_json, parse_json
+from .strict_json import Fields, dump_json, parse_json, parsing
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 """The location "where you are asking now" (Arrow Flight specification)."""
@@ -95,7 +96,11 @@ class CreateRequest:
 
     @classmethod
     def parse(cls, data: bytes) -> CreateRequest:
-        fields = Fields(parse_json(data, "create"), "create")
+        return cls.of(parse_json(data, "create"))
+
+    @classmethod
+    def of(cls, body: dict[str, Any]) -> CreateRequest:
+        fields = Fields(body, "create")
         dataset = check_dataset_name(fields.required("dataset"))
         kind = fields.text("kind") or Kind.STREAM.value
         if kind not in {known.value for known in Kind}:
@@ -186,8 +191,9 @@ class SealRequest:
     partition_bytes: int | None = None
 
     @classmethod
-    def parse(cls, data: bytes) -> SealRequest:
-        fields = Fields(parse_json(data, "seal"), "seal")
+    def parsing(cls, data: bytes) -> Generator[None, None, SealRequest]:
+        """The request, in steps: it may name 100,000 attempts."""
+        fields = Fields((yield from parsing(data, "seal")), "seal")
         dataset = check_dataset_name(fields.required("dataset"))
         generation, given = fields.text("generation"), fields.any("attempts")
         partitions = fields.integer("partitions", 1, MAX_PARTITIONS)
@@ -205,6 +211,7 @@ class SealRequest:
             if not producer.isdecimal() or not producer.isascii() or len(producer) > 10:
                 raise InvalidRequest(f"seal: producer {producer!r} is not an index in ASCII decimal")
             attempts[int(producer)] = check_attempt(attempt)
+            yield
         return cls(dataset, generation, attempts, partitions, transaction, partition_bytes)
 
     def encode(self) -> bytes:

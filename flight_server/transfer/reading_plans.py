@@ -18,7 +18,7 @@ from flight_server.protocol import Conflict, InvalidRequest, Kind, PlanRequest
 
 MAX_PIECES = 200_000
 """In one answer, which is then about 5 MB."""
-_AT_ONCE = 4000
+_AT_ONCE = 1000
 """Frames between two passes of the event loop."""
 
 

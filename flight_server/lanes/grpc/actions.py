@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.changelogs import Store
-from flight_server.concurrency import dumped
+from flight_server.concurrency import dumped, in_steps
 from flight_server.datasets import meant
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
@@ -39,6 +39,7 @@ from flight_server.protocol import (
     flight_sql,
     ipc_framing,
     parse_json,
+    parsing,
     wire,
 )
 from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
@@ -88,7 +89,7 @@ class Actions:
         return await handler(self, body)
 
     async def _create(self, body: bytes) -> bytes:
-        request = CreateRequest.parse(body)
+        request = CreateRequest.of(await in_steps(parsing(body, "create")))
         schema = None
         if request.schema is not None:
             # A large one in a thread: its texts are checked one by one.
@@ -118,7 +119,7 @@ class Actions:
         )
 
     async def _seal(self, body: bytes) -> bytes:
-        request = SealRequest.parse(body)
+        request = await in_steps(SealRequest.parsing(body))
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
         if sealed is None:
             dataset = self._catalogue.find(request.dataset, request.generation)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.concurrency import at_once
+from flight_server.protocol import strict_json
 from flight_server.protocol.errors import InvalidRequest
-from flight_server.protocol.strict_json import parse_json
+from flight_server.protocol.strict_json import parse_json, parsing
 
 
 @pytest.mark.parametrize(
@@ -43,3 +49,49 @@ def test_what_is_written_with_escapes_means_the_same() -> None:
 
 def test_the_same_key_in_different_objects_is_fine() -> None:
     assert parse_json(b'{"a":{"a":1},"b":[{"a":1},{"a":2}]}', "x")["b"] == [{"a": 1}, {"a": 2}]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), VALUES, max_size=4), st.sampled_from([None, 1]), st.booleans())
+def test_json_that_is_parsed_in_steps_means_the_same(
+    body: dict[str, object], indent: int, escapes: bool
+) -> None:
+    text = json.dumps(body, indent=indent, ensure_ascii=escapes).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strict_json, "_ONE_STEP_BYTES", 0)
+        assert at_once(parsing(text, "it")) == body
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"dataset":"a","dataset":"b"}',
+        b'{"a":{"b":1,"b":1}}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xed\xa0\x80"}',
+        b'{"\\udfff":1}',
+        b'{"a":1}x',
+        b'{"a":1,}',
+        b'{"a":1 "b":2}',
+        b"{1:2}",
+        b'{"a"}',
+        b'{"a":}',
+        b'{"a":{',
+        b"[1]",
+        b"{",
+        b" ",
+    ],
+)
+def test_what_is_refused_in_one_step_is_refused_in_several(
+    text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strict_json, "_ONE_STEP_BYTES", 0)
+    for parse in (parse_json, lambda *given: at_once(parsing(*given))):
+        with pytest.raises(InvalidRequest):
+            parse(text, "it")

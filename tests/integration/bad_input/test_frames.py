@@ -163,6 +163,7 @@ def test_a_bad_message_fails_its_stream_and_says_why(raw: RawFlight, case: str) 
     assert len(raw.get(b"d")) == 2
 
 
+@pytest.mark.copied_by_grpc
 @pytest.mark.parametrize("size_bytes", [MAX_MESSAGE_BYTES + (3 << 20), MAX_MESSAGE_BYTES + (70 << 20)])
 def test_a_message_far_over_the_limit_fails_the_put_and_seals_nothing(
     raw: RawFlight, size_bytes: int
