@@ -1,8 +1,8 @@
 """Encoding: batches of a changelog as IPC messages that say which version they belong to.
 
 Each message's ``custom_metadata`` has ``version``, and ``last`` in the last message of a version, so that readers of
-both lanes know them; the gRPC lane says the same in app_metadata. A message has up to ``MESSAGE_BYTES``, unless one row
-has more.
+both lanes know them; the gRPC lane says the same in app_metadata. A message has about ``MESSAGE_BYTES``, unless one row
+has more, or slices would share buffers (``protocol.cutting``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flight_server.protocol import InvalidRequest, dump_json, ipc_framing, wire
+from flight_server.protocol import InvalidRequest, cut, dump_json, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
 
 MESSAGE_BYTES = 1 << 20
@@ -45,25 +45,30 @@ def encode(
         last: no further batch of this version follows.
 
     Raises:
-        InvalidRequest: a row is larger than ``max_message_bytes``.
+        InvalidRequest: a row, or a batch that is not cut, is larger than ``max_message_bytes``.
     """
-    rows = batch.num_rows
-    size_bytes = int(pa.ipc.get_record_batch_size(batch))
-    step = max(1, rows * MESSAGE_BYTES // max(MESSAGE_BYTES, size_bytes))
-    for start in range(0, max(1, rows), step):
-        part = batch.slice(start, step)
-        part_bytes = int(pa.ipc.get_record_batch_size(part))
-        ends = last and start + step >= rows
-        if part.num_rows > 1 and part_bytes > max_message_bytes:
-            middle = part.num_rows // 2
-            yield from encode(part.slice(0, middle), version, last=False, max_message_bytes=max_message_bytes)
-            yield from encode(part.slice(middle), version, last=ends, max_message_bytes=max_message_bytes)
-        elif part_bytes > max_message_bytes:
-            raise InvalidRequest(
-                f"a row has {part_bytes} bytes, more than a message may have ({max_message_bytes}): raise --max-message"
-            )
-        else:
+    most_bytes = min(MESSAGE_BYTES, max_message_bytes)
+    rows = batch.num_rows * most_bytes // max(most_bytes, _sent_bytes(batch))
+    slices = cut(batch, rows, _sent_bytes, limit_bytes=max_message_bytes)
+    for number, part in enumerate(slices, 1):
+        size_bytes = _sent_bytes(part)
+        ends = last and number == len(slices)
+        if size_bytes <= max_message_bytes:
             yield _message(part, version, last=ends)
+        elif len(slices) > 1:  # again, because rows differ in size
+            yield from encode(part, version, last=ends, max_message_bytes=max_message_bytes)
+        else:
+            what = (
+                "a row" if part.num_rows == 1 else f"a batch of {part.num_rows} rows that share their buffers"
+            )
+            raise InvalidRequest(
+                f"{what} has {size_bytes} bytes, more than a message may have ({max_message_bytes}): raise "
+                "--max-message"
+            )
+
+
+def _sent_bytes(batch: pa.RecordBatch) -> int:
+    return int(pa.ipc.get_record_batch_size(batch))
 
 
 def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:

@@ -6,8 +6,7 @@ Guarantee: the messages, after the schema's, decode to the rows that went in, in
 Sizes
     The encoder cuts batches larger than ``TARGET_BYTES`` and joins smaller ones, so a file's layout does not matter.
     The messages stay below the 4 MiB that gRPC clients take by default, except for a larger row or dictionary, and a
-    batch of views or unions, whose slices are sent with the buffers of all rows. One larger than
-    ``max_message_bytes`` is an error.
+    batch of list views or dense unions (``protocol.cutting``). One larger than ``max_message_bytes`` is an error.
 
 Dictionaries
     One IPC stream writer for all batches sends a dictionary again only when it has changed, as its replacement.
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from flight_server.protocol import InvalidRequest, ipc_framing, wire
+from flight_server.protocol import InvalidRequest, cut, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
 
 from .builder import Checked
@@ -75,11 +74,12 @@ class Encoder:
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         size_bytes, rows = _size_bytes(batch), batch.num_rows
         pieces = -(-size_bytes // self._target_bytes)
-        if pieces > 1 and not _shrinks(batch, size_bytes):
-            pieces = 1
-        if self._max_rows is not None:
-            pieces = max(pieces, -(-rows // self._max_rows))
-        if pieces == 1:
+        slices = cut(batch, rows // pieces, _size_bytes, limit_bytes=self._limit_bytes)
+        if len(slices) == 1 and self._max_rows is not None and rows > self._max_rows:
+            # Joined with nothing, slices of list views have the buffers of their own rows only.
+            starts = range(0, rows, self._max_rows)
+            slices = [pa.concat_batches([batch.slice(start, self._max_rows)]) for start in starts]
+        if len(slices) == 1:
             if size_bytes > self._limit_bytes:
                 what = "a row" if rows == 1 else f"a batch of {rows} rows that share their buffers"
                 raise InvalidRequest(
@@ -89,10 +89,8 @@ class Encoder:
                 )
             yield batch
             return
-        step = max(1, rows // pieces)
-        for start in range(0, rows, step):
-            # Again, because rows differ in size.
-            yield from self._cut(batch.slice(start, step))
+        for each in slices:
+            yield from self._cut(each)  # again, because rows differ in size
 
     def _messages(self, batch: pa.RecordBatch) -> Iterator[Checked]:
         self._writer.write_batch(batch)
@@ -125,15 +123,6 @@ class Encoder:
 def _size_bytes(batch: pa.RecordBatch) -> int:
     """Of its message, without dictionaries."""
     return int(pa.ipc.get_record_batch_size(batch))
-
-
-def _shrinks(batch: pa.RecordBatch, size_bytes: int) -> bool:
-    """Whether slices are smaller: those of views or unions are not."""
-    half = batch.num_rows // 2
-    return (
-        half > 0
-        and min(_size_bytes(batch.slice(0, half)), _size_bytes(batch.slice(half))) <= size_bytes * 3 // 4
-    )
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ All rooms of both packages use it. It needs the standard library only, but for `
 
 from .acknowledgements import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest
 from .copy_requests import COPIES, CopiesRequest, CopyVerb
+from .cutting import cut
 from .dataset_names import check_dataset_name, check_new_dataset_name, directory_name
 from .errors import (
     ERROR_TRAILER,
@@ -191,6 +192,7 @@ __all__ = [
     "check_few_fields",
     "check_new_dataset_name",
     "check_range",
+    "cut",
     "directory_name",
     "dump_json",
     "encapsulate",

@@ -26,6 +26,7 @@ from flight_server.protocol import (
     FlightShuffleError,
     InvalidRequest,
     PutCommand,
+    cut,
     parse_json,
     partition_metadata,
 )
@@ -38,6 +39,8 @@ FRAME_BYTES = 2 << 20
 """A batch above ``MAX_FRAME_BYTES`` is cut into frames of about this size."""
 MAX_FRAME_BYTES = (4 << 20) - (64 << 10)
 """Other languages' Flight clients take 4 MiB by default; the rest is for metadata and envelope."""
+MOST_BYTES = (256 << 20) - (64 << 10)
+"""The server takes 256 MiB by default."""
 
 
 class PutStream:
@@ -107,20 +110,18 @@ class PutStream:
 def frames(batch: Any) -> Iterator[Any]:
     """The batch, or slices of it of about ``FRAME_BYTES`` if it exceeds ``MAX_FRAME_BYTES``.
 
-    A larger row is one frame. So is a batch of views or unions, whose slices are sent with the buffers of all rows.
+    A larger row is one frame. So is a batch of list views or dense unions, see ``protocol.cutting``.
     """
     size_bytes = _sent_bytes(batch)
-    if size_bytes <= MAX_FRAME_BYTES or not _shrinks(batch, size_bytes):
+    slices = [batch]
+    if size_bytes > MAX_FRAME_BYTES:
+        rows = batch.num_rows * FRAME_BYTES // size_bytes
+        slices = cut(batch, rows, _sent_bytes, limit_bytes=MOST_BYTES)
+    if len(slices) == 1:
         yield batch
         return
-    rows = max(1, batch.num_rows * FRAME_BYTES // size_bytes)
-    for start in range(0, batch.num_rows, rows):
-        yield from frames(batch.slice(start, rows))  # again, because rows differ in size
-
-
-def _shrinks(batch: Any, size_bytes: int) -> bool:
-    half = batch.num_rows // 2
-    return half > 0 and min(_sent_bytes(batch[:half]), _sent_bytes(batch[half:])) <= size_bytes * 3 // 4
+    for each in slices:
+        yield from frames(each)  # again, because rows differ in size
 
 
 def _sent_bytes(batch: Any) -> int:
