@@ -83,7 +83,8 @@ async def test_a_crash_at_any_step_of_staged_writes_leaves_the_last_acknowledged
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = base / "root"
-    root.mkdir()
+    for name in ("datasets", "staging"):  # as a start has made them
+        (root / name).mkdir(parents=True)
     with CrashPoints(root, base) as points:
         await work(root, points, monkeypatch)
     assert len(points.images) > 60
