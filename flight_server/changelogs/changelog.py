@@ -133,6 +133,7 @@ class Changelog:
         self.doubtful: list[RunFile] = []
         self.room: Reservation | None = None  # of ``metadata``
         self.save: Callable[[State], None] = _not_on_disk
+        self.check_held: Callable[[], None] = _held  # see ``Disk.check_held``
         # ``upper`` and ``since`` of the last merge of all runs: until they move, nothing is left to compact.
         self.settled: tuple[int, int] | None = None
         self.fuel_rows = 0
@@ -359,6 +360,10 @@ class Changelog:
 
 def _forgotten(state: State) -> None:
     raise Forgotten(state.dataset)
+
+
+def _held() -> None:
+    """There is no disk whose data directory could be gone."""
 
 
 def _not_on_disk(state: State) -> None:

@@ -297,7 +297,8 @@ class Commits:
 def _append(
     changelog: Changelog, commits: list[Commit], parts: list[Updates | None], files: list[RunFile]
 ) -> Updates:
-    """Write the group's entry to the log; its updates with their versions. Runs in a thread."""
+    """Write the group's entry to the log; its updates with their versions. Runs in a thread. Raises DiskTrouble."""
+    changelog.check_held()
     versioned = []
     for commit, part in zip(commits, parts, strict=True):
         if part is not None and len(part):

@@ -229,6 +229,7 @@ class Store:
         dataset.changelog = changelog
         files.in_use = lambda: changelog.state is not ChangelogState.CLOSED
         changelog.save = files.save
+        changelog.check_held = self.catalogue.disk.check_held
         self._changelogs[dataset.generation] = changelog
 
     def _directory(self, name: str, generation: str) -> Path:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from flight_server.frames import SchemaMessage, Schemas
@@ -32,7 +31,6 @@ from flight_server.protocol import (
     Kind,
     NotFound,
     OutOfBudget,
-    Retention,
     Ticket,
     Unavailable,
     check_new_dataset_name,
@@ -44,7 +42,7 @@ from .dataset import Dataset
 from .generations import missing, new_generation, stale
 from .host_copies import HostCopies
 from .repeated_creation import check_same
-from .staged_writes import Sealed, StagedWrites, check_mode
+from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode
 
 DEFAULT_MAX_DATASETS = 100_000
 
@@ -182,12 +180,7 @@ class Catalogue:
         old = self._datasets.get(request.dataset)
         if old is not None:
             check_mode(mode, old, schema, durable=request.durable)
-            # What the request leaves open is as it was.
-            mine = old.request()
-            lease_seconds = request.lease_seconds or mine.lease_seconds
-            durable = request.durable or mine.durable
-            retention = mine.retention if request.retention == Retention() else request.retention
-            request = replace(request, lease_seconds=lease_seconds, durable=durable, retention=retention)
+            request = as_it_was(request, old)
         dataset = self.prepare(request, schema)
         self.staged.add(write, dataset, mode)
         return dataset, True

@@ -34,8 +34,10 @@ from flight_server.protocol import (
     WRITE_LEASE_SECONDS,
     AlreadyExists,
     Conflict,
+    CreateRequest,
     InvalidRequest,
     Kind,
+    Retention,
     WriteMode,
 )
 
@@ -176,6 +178,17 @@ class StagedWrites:
         if files.turn.locked():
             return False  # it is being sealed
         return dataset.expired or (files.leaving is not None and not files.committed)
+
+
+def as_it_was(request: CreateRequest, old: Dataset) -> CreateRequest:
+    """What the request for a staged write leaves open is as the dataset of the name has it."""
+    mine = old.request()
+    return replace(
+        request,
+        lease_seconds=request.lease_seconds or mine.lease_seconds,
+        durable=request.durable or mine.durable,
+        retention=mine.retention if request.retention == Retention() else request.retention,
+    )
 
 
 def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, durable: bool) -> None:

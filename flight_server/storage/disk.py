@@ -18,7 +18,7 @@ from flight_server.protocol import directory_name
 
 from .disposal import Disposal
 from .ownership import DATASETS_NAME, Marker
-from .segments import SegmentWriter
+from .segments import SegmentWriter, trouble_with
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
 
@@ -61,6 +61,13 @@ class Disk:
         self.owner = owner
         self.lasting = lasting
         self._held = held
+
+    def check_held(self) -> None:
+        """Raise DiskTrouble if the data directory is not this server's any more. Blocks."""
+        try:
+            Marker("data", self.owner, held=self._held).check_held()
+        except OSError as error:
+            raise trouble_with(self.data_dir or Path(), error) from error
 
     def marker(self, name: str, generation: str) -> Marker:
         """The marker of a dataset's directory."""

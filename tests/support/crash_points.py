@@ -23,7 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-_BY_FD = ("write", "pwrite", "fsync", "fdatasync", "ftruncate")
+_WRITES = ("write", "pwrite", "pwritev")
+_BY_FD = (*_WRITES, "fsync", "fdatasync", "ftruncate")
 _BY_PATH = ("truncate", "rename", "unlink", "mkdir", "rmdir")
 
 
@@ -70,13 +71,15 @@ class CrashPoints:
             if not path.is_relative_to(self._root):
                 return function(first, *rest, **options)
             with self._lock:
-                if name in ("write", "pwrite"):
-                    data = bytes(rest[0])
+                if name in _WRITES:
+                    several = name == "pwritev"
+                    data = b"".join(rest[0]) if several else bytes(rest[0])
                     half = len(data) // 2
-                    function(first, data[:half], *rest[1:])
+                    parts = [[part] if several else part for part in (data[:half], data[half:])]
+                    function(first, parts[0], *rest[1:])
                     self._keep(f"half of {name} {path.name}")
                     place = () if name == "write" else (rest[1] + half,)
-                    result = half + function(first, data[half:], *place)
+                    result = half + function(first, parts[1], *place)
                 else:
                     result = function(first, *rest, **options)
                 if name in ("fsync", "fdatasync"):

@@ -27,9 +27,12 @@ def table(rows: int = 1000, seed: int = 0) -> pa.Table:
     )
 
 
-def action(client: flight.FlightClient, name: str, **body: Any) -> dict[str, Any]:
+def action(
+    client: flight.FlightClient, name: str, *, deadline_seconds: float = DEADLINE_SECONDS, **body: Any
+) -> dict[str, Any]:
     """Run an action; its answer."""
-    (result,) = client.do_action(flight.Action(name, json.dumps(body).encode()), OPTIONS)
+    options = flight.FlightCallOptions(timeout=deadline_seconds)
+    (result,) = client.do_action(flight.Action(name, json.dumps(body).encode()), options)
     answer: dict[str, Any] = json.loads(result.body.to_pybytes())
     return answer
 
@@ -49,11 +52,14 @@ def put_attempt(
     *,
     producer: int = 0,
     attempt: str = "1",
+    generation: str | None = None,
     chunk_rows: int = 100,
 ) -> None:
     """Write one attempt of a shuffle, a table for each partition, and commit it."""
     schema = next(iter(data.values())).schema
     command = {"dataset": dataset, "producer": producer, "attempt": attempt}
+    if generation is not None:
+        command["generation"] = generation
     descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
     writer, reader = client.do_put(descriptor, schema, OPTIONS)
     frames = 0

@@ -6,7 +6,8 @@ directory are wrapped, and do what the test says at that moment:
 
 * ``server.kill_at(k)``: the process kills itself with SIGKILL before the k-th change from now on. A
   write is two steps: before it, and when half of its bytes are written;
-* ``server.fail(pwritev="ENOSPC", …)``: these functions fail from now on; ``server.heal()`` ends that.
+* ``server.fail(pwritev="ENOSPC", …)``: these functions fail from now on; ``server.heal()`` ends that;
+* ``server.delay(rename=0.1, …)``: these functions wait so many seconds before they work, also until ``heal``.
 
 Limits: only calls through :mod:`os` are seen (the server uses nothing else); what was not synced is not
 taken back, because the page cache survives SIGKILL. Whether fsync is called where it must be is tested
@@ -22,6 +23,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -90,11 +92,12 @@ class FaultyDisk:
         return "dir_fd" not in options and os.fspath(first).startswith(self._root)
 
     def _before(self, name: str, function: Callable[..., Any], first: Any, *rest: Any) -> None:
+        try:
+            orders = json.loads(self._control.read_text())
+        except FileNotFoundError:
+            return
+        time.sleep(orders.get("delay", {}).get(name, 0))
         with self._lock:
-            try:
-                orders = json.loads(self._control.read_text())
-            except FileNotFoundError:
-                return
             failure = orders.get("fail", {}).get(name)
             if failure is not None:
                 raise OSError(getattr(errno, failure), os.strerror(getattr(errno, failure)))
@@ -158,6 +161,10 @@ class FaultyServer:
     def fail(self, **functions: str) -> None:
         """Let these functions fail from now on with these error names."""
         self._order(fail=functions)
+
+    def delay(self, **functions: float) -> None:
+        """Let each call of these functions wait so many seconds from now on."""
+        self._order(delay=functions)
 
     def heal(self) -> None:
         """Let everything work again."""
