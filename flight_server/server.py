@@ -42,6 +42,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flight_server import config
 from flight_server.changelogs import recover_changelogs
+from flight_server.concurrency import run_later
 from flight_server.host import sweep
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
@@ -55,6 +56,7 @@ CALLS_OF_A_CONNECTION = 10_000
 NO_LIMIT = 2**31 - 1
 DEFAULT_DISK_SHARE = 0.8
 HOUSEKEEPING_SECONDS = 0.5
+LATER_SECONDS = 0.05
 SWEEP_SECONDS = 60.0
 MIN_STREAM_WINDOW_BYTES = 64 << 10
 MAX_STREAM_WINDOW_BYTES = 4 << 20
@@ -168,7 +170,12 @@ class Server:
         named = self.settings.data_dir
         self._data_dir = DataDir.temporary() if named is None else DataDir.claim(named)
         path = self._data_dir.path
-        self.catalogue.disk.use(path, owner=self._data_dir.owner, lasting=not self._data_dir.is_temporary)
+        self.catalogue.disk.use(
+            path,
+            owner=self._data_dir.owner,
+            lasting=not self._data_dir.is_temporary,
+            held=self._data_dir.held,
+        )
         recovered = recover(self.catalogue)
         recover_changelogs(self.node.changelogs)
         if self.settings.disk_limit is None:
@@ -261,6 +268,7 @@ class Server:
             ("silent_connections", self._http.end_silent),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
+        keep(run_later, "later", every_seconds=LATER_SECONDS)
         keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
 
     def _expire(self) -> None:

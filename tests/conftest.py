@@ -2,7 +2,7 @@
 
 Each async test runs on asyncio and on uvloop, or, with the marker ``one_loop``, on uvloop alone. After each
 test nothing may be left over: no task, no thread, no child process, no reserved byte (see
-``tests.support.leftovers``).
+``tests.support.leftovers``). No step of a server's event loop may have taken long (see ``tests.support.loop_steps``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import closing
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,9 +20,10 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from pyarrow import flight
 
-from tests.support import durable, java, leftovers
+from spark_client.connection import embedded
+from tests.support import durable, java, leftovers, loop_steps
 from tests.support.polling import eventually
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import WATCHED, ServerProcess
 
 # A slow machine is no defect: no example has a deadline, and none is too slow to be made. Every run makes the same
 # examples, here as in CI; `--hypothesis-profile=exploring` makes new ones.
@@ -55,6 +57,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long the torture kills one server after the other",
     )
     parser.addoption("--torture-seed", type=int, default=1, help="what the torture chooses")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch the event loops of the servers that the tests start."""
+    loop_steps.begin()
+    # The servers that clients start are watched, too.
+    embedded.PROGRAM = WATCHED
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(_StepsOfWorkers(), "steps_of_workers")
+
+
+def pytest_unconfigure() -> None:
+    """Remove what the servers have written."""
+    loop_steps.end()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that started this one, if one did, the longest step."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["longest_step"] = dict(loop_steps.longest)
+
+
+class _StepsOfWorkers:
+    """Collects the longest steps of pytest-xdist's workers."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        step = getattr(node, "workeroutput", {}).get("longest_step")
+        if step is not None:
+            loop_steps.compare(step)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the longest step of the run."""
+    longest = loop_steps.longest
+    if "step" in longest:
+        terminalreporter.write_line(
+            f"longest step of a server's event loop: {loop_steps.described(longest)}; {longest['test']}"
+        )
 
 
 @pytest.hookimpl(trylast=True)
@@ -91,6 +132,15 @@ def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
     found = leftovers.left_over(before, reservations=not request.node.stash.get(_failed, False))
     if found:
         pytest.fail("left over by the test: " + "; ".join(found), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def no_long_step(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail when a step of a server's event loop took too long."""
+    yield
+    found = loop_steps.long_steps(request.node.nodeid)
+    if found:
+        pytest.fail("a server's event loop stood still: " + "; ".join(found), pytrace=False)
 
 
 @pytest.fixture(autouse=True)

@@ -47,6 +47,7 @@ class ChangelogFiles(DurableFiles):
         write_state(self.directory, state.to_json())
         sync_directory(self.directory.parent)
         sync_directory(self.directory.parent.parent)
+        self.check_held()
 
     @classmethod
     def found(cls, directory: Path, marker: Marker, damage: Quarantined | None) -> ChangelogFiles:

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from flight_server.concurrency import Background, Waits
-from flight_server.datasets import Catalogue, Dataset
+from flight_server.datasets import Catalogue, Dataset, check_same
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
@@ -31,7 +31,7 @@ from flight_server.protocol import (
 )
 from flight_server.rules import Emitting
 from flight_server.runs import Layout
-from flight_server.storage import DiskTrouble, Marker, Quarantined, to_its_end
+from flight_server.storage import DiskTrouble, Quarantined, to_its_end
 
 from .changelog import DEFAULT_DELAY_SECONDS, Changelog, ChangelogState
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
@@ -126,7 +126,7 @@ class Store:
         """The dataset of that name, and whether it was made now. Twice is fine.
 
         Raises:
-            AlreadyExists, InvalidRequest: the name leads to a different dataset.
+            AlreadyExists, InvalidRequest: the name leads to a different dataset, also if that was made meanwhile.
             InvalidRequest: the rule does not fit the schema, or a column cannot be kept.
             Unavailable: the disk refuses.
             Draining, OutOfBudget: see :meth:`Catalogue.create`.
@@ -145,6 +145,7 @@ class Store:
         return dataset, known is None
 
     async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
+        """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored)
         directory = self._directory(request.dataset, dataset.generation)
         changelog = await to_its_end(
@@ -153,21 +154,30 @@ class Store:
             )
         )
         self._count(changelog)
-        marker = Marker("dataset", self.catalogue.disk.owner, request.dataset, dataset.generation)
-        files = ChangelogFiles(directory, marker)
+        files = ChangelogFiles(directory, self.catalogue.disk.marker(request.dataset, dataset.generation))
+
+        def take_name() -> None:
+            # Datasets that are not durable take names without the turn.
+            meanwhile = self.catalogue.get(request.dataset)
+            if meanwhile is not None and meanwhile.failure is None:
+                check_same(meanwhile, request, stored)
+            changelog.new_log(1)
+            self.add(dataset, changelog, files)
+            self.catalogue.install(dataset)
+
         try:
-            await to_its_end(
-                asyncio.get_running_loop().run_in_executor(self.threads, files.create, changelog.declared)
-            )
-        except (DiskTrouble, OSError) as trouble:
-            self.catalogue.disk.disposal.forget(files)
+            work = asyncio.get_running_loop().run_in_executor(self.threads, files.create, changelog.declared)
+            await to_its_end(work, take_name)
+        except BaseException as error:
+            if dataset.files is not files:  # it has not got the name, so that no start may find it
+                self.catalogue.disk.disposal.forget(files)
+                await self.catalogue.disk.disposal.settled()
+            if not isinstance(error, (DiskTrouble, OSError)):
+                raise
             raise Unavailable(
-                f"dataset {request.dataset!r} cannot be created: {trouble}; try again when the disk works",
+                f"dataset {request.dataset!r} cannot be created: {error}; try again when the disk works",
                 dataset=request.dataset,
             ) from None
-        changelog.new_log(1)
-        self.add(dataset, changelog, files)
-        self.catalogue.install(dataset)
         return dataset
 
     async def _emit_from(self, changelog: Changelog) -> None:

@@ -4,11 +4,12 @@ from .background import Background
 from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock
 from .changes import Changes
 from .running import Running
-from .slices import in_slices
+from .slices import FEW, at_once, dumped, emptied, in_slices, in_steps, later, run_later
 from .turns import Turns
 from .waits import Waits
 
 __all__ = [
+    "FEW",
     "Background",
     "BroadcastQueue",
     "Changes",
@@ -19,5 +20,11 @@ __all__ = [
     "Turns",
     "Waits",
     "WouldBlock",
+    "at_once",
+    "dumped",
+    "emptied",
     "in_slices",
+    "in_steps",
+    "later",
+    "run_later",
 ]

@@ -1,15 +1,34 @@
-"""Slices: other tasks run while a long answer is made."""
+"""Slices: other tasks run while something long is done.
+
+Guarantee: each way below lets other tasks run after about ``SLICE_SECONDS``, or after so many things.
+
+    in_slices    a loop over things
+    in_steps     a generator whose every step is short; it returns what the generator returns
+    dumped       JSON, which the standard library makes in one step
+    later        steps that no caller waits for: of a finalizer, or of a change that has a flag of its own
+
+Later
+    ``later`` only appends to a queue, so a finalizer may call it. The duty :func:`run_later` does what was handed over,
+    in order.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from typing import TypeVar
+import json
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, MutableMapping
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any, TypeVar
 
 AT_ONCE = 500
 """Things between two passes of the event loop: about a millisecond's work."""
+SLICE_SECONDS = 0.005
+FEW = 4096
+"""So many small things are changed or released in one step, which is a few milliseconds."""
 
 T = TypeVar("T")
+_waiting: SimpleQueue[Iterator[None]] = SimpleQueue()
 
 
 async def in_slices(things: Iterable[T], at_once: int = AT_ONCE) -> AsyncGenerator[T, None]:
@@ -20,3 +39,60 @@ async def in_slices(things: Iterable[T], at_once: int = AT_ONCE) -> AsyncGenerat
         yield thing
         if number % at_once == 0:
             await asyncio.sleep(0)
+
+
+async def in_steps(steps: Generator[None, None, T]) -> T:
+    """Do the steps. Cancelling leaves the rest undone."""
+    until_seconds = perf_counter() + SLICE_SECONDS
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if perf_counter() > until_seconds:
+            await asyncio.sleep(0)
+            until_seconds = perf_counter() + SLICE_SECONDS
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """Do the steps in one."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def dumped(body: Mapping[str, Any]) -> bytes:
+    """Compact UTF-8 JSON of a long answer, which must not change meanwhile."""
+    encoder = json.JSONEncoder(separators=(",", ":"))
+    return "".join([part async for part in in_slices(encoder.iterencode(body), 10 * AT_ONCE)]).encode()
+
+
+def later(steps: Iterator[None]) -> None:
+    """Have the steps done by :func:`run_later`. Any thread, also from a finalizer."""
+    _waiting.put(steps)
+
+
+def emptied(things: MutableMapping[Any, Any]) -> Iterator[None]:
+    """Steps that release the things."""
+    while things:
+        things.popitem()
+        yield
+
+
+async def run_later() -> None:
+    """Do all steps that wait. What was left at a cancellation is done at the next call."""
+    while True:
+        try:
+            steps = _waiting.get_nowait()
+        except Empty:
+            return
+        try:
+            async for _ in in_slices(steps):
+                pass
+        except asyncio.CancelledError:
+            _waiting.put(steps)
+            raise

@@ -8,6 +8,8 @@ from .catalogue import Catalogue
 from .counters import Counters
 from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
+from .repeated_creation import check_same
+from .sealing import accepting, extend
 from .staged_writes import Sealed, check_mode
 
 __all__ = [
@@ -19,5 +21,8 @@ __all__ = [
     "PartitionState",
     "Sealed",
     "Totals",
+    "accepting",
     "check_mode",
+    "check_same",
+    "extend",
 ]

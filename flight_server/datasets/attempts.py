@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import StrEnum
 
 from flight_server.frames import Frame, FrameTable
@@ -90,11 +90,15 @@ class Attempt:
     def partitions(self) -> set[int]:
         return set(self._partitions)
 
-    def partition_bytes(self) -> Counter[int]:
-        """The bytes of its frames for each partition."""
+    def partition_bytes(self) -> Generator[None, None, Counter[int]]:
+        """The bytes of its frames for each partition, in steps."""
         sizes: Counter[int] = Counter()
-        for partition, record in zip(self._partitions, self._table.records(), strict=True):
-            sizes[partition] += record.size_bytes
+        for number, (partition, size_bytes) in enumerate(
+            zip(self._partitions, self._table.sizes(), strict=True)
+        ):
+            sizes[partition] += size_bytes
+            if number % HANDED_AT_ONCE == 0:
+                yield
         return sizes
 
     def publish(self, partition: int, frame: Frame) -> None:
@@ -132,14 +136,21 @@ class Attempt:
         self._table.release(len(self._table))
         self._partitions = array("I")
 
-    def hand_over(self, partition: Callable[[int], Partition]) -> None:
-        """Give each frame to its partition, in order, and release all."""
-        self.state = self._check_step("hand over")
+    def hand_over(self, partition: Callable[[int], Partition]) -> Generator[None, None, None]:
+        """Give each frame to its partition, in order, and release all, in steps. After each step a frame is in one of
+        both.
+
+        Raises:
+            Conflict: the attempt was discarded meanwhile.
+        """
         table = self._table
         for index, place in enumerate(self._partitions):
             if index % HANDED_AT_ONCE == 0:
                 table.release(index)
+                yield
+                self._check_step("hand over")
             partition(place).adopt(table, index)
+        self.state = self._check_step("hand over")
         self._release()
 
     def _check_step(self, verb: str) -> AttemptState:
@@ -242,11 +253,19 @@ class Attempts:
         return [self._by_key[producer, chosen[producer]] for producer in sorted(chosen)]
 
     def accept(self, chosen: list[Attempt]) -> None:
-        """Accept what :meth:`chosen` returned and discard all other attempts. The caller holds the accepted ones."""
+        """Accept what :meth:`chosen` returned and discard all other attempts. The caller hands the accepted ones over
+        and calls :meth:`handed_over`.
+        """
         self._accepted = {attempt.producer: attempt.attempt for attempt in chosen}
-        for attempt in chosen:
-            del self._by_key[attempt.producer, attempt.attempt]
-        self.discard_all()
+        kept = {(attempt.producer, attempt.attempt): attempt for attempt in chosen}
+        others = [attempt for key, attempt in self._by_key.items() if key not in kept]
+        self._by_key = kept
+        for attempt in others:
+            attempt.discard()
+
+    def handed_over(self, attempt: Attempt) -> None:
+        """Forget an accepted attempt, whose frames its partitions have."""
+        self._by_key.pop((attempt.producer, attempt.attempt), None)
 
     def discard(self, attempt: Attempt) -> None:
         """Discard one attempt and its commit."""
@@ -262,17 +281,21 @@ class Attempts:
         self._by_key.clear()
 
 
-def joined(attempts: list[Attempt], partition_bytes: int | None) -> dict[int, int]:
-    """The partition that takes the frames for each partition of these attempts.
+def joined(attempts: list[Attempt], partition_bytes: int | None) -> Generator[None, None, dict[int, int]]:
+    """The partition that takes the frames for each partition of these attempts, in steps.
 
     With ``partition_bytes`` neighbours go together while they have at most so many, and the result is numbered from 0;
     no reader may have asked for the partitions before.
     """
-    if partition_bytes is None:
-        return {index: index for attempt in attempts for index in attempt.partitions}
     sizes: Counter[int] = Counter()
     for attempt in attempts:
-        sizes.update(attempt.partition_bytes())
+        if partition_bytes is None:
+            sizes.update(dict.fromkeys(attempt.partitions, 0))
+        else:
+            sizes.update((yield from attempt.partition_bytes()))
+        yield
+    if partition_bytes is None:
+        return {index: index for index in sizes}
     numbers: dict[int, int] = {}
     number, room = -1, 0
     for index in sorted(sizes):
@@ -280,4 +303,5 @@ def joined(attempts: list[Attempt], partition_bytes: int | None) -> dict[int, in
             number, room = number + 1, partition_bytes
         room -= sizes[index]
         numbers[index] = number
+        yield
     return numbers

@@ -10,7 +10,8 @@ Who holds what
 
 Durable datasets
     After a crash a name leads to the generation that it led to last: a durable overwrite is on disk before the files
-    that it replaces are forgotten, and a drop or an expiry forgets the files before it takes the name away.
+    that it replaces are forgotten, and a drop or an expiry forgets the files before it takes the name away. The drop of
+    a staged write, too, returns when no start can find it. A dataset that is being sealed does not expire.
     Exception: ``create`` replaces a *failed* dataset at once.
 """
 
@@ -32,6 +33,7 @@ from flight_server.protocol import (
     Kind,
     NotFound,
     OutOfBudget,
+    Retention,
     StaleTicket,
     Ticket,
     Unavailable,
@@ -206,7 +208,8 @@ class Catalogue:
             mine = old.request()
             lease_seconds = request.lease_seconds or mine.lease_seconds
             durable = request.durable or mine.durable
-            request = replace(request, lease_seconds=lease_seconds, durable=durable)
+            retention = mine.retention if request.retention == Retention() else request.retention
+            request = replace(request, lease_seconds=lease_seconds, durable=durable, retention=retention)
         dataset = self.prepare(request, schema)
         self.staged.add(write, dataset, mode)
         return dataset, True
@@ -230,14 +233,9 @@ class Catalogue:
             )
 
     def drop(self, name: str, generation: str | None = None) -> Dataset:
-        """See :meth:`Dataset.drop`. Raises as :meth:`find`. For a durable dataset call :meth:`remove`."""
+        """See :meth:`Dataset.drop`. Raises as :meth:`find`. For a durable or staged dataset call :meth:`remove`."""
         dataset = self.find(name, generation)
-        if self.staged.mode_of(dataset) is not None:
-            self.unstage(dataset)
-            return dataset
-        del self._datasets[name]
-        dataset.drop()
-        self.forget(dataset)
+        self._take_away(dataset, dropped=True)
         return dataset
 
     def prepare(self, request: CreateRequest, schema: SchemaMessage | None) -> Dataset:
@@ -304,11 +302,13 @@ class Catalogue:
 
         A committed durable dataset is only forgotten on disk; a later call takes it away.
         """
-        gone = [dataset for dataset in self.staged.all() if dataset.expired]
+        gone = self.staged.left()
         for dataset in gone:
             self.unstage(dataset)
         for dataset in self:
             files = dataset.files
+            if files is not None and files.turn.locked():
+                continue  # it is being sealed
             ended: Leaving | None = "expired" if dataset.expired else "retired" if dataset.outlived else None
             if files is not None and files.committed:
                 if ended is not None and files.leaving is None:
@@ -322,11 +322,14 @@ class Catalogue:
         return gone
 
     def _take_away(self, dataset: Dataset, *, dropped: bool) -> None:
-        del self._datasets[dataset.name]
-        if dropped:
-            dataset.drop()
-        # At the end of the retention readers in progress finish.
-        self.forget(dataset)
+        if self.staged.mode_of(dataset) is not None:
+            self.unstage(dataset)
+        elif self._datasets.get(dataset.name) is dataset:
+            del self._datasets[dataset.name]
+            if dropped:
+                dataset.drop()
+            # At the end of the retention readers in progress finish.
+            self.forget(dataset)
 
     def _leave(self, dataset: Dataset, files: DurableFiles, how: Leaving) -> None:
         files.leaving = how
@@ -346,9 +349,10 @@ class Catalogue:
             self.disk.disposal.forget(dataset.files)
 
     async def remove(self, name: str, generation: str | None = None, *, staged: bool = False) -> Dataset:
-        """Drop a dataset. The name of a durable one leads to it until its manifest is deleted.
+        """Drop a dataset. A durable one is found until its manifest is deleted; then no restart brings it back.
 
-        Then it does not come back after a restart. Cancelling is safe: the removal goes on.
+        A staged write that is just getting its name is dropped when it has it. Cancelling is safe: the removal goes on,
+        or has not begun.
 
         Args:
             staged: only while it is staged.
@@ -359,24 +363,27 @@ class Catalogue:
             Unavailable: the disk refuses to delete the manifest now; the server keeps trying.
         """
         dataset = self.find(name, generation)
-        if staged and self.staged.mode_of(dataset) is None:
-            raise NotFound(f"this generation of dataset {name!r} is not staged: it was sealed", dataset=name)
-        files = dataset.files
-        if files is None or self.staged.mode_of(dataset) is not None:
+        files, disposal = dataset.files, self.disk.disposal
+        if files is None and self.staged.mode_of(dataset) is None and not staged:
             return self.drop(name, generation)
         async with self.disk.turn(name):
             self.find(name, dataset.generation)
+            if staged and self.staged.mode_of(dataset) is None:
+                raise NotFound(
+                    f"this generation of dataset {name!r} is not staged: it was sealed", dataset=name
+                )
+            if files is None:
+                return self.drop(name, dataset.generation)
             self._leave(dataset, files, "dropped")
-            await self.disk.disposal.settled()
-            if files.committed:
+            await disposal.settled()
+            if files.committed or disposal.may_come_back(name):
                 raise Unavailable(
                     f"dataset {name!r} is not dropped yet: the disk does not let its files go. It goes when the disk "
                     "works; if the server restarts before, drop it again",
                     dataset=name,
                 )
-            if self._datasets.get(name) is dataset:
-                self._take_away(dataset, dropped=True)
-            await self.disk.disposal.settled()  # its segments, too
+            self._take_away(dataset, dropped=True)
+            await disposal.settled()  # its segments, too
             return dataset
 
     def alive(self) -> list[Dataset]:

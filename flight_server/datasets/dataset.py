@@ -15,13 +15,12 @@ first is a part of ``DATASET_BYTES``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
-from flight_server.concurrency import Changes
+from flight_server.concurrency import FEW, Changes, at_once, emptied, later
 from flight_server.frames import DictionaryMessage, Frame, Record, SchemaMessage, messages_of
 from flight_server.memory import DATASET_BYTES, PARTITION_BYTES, Metadata
 from flight_server.protocol import (
-    MAX_PARTITIONS,
     AlreadyExists,
     Commit,
     Conflict,
@@ -35,10 +34,11 @@ from flight_server.protocol import (
 from flight_server.storage import DurableFiles, SegmentWriter
 
 from .attached import Changelogged, Puller
-from .attempts import Attempt, Attempts, joined
+from .attempts import Attempt, Attempts
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
+from .sealing import accepting
 
 
 class Dataset(Lifetime):
@@ -84,6 +84,14 @@ class Dataset(Lifetime):
         self._schema: SchemaMessage | None = None
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
+        self.moving = False  # see sealing
+        self._dropped_why = "dropped"
+
+    def __del__(self) -> None:
+        # Its partitions would be released in one step. After an error in __init__ there are none.
+        partitions = getattr(self, "_partitions", ())
+        if len(partitions) > FEW:
+            later(emptied(partitions))
 
     def request(self) -> CreateRequest:
         declared = None if self.changelog is None else self.changelog.declared
@@ -137,34 +145,63 @@ class Dataset(Lifetime):
         Raises NotFound if the dataset has none, OutOfBudget if ``metadata`` has no room.
         """
         if not 0 <= index < self.partition_count:
-            raise NotFound(
-                f"dataset {self.name!r} has partitions 0 to {self.partition_count - 1}, not {index}",
-                dataset=self.name,
-                partition=index,
-            )
-        if index not in self._partitions:
-            self._make([index], sealed=self.sealed)
-        return self._partitions[index]
+            raise self._none(index)
+        known = self._partitions.get(index)
+        if known is None:
+            self.count_partitions(1)
+            known = self.add_partition(index, sealed=self.sealed)
+        elif known.state is PartitionState.OPEN and self.sealed and self.kind is Kind.SHUFFLE:
+            known.seal()  # see close
+        elif self.dropped:
+            known.drop(self._dropped_why)
+        return known
 
-    def _make(self, indices: Collection[int], *, sealed: bool) -> None:
-        """Make all partitions, or raise OutOfBudget and make none."""
-        counted = len(indices) if self._partitions else len(indices) - 1  # one came with the dataset
+    def _none(self, index: int) -> NotFound:
+        why = f"dataset {self.name!r} has partitions 0 to {self.partition_count - 1}, not {index}"
+        return NotFound(why, dataset=self.name, partition=index)
+
+    def count_partitions(self, more: int) -> None:
+        """Count partitions in advance. Raises OutOfBudget."""
+        counted = more if self._partitions or not more else more - 1  # one came with the dataset
         self._metadata.grow(
             self._room,
             counted * PARTITION_BYTES,
             f"{counted} more partitions of dataset {self.name!r}",
             dataset=self.name,
         )
-        for index in indices:
-            made = Partition(self.name, index, self.retention.readers, self.changes, self._metadata)
-            self._partitions[index] = made
-            if sealed:
-                made.seal()
-            if self.dropped:
-                made.drop()
+
+    def add_partition(self, index: int, *, sealed: bool) -> Partition:
+        made = Partition(self.name, index, self.retention.readers, self.changes, self._metadata)
+        self._partitions[index] = made
+        if sealed:
+            made.seal()
+        if self.dropped:
+            made.drop(self._dropped_why)
+        return made
 
     def partitions(self) -> list[Partition]:
         return list(self._partitions.values())
+
+    def knows(self, index: int) -> bool:
+        """Whether the partition was ever asked for."""
+        return index in self._partitions
+
+    def give_partitions(self) -> None:
+        """Another dataset has them now."""
+        self._room.shrink(max(0, len(self._partitions) - 1) * PARTITION_BYTES)
+        self._partitions = {}
+
+    def take_partitions(self, taken: list[Partition]) -> None:
+        """Have these as the last ones; they were counted."""
+        for index, partition in enumerate(taken, self.partition_count):
+            partition.move_to(index, self.changes)
+            self._partitions[index] = partition
+        self.partition_count += len(taken)
+        self.changes.tell()
+
+    def uncount_partition(self) -> None:
+        """One that was counted is not made."""
+        self._room.shrink(PARTITION_BYTES)
 
     @property
     def failure(self) -> BaseException | None:
@@ -245,80 +282,46 @@ class Dataset(Lifetime):
         return self.producers is not None and self.attempts.committed_producers >= self.producers
 
     def accept(self, wanted: dict[int, str] | None, partition_bytes: int | None = None) -> bool:
-        """Move the accepted attempts' frames into their partitions, where readers get them at once.
-
-        The partitions stay open until :meth:`close`, which the caller calls when a durable dataset is on disk.
-        False if these attempts were accepted before. ``partition_bytes``: see :func:`joined`.
-
-        Raises:
-            Conflict: see :meth:`Attempts.chosen`, or it is no shuffle, or was dropped.
-            OutOfBudget: ``metadata`` has no room for the partitions; nothing was accepted.
-        """
-        if self.kind is not Kind.SHUFFLE:
-            raise Conflict(
-                f"dataset {self.name!r} is of kind {self.kind.value!r}: only a shuffle is sealed by the action; "
-                "a stream is sealed when its producer ends",
-                dataset=self.name,
-            )
-        self.check_step("accept")
-        chosen = self.attempts.chosen(wanted)
-        if chosen is not None:
-            numbers = joined(chosen, partition_bytes)
-            if new := sorted(set(numbers.values()) - self._partitions.keys()):
-                self._make(new, sealed=False)
-            if partition_bytes is not None:
-                self.partition_count = len(set(numbers.values())) or 1
-            self.attempts.accept(chosen)
-            for attempt in chosen:
-                attempt.hand_over(lambda index: self._partitions[numbers[index]])
-        self.step("accept")
-        return chosen is not None
+        """All steps of :func:`sealing.accepting` in one."""
+        return at_once(accepting(self, wanted, partition_bytes))
 
     def narrow(self, partitions: int) -> None:
-        """Have only the first ``partitions``; no reader may know of it. InvalidRequest if others have frames."""
+        """Have only the first ``partitions``; readers of others get NotFound. InvalidRequest if others have frames."""
         used = max((index for attempt in self.attempts for index in attempt.partitions), default=0)
         if not used < partitions <= self.partition_count:
             why = f"it was created with {self.partition_count}, and there are frames for partition {used}"
             text = f"dataset {self.name!r} cannot be sealed with {partitions} partitions: {why}"
             raise InvalidRequest(text, dataset=self.name)
-        self.partition_count = partitions
+        self.have_only(partitions)
 
-    def extend(self, staged: Dataset, wanted: dict[int, str] | None, size: int | None) -> list[Partition]:
-        """Take the frames of the accepted attempts of ``staged``, into a new partition for each of :func:`joined`.
-
-        Raises as :meth:`accept`, Conflict if this one is not sealed, InvalidRequest if it would have too many
-        partitions. Then nothing was changed.
-        """
-        self.step("extend")
-        chosen = staged.attempts.chosen(wanted) or []
-        numbers = joined(chosen, size)
-        used = sorted(set(numbers.values()))
-        base = self.partition_count
-        if base + len(used) > MAX_PARTITIONS:
-            above = f"has {base} partitions, and {len(used)} more are above {MAX_PARTITIONS}"
-            raise InvalidRequest(f"dataset {self.name!r} {above}: overwrite it with fewer", dataset=self.name)
-        if not used:
-            return []
-        self._make(range(base, base + len(used)), sealed=False)
-        self.describe(staged.schema)
-        self.partition_count += len(used)
-        new = {index: self._partitions[place] for place, index in enumerate(used, base)}
-        staged.attempts.accept(chosen)
-        for attempt in chosen:
-            attempt.hand_over(lambda index: new[numbers[index]])
-        for partition in new.values():
-            partition.seal()
-        self.changes.tell()
-        return list(new.values())
+    def have_only(self, partitions: int) -> None:
+        """Forget the partitions from that number on, which have no frames."""
+        self.partition_count, made = partitions, len(self._partitions)
+        for index in [index for index in self._partitions if index >= partitions]:
+            self._partitions.pop(index).fail(self._none(index))
+        self._room.shrink((max(made, 1) - max(len(self._partitions), 1)) * PARTITION_BYTES)
 
     def close(self) -> None:
-        """Seal every open partition. Twice is fine."""
+        """Seal it. Many open partitions follow by themselves, each at the latest when it is asked for. Twice is
+        fine.
+        """
         if not self.sealed:
             self.step("seal")
-            for partition in self._partitions.values():
-                if partition.state is PartitionState.OPEN:
-                    partition.seal()
+            self._soon(self.closing())
             self.changes.tell()  # no reader may have asked for a partition yet
+
+    def closing(self) -> Generator[None, None, None]:
+        """Seal every open partition, in steps."""
+        for partition in self.partitions():
+            if partition.state is PartitionState.OPEN:
+                partition.seal()
+            yield
+
+    def _soon(self, steps: Generator[None, None, None]) -> None:
+        if len(self._partitions) > FEW:
+            later(steps)
+        else:
+            at_once(steps)
 
     def _write(self, producer: int, attempt: str) -> None:
         try:
@@ -333,26 +336,33 @@ class Dataset(Lifetime):
     # The end
 
     def drop(self, why: str = "dropped") -> None:
-        """Release all frames and attempts; streams in progress get an error. Twice is fine."""
+        """Release all frames and attempts; streams in progress get an error. Twice is fine.
+
+        No new reader gets a frame; of many partitions those that are being read follow soon.
+        """
         self.step("drop")
         if self.puller is not None:
             self.puller.close()
         if self.changelog is not None:
             self.changelog.close()
+        self._dropped_why = why
         self.attempts.discard_all()
         if not self._partitions:
             self.partition(0)  # readers that wait for the schema learn it there
-        for partition in self._partitions.values():
-            partition.drop(why)
+        self.changes.tell()
+        self._soon(self._dropping())
+
+    def _dropping(self) -> Generator[None, None, None]:
+        for partition in self.partitions():
+            partition.drop(self._dropped_why)
+            yield
 
     def replaced(self) -> None:
         """Another generation has the name: readers finish what can still be completed."""
         if self.changelog is not None or (self.kind is Kind.SHUFFLE and self.state is DatasetState.OPEN):
             self.drop("replaced")  # it cannot be written or sealed any more: both find it by its name
-        elif self.state is DatasetState.SEALING:
+        elif self.state is DatasetState.SEALING and not self.moving:
             self.close()  # its place on disk is not needed any more
-
-    # Totals
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
         """Frames that may leave RAM: those of attempts, then each partition's (:meth:`Partition.victims`)."""

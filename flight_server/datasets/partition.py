@@ -208,6 +208,12 @@ class Partition:
         self._whole = self.so_far
         self._queue.close()
 
+    def move_to(self, index: int, changes: Changes) -> None:
+        """It is another dataset's now, with that number."""
+        self.index = index
+        self._changes = changes
+        self._table.rename(index)
+
     def reopen(self) -> None:
         """Release all frames and start again; see "Producing again".
 

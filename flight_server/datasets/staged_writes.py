@@ -23,7 +23,7 @@ What the seal does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,15 +59,19 @@ class Sealed:
     version: int | None = None
 
     @classmethod
-    def of(cls, dataset: Dataset, partitions: Iterable[Partition]) -> Sealed:
-        totals = {each.index: each.totals for each in partitions}
-        return cls(
-            dataset.generation,
-            sum(each.rows for each in totals.values()),
-            sum(each.frames for each in totals.values()),
-            sum(each.bytes for each in totals.values()),
-            {index: each.bytes for index, each in totals.items() if each.frames},
-        )
+    def of(cls, dataset: Dataset, partitions: Iterable[Partition]) -> Generator[None, None, Sealed]:
+        """Of these partitions, which are sealed; in steps."""
+        rows = frames = size_bytes = 0
+        partition_bytes: dict[int, int] = {}
+        for each in partitions:
+            totals = each.totals
+            rows += totals.rows
+            frames += totals.frames
+            size_bytes += totals.bytes
+            if totals.frames:
+                partition_bytes[each.index] = totals.bytes
+            yield
+        return cls(dataset.generation, rows, frames, size_bytes, partition_bytes)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -161,6 +165,19 @@ class StagedWrites:
 
     def all(self) -> list[Dataset]:
         return [staged.dataset for staged in self._writes.values()]
+
+    def left(self) -> list[Dataset]:
+        """Those whose lease has ended, or whose drop was cancelled after their files were forgotten."""
+        return [dataset for dataset in self.all() if _left(dataset)]
+
+
+def _left(staged: Dataset) -> bool:
+    files = staged.files
+    if files is None:
+        return staged.expired
+    if files.turn.locked():
+        return False  # it is being sealed
+    return staged.expired or (files.leaving is not None and not files.committed)
 
 
 def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, durable: bool) -> None:

@@ -3,8 +3,8 @@
 Guarantee: ``record`` returns what was appended and placed, until it is released.
 
 Who holds what
-    This object holds blocks of ``BLOCK_FRAMES`` records, and once each the segments on disk (numbered from 1 in a
-    dataset) and the dictionary states, until the last record that refers to them is released. Records are counted in
+    This object holds blocks of ``BLOCK_FRAMES`` records, and once each the segments on disk (by ``Segment.number``)
+    and the dictionary states, until the last record that refers to them is released. Records are counted in
     ``metadata`` in advance, up to ``COUNTED_AT_ONCE`` at a time, and released a block at a time.
 """
 
@@ -92,6 +92,10 @@ class Records:
         self._held: dict[int, _Held] | None = None
         self._states: list[tuple[int, DictionaryState]] | None = None  # each from a number on
         self._many_rows: dict[int, int] | None = None
+
+    def rename(self, partition: int) -> None:
+        """It is that partition's now, in errors."""
+        self._partition = partition
 
     def __len__(self) -> int:
         """How many were appended, the released ones included."""

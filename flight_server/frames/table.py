@@ -11,6 +11,9 @@ Objects on demand
     ``item`` makes an object of a record, or returns the one that a reader holds, so that readers share bytes read back
     (:meth:`Message.share`).
 
+Releasing
+    More than ``FEW`` frames are released in steps, ``later``: their bytes are counted until then.
+
 Victims
     Frames leave RAM in runs, so their numbers are kept as ``number_runs``: a search skips those that have left.
 """
@@ -21,6 +24,7 @@ import weakref
 from collections.abc import Iterator
 from functools import partial
 
+from flight_server.concurrency import FEW, emptied, later
 from flight_server.memory import Metadata
 from flight_server.storage import SegmentSlice
 
@@ -66,7 +70,17 @@ class FrameTable(Records):
                 return frame
         return self._borrowed(index) or self._lend(index, self._made(index))
 
+    def __del__(self) -> None:
+        # Its frames would be released in one step. After an error in __init__ there are none.
+        resident = getattr(self, "_resident", None)
+        if resident is not None and len(resident) > FEW:
+            later(emptied(resident))
+
     def release(self, stop: int) -> None:
+        if stop == self._length and self._resident is not None and len(self._resident) > FEW:
+            later(emptied(self._resident))
+            self._resident = self._runs = None
+            self.resident_bytes = 0
         if self._resident is not None and self._runs is not None:
             for index in self._runs.upwards(self._first, stop):
                 self.resident_bytes -= self._resident.pop(index).size_bytes

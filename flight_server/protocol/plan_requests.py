@@ -38,11 +38,15 @@ class PlanRequest:
         if given is None:
             return cls(dataset, target_bytes, generation)
         # A bool is an int, too.
-        if not isinstance(given, list) or not all(
-            type(each) is int and 0 <= each < MAX_PARTITIONS for each in given
+        if (
+            not isinstance(given, list)
+            or len(given) > MAX_PARTITIONS
+            or not all(type(each) is int and 0 <= each < MAX_PARTITIONS for each in given)
+            or len(set(given)) != len(given)
         ):
             raise InvalidRequest(
-                f"plan: 'partitions' is a list of numbers from 0 to {MAX_PARTITIONS - 1}, not {str(given)[:40]}"
+                f"plan: 'partitions' is a list of numbers from 0 to {MAX_PARTITIONS - 1}, each once, not "
+                f"{str(given[:20] if isinstance(given, list) else given)[:40]}"
             )
         return cls(dataset, target_bytes, generation, tuple(given))
 

@@ -2,8 +2,9 @@
 
 Guarantee: while a :class:`DataDir` is open, no other server uses its directory. The lock, flock(2) on the file
 ``lock``, ends with the process; in a named directory the file has the owner's process id, for people. Network file
-systems work where flock works. A directory of :meth:`DataDir.temporary` is removed at its close or, if its process
-was killed, when the next server of the same user makes one.
+systems work where flock works. Without that file the lock is lost, so the server acknowledges nothing durable then
+(:meth:`DataDir.held`). A directory of :meth:`DataDir.temporary` is removed at its close or, if its process was killed,
+when the next server of the same user makes one.
 
 Only a marker (see ``ownership``) makes a directory a data directory or a temporary one. An empty directory gets a
 marker; one with other contents, or of a version without markers, is refused and left as it is.
@@ -85,6 +86,14 @@ class DataDir:
         assert locked
         # Marked once it is locked: only a marked directory is taken for abandoned.
         return cls(path, fd, _mark(path, "temporary"))
+
+    def held(self) -> bool:
+        """Whether the path still leads to the directory that this object has locked. False after :meth:`close`."""
+        try:
+            named, locked = (self.path / LOCK_NAME).lstat(), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino)
 
     def close(self) -> None:
         """Release the lock. Twice is fine."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class Disk:
         self.data_dir = data_dir
         self.lasting = data_dir is not None
         self.owner = ""
+        self._held: Callable[[], bool] = lambda: True
         self.foreign: list[str] = []  # paths in datasets_dir that are not this server's
         # The spiller uses one at a time; reading back and sealing use the others.
         self.io_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="flight-server-io")
@@ -45,16 +47,24 @@ class Disk:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._sequence = 0
 
-    def use(self, data_dir: Path, *, owner: str, lasting: bool) -> None:
+    def use(
+        self, data_dir: Path, *, owner: str, lasting: bool, held: Callable[[], bool] = lambda: True
+    ) -> None:
         """Put segments there; called before the first dataset is made.
 
         Args:
             owner: for markers, see ``ownership``.
             lasting: the directory outlives the process, so datasets can be durable.
+            held: whether the directory is still this server's. Once it is not, nothing new is written there.
         """
         self.data_dir = data_dir
         self.owner = owner
         self.lasting = lasting
+        self._held = held
+
+    def marker(self, name: str, generation: str) -> Marker:
+        """The marker of a dataset's directory."""
+        return Marker("dataset", self.owner, name, generation, self._held)
 
     @property
     def datasets_dir(self) -> Path | None:
@@ -65,8 +75,9 @@ class Disk:
         if self.datasets_dir is None:
             return None
         directory = self.datasets_dir / f"{directory_name(name)}-{generation}"
-        marker = Marker("dataset", self.owner, name, generation)
-        return SegmentWriter(directory, self.pool, self._segment_bytes, self.disposal.dispose, marker)
+        return SegmentWriter(
+            directory, self.pool, self._segment_bytes, self.disposal.dispose, self.marker(name, generation)
+        )
 
     def turn(self, name: str) -> asyncio.Lock:
         lock = self._turns.get(name)

@@ -1,16 +1,24 @@
 """Disposal: the one thread that closes, deletes and quarantines the server's files, in the order of the calls.
 
 Guarantee: files given to :meth:`Disposal.forget` are deleted or, if they are damaged and were not dropped, moved to
-the quarantine. What the disk refuses is tried again at each :meth:`Disposal.forget_again`. Once the thread has ended,
-because the server stops, callers do the work themselves, at once.
+the quarantine. What the disk refuses is logged once and tried again at each :meth:`Disposal.forget_again`, which ends
+with the first that the disk refuses again, so that a sick disk does not keep the thread from its other work. Once the
+thread has ended, because the server stops, callers do the work themselves, at once.
+
+Finalizers
+    :meth:`Disposal.dispose` is called by finalizers, and the collector runs these in any thread, inside any lock that
+    the thread holds: an executor's, for one. So work is passed on by a ``SimpleQueue``, whose ``put`` waits for no lock
+    and may interrupt another ``put`` of its thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import structlog
@@ -23,6 +31,7 @@ from .quarantine import Quarantined, note_damage
 from .segments import DiskTrouble, dispose_now
 
 T = TypeVar("T")
+Work = Callable[[], object]
 
 _log = structlog.get_logger("flight_server.storage.disposal")
 
@@ -32,9 +41,14 @@ class Disposal:
 
     def __init__(self) -> None:
         self.quarantine: list[Quarantined] = []
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-disposal")
-        # What the disk refused to forget. Changed in the thread only.
-        self._unforgotten: list[DurableFiles] = []
+        self._work: SimpleQueue[Work | None] = SimpleQueue()  # None ends the thread
+        # It does not refer to this object, whose last reference ends it, too.
+        self._thread = threading.Thread(
+            target=_work_off, args=(self._work,), name="flight-server-disposal", daemon=True
+        )
+        self._thread.start()
+        # What the disk refused to forget or to withdraw, in the order of the next tries. Changed in the thread only.
+        self._refused: dict[DurableFiles, None] = {}
         self._closed = False
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
@@ -42,13 +56,24 @@ class Disposal:
         self._do(dispose_now, fd, path, reservation)
 
     def forget(self, files: DurableFiles) -> None:
-        """Call :meth:`DurableFiles.forget` in the thread."""
-        self._do(self._forget, files)
+        """Call :meth:`DurableFiles.forget` in the thread. From now on no manifest of the files is written."""
+        files.mark_forgotten()
+        self._do(self._try, files)
+
+    def withdraw(self, files: DurableFiles) -> None:
+        """Call :meth:`DurableFiles.withdraw` in the thread, for a manifest that did not get the dataset its name."""
+        files.mark_uncertain()
+        if files.committed:
+            self._do(self._try, files)
 
     def forget_again(self) -> None:
         """Try again what the disk has refused: a duty of the server."""
-        if self._unforgotten:
-            self._do(self._forget)
+        if self._refused:
+            self._do(self._try_again)
+
+    def may_come_back(self, name: str) -> bool:
+        """Whether the disk has refused to forget a generation of this name, so that the next start may find it."""
+        return any(files.dataset == name and files.committed for files in list(self._refused))
 
     def damaged(self, files: DurableFiles, said: Quarantined) -> None:
         """Note the first damage of the files, here and on disk; see ``quarantine``."""
@@ -74,54 +99,110 @@ class Disposal:
         """Return when all earlier calls were tried and the segments that they released were deleted. Cancelling is
         safe, see :func:`to_its_end`.
         """
+        loop = asyncio.get_running_loop()
         for _ in range(2):
-            try:
-                tried = asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
-            except RuntimeError:  # it was closed
-                tried = asyncio.ensure_future(asyncio.to_thread(self._thread.shutdown))
+            tried: asyncio.Future[None] = loop.create_future()
+            self._do(loop.call_soon_threadsafe, tried.set_result, None)
             await to_its_end(tried)
 
     def close(self) -> None:
         """Try what is left, and end the thread. Blocks. Twice is fine."""
         if not self._closed:
-            self.forget_again()
+            self._do(self._try_all)
+            self._work.put(None)
+            self._thread.join()
             self._closed = True
-            self._thread.shutdown(wait=True)
+            self._work_off_here()
+
+    def __del__(self) -> None:
+        self._work.put(None)
 
     def _do(self, work: Callable[..., object], *arguments: object) -> None:
-        try:
-            self._thread.submit(work, *arguments)
-        except RuntimeError:  # it was closed, or the interpreter is going down
-            work(*arguments)
+        self._work.put(partial(work, *arguments))
+        if self._closed:  # looked at after the put: else a close in between would leave it
+            self._work_off_here()
 
-    def _forget(self, *more: DurableFiles) -> None:
-        waiting, self._unforgotten = [*self._unforgotten, *more], []
-        for files in waiting:
+    def _work_off_here(self) -> None:
+        while True:
             try:
-                aside = files.forget()
-            except DiskTrouble as trouble:
-                _log.error("files_not_forgotten", directory=files.directory.name, trouble=str(trouble))
-                self._unforgotten.append(files)
-            except Exception as bug:  # noqa: BLE001  # the others must be forgotten, too
-                _log.error("files_not_forgotten", directory=files.directory.name, exc_info=bug)
+                work = self._work.get_nowait()
+            except Empty:
+                return
+            if work is not None:
+                _do_safely(work)
+
+    def _try_again(self) -> None:
+        all(self._try(files) for files in list(self._refused))  # up to the first that is refused
+
+    def _try_all(self) -> None:
+        for files in list(self._refused):
+            self._try(files)
+
+    def _try(self, files: DurableFiles) -> bool:
+        """Forget or withdraw the files; False if the disk refuses, then they are tried last the next time."""
+        known = files in self._refused
+        others = {each: None for each in self._refused if each is not files}
+        facts = {"directory": files.directory.name}
+        try:
+            if files.forgotten:
+                self._forget(files)
             else:
-                damage = files.damage
-                if damage is not None:
-                    others = [each for each in self.quarantine if each is not damage]
-                    self.quarantine = others if aside is None else [*others, aside]
-                    files.damage = None
+                files.withdraw()
+        except DiskTrouble as trouble:
+            if not known:
+                _log.error("files_not_forgotten", **facts, trouble=str(trouble))
+            self._refused = {**others, files: None}
+            return False
+        except Exception as bug:  # noqa: BLE001  # the others must be forgotten, too
+            _log.error("files_not_forgotten", **facts, exc_info=bug)
+        else:
+            if known:
+                _log.info("files_forgotten", **facts)
+        if known:
+            self._refused = others
+        return True
+
+    def _forget(self, files: DurableFiles) -> None:
+        aside, damage = files.forget(), files.damage
+        if damage is not None:
+            others = [each for each in self.quarantine if each is not damage]
+            self.quarantine = others if aside is None else [*others, aside]
+            files.damage = None
 
 
-async def to_its_end(work: asyncio.Future[T]) -> T:
-    """The result of the work. A cancellation is raised only when the work has ended."""
+def _work_off(queue: SimpleQueue[Work | None]) -> None:
+    while (work := queue.get()) is not None:
+        _do_safely(work)
+        del work  # not kept while the thread waits for the next
+
+
+def _do_safely(work: Work) -> None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001  # the thread must go on
+        _log.error("disposal_failed", exc_info=error)
+
+
+async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = None) -> T:
+    """The result of the work. A cancellation is raised only when the work has ended.
+
+    Args:
+        then: called when the work has ended without an error, before a cancellation is raised.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
             await asyncio.wait([work])
         except asyncio.CancelledError as error:
             cancelled = error
+    failed = (
+        work.cancelled() or work.exception() is not None
+    )  # looked at, so that the loop does not report it
+    if then is not None and not failed:
+        then()
     if cancelled is not None:
-        if not work.cancelled():
-            work.exception()  # it is looked at, so that the loop does not report it
-        raise cancelled
+        try:
+            raise cancelled
+        finally:
+            del cancelled  # its traceback has this frame: a cycle that would keep all that the callers hold
     return work.result()

@@ -7,8 +7,10 @@ never comes back. Between the two states is one rename or one unlink.
     committed       a manifest names the segments, and they stay
     forgotten       the manifest is gone, and segments are deleted as before the commit, so that readers finish
 
-A manifest that could neither be finished nor removed is *uncertain*: it counts as committed, and both verbs can be
-called again. A damaged dataset that was not dropped is moved instead, see ``quarantine``.
+A manifest that could neither be finished nor removed is *uncertain*: it counts as committed, and all verbs can be
+called again. One that was written and did not get the dataset its name is uncertain, too, until
+:meth:`DurableFiles.withdraw` has deleted it or another ``commit`` has replaced it. A damaged dataset that was not
+dropped is moved instead, see ``quarantine``.
 
 Order of writes
     segments → fsync each → fsync their directory and its parent → fsync the marker → manifest under a temporary name
@@ -18,7 +20,7 @@ Order of writes
 
 Concurrency
     :meth:`Durability.persist` holds ``turn``, so one task at a time writes a dataset. The verbs block and run in
-    threads; ``commit`` and ``forget`` exclude each other.
+    threads; they exclude each other.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class _Manifest(Enum):
     """Whether the next start would find a manifest."""
 
     ABSENT = auto()
-    UNCERTAIN = auto()  # it was being written or removed, and the disk refused
+    UNCERTAIN = auto()  # the disk refused to write or remove it, or it is to be withdrawn
     PRESENT = auto()
 
 
@@ -90,8 +92,13 @@ class DurableFiles:
 
     @property
     def forgotten(self) -> bool:
-        """Whether :meth:`forget` was called."""
+        """Whether no manifest may be written any more."""
         return self._forgotten
+
+    @property
+    def dataset(self) -> str | None:
+        """The dataset's name, if it has a marker."""
+        return None if self._marker is None else self._marker.dataset
 
     @classmethod
     def recovered(
@@ -110,6 +117,15 @@ class DurableFiles:
     def mark_absent(self) -> None:
         """That file is gone."""
         self._manifest = _Manifest.ABSENT
+
+    def mark_forgotten(self) -> None:
+        """From now on :meth:`commit` raises Forgotten. :meth:`forget` is still to be called."""
+        self._forgotten = True
+
+    def mark_uncertain(self) -> None:
+        """The manifest, if there is one, did not get the dataset its name: :meth:`withdraw` is to be called."""
+        if self._manifest is _Manifest.PRESENT:
+            self._manifest = _Manifest.UNCERTAIN
 
     def sync(self, segments: Iterable[Segment]) -> None:
         """Write the segments' bytes and names to the medium. Blocks. After DiskTrouble some of them may not be there;
@@ -133,8 +149,9 @@ class DurableFiles:
         nothing.
 
         Raises:
-            DiskTrouble: the manifest is not there, or not for certain; call it again.
-            Forgotten: :meth:`forget` was called.
+            DiskTrouble: the manifest is not there, or not for certain, or not in the data directory that this server
+                has locked; call it again.
+            Forgotten: see :meth:`mark_forgotten`.
         """
         with self._lock:
             if self._forgotten:
@@ -148,6 +165,7 @@ class DurableFiles:
                 (self.directory / _UNFINISHED_NAME).rename(self.directory / MANIFEST_NAME)
                 sync_directory(self.directory)
                 sync_directory(self.directory.parent)
+                self.check_held()
             except OSError as error:
                 with suppress(OSError):
                     self._take_back()
@@ -177,6 +195,24 @@ class DurableFiles:
                 raise trouble_with(self.directory, error) from error
             self.dictionaries.clear()
             return None
+
+    def check_held(self) -> None:
+        """See :meth:`Marker.check_held`."""
+        if self._marker is not None:
+            self._marker.check_held()
+
+    def withdraw(self) -> None:
+        """Delete an uncertain manifest. Blocks. Twice is fine, also after a later :meth:`commit`, whose manifest stays.
+
+        Raises:
+            DiskTrouble: the dataset may come back after a crash; call it again.
+        """
+        with self._lock:
+            if self._manifest is _Manifest.UNCERTAIN:
+                try:
+                    self._take_back()
+                except OSError as error:
+                    raise trouble_with(self.directory, error) from error
 
     def _write(self, manifest: bytes) -> None:
         unfinished = self.directory / _UNFINISHED_NAME

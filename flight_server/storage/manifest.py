@@ -1,7 +1,7 @@
 """Manifest: the file that makes segments a durable dataset.
 
-Guarantee: :meth:`Manifest.decode` returns exactly what :meth:`Manifest.encode` was given, or raises. A dataset is on
-disk if and only if its manifest and the segments that it names are there and valid.
+Guarantee: :meth:`Manifest.decode` returns exactly what :meth:`Manifest.encode` was given, or raises; what one accepts,
+the other accepts. A dataset is on disk if and only if its manifest and the segments that it names are there and valid.
 
 Format
     ``manifest`` is in the directory of the dataset's segments. Numbers are unsigned and little-endian. ::
@@ -48,6 +48,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import google_crc32c
+import numpy as np
 
 from flight_server.protocol import FlightShuffleError, Kind, Retention, check_dataset_name
 
@@ -57,13 +58,24 @@ MAGIC = b"FLSHMAN2"
 
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct("<IQQQIII")
+_FRAMES = np.dtype(
+    [
+        ("segment", "<u4"),
+        ("offset", "<u8"),
+        ("size_bytes", "<u8"),
+        ("rows", "<u8"),
+        ("crc32c", "<u4"),
+        ("metadata_crc32c", "<u4"),
+        ("state", "<u4"),
+    ]
+)
 _FOOTER = struct.Struct("<QI8s")
 _SEGMENT_NAME = re.compile(r"segment-[0-9]{6,}")
 _GENERATION = re.compile(r"[0-9a-zA-Z]{1,64}")
 
 
 class Torn(Exception):
-    """The bytes are not a valid manifest."""
+    """It is not a valid manifest."""
 
 
 class FrameRecord(NamedTuple):
@@ -125,6 +137,18 @@ class PackedFrames:
                 FrameRecord._make, _FRAME.iter_unpack(data[start * size_bytes : (start + count) * size_bytes])
             )
 
+    def within(self, segments_bytes: list[int], states: int) -> bool:
+        """Whether each frame lies within a segment and has a state. Makes no object for each of millions."""
+        records = np.frombuffer(self.data, _FRAMES)
+        if not len(records):
+            return True
+        if not segments_bytes or records["segment"].max() >= len(segments_bytes):
+            return False
+        limits, sizes = np.array(segments_bytes, np.uint64)[records["segment"]], records["size_bytes"]
+        # A sum of offset and size could be above 64 bits.
+        inside = (sizes <= limits) & (records["offset"] <= limits - np.minimum(sizes, limits))
+        return bool(inside.all()) and bool(records["state"].max() < states)
+
     def __iter__(self) -> Iterator[FrameRecord]:
         return self.part(0, len(self))
 
@@ -165,6 +189,8 @@ class Manifest:
     frames: PackedFrames
 
     def encode(self) -> bytes:
+        """The file's bytes. Raises Torn if :meth:`decode` would not take them."""
+        self._check()
         header = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "frames"}
         text = json.dumps(header, separators=(",", ":")).encode()
         body = b"".join((MAGIC, _LENGTH.pack(len(text)), text, self.frames.data))
@@ -190,9 +216,9 @@ class Manifest:
             header["partitions"] = [PartitionRecord(*map(int, each)) for each in header["partitions"]]
             _require("the length of the frames", holds=len(records) % _FRAME.size == 0)
             manifest = cls(**header, frames=PackedFrames(records))
-            manifest._check()
-        except (ValueError, TypeError, AttributeError, struct.error, FlightShuffleError) as error:
+        except (ValueError, TypeError, AttributeError, struct.error) as error:
             raise Torn(str(error)) from error
+        manifest._check()
         return manifest
 
     def frames_by_partition(self) -> Iterator[tuple[PartitionRecord, int]]:
@@ -203,7 +229,13 @@ class Manifest:
             at += partition.listed
 
     def _check(self) -> None:
-        """Raise an error if an index, a range or a name is not valid."""
+        """Raise Torn if an index, a range or a name is not valid."""
+        try:
+            self._check_values()
+        except (ValueError, TypeError, AttributeError, FlightShuffleError) as error:
+            raise Torn(str(error)) from error
+
+    def _check_values(self) -> None:
         check_dataset_name(self.dataset)
         Kind(self.kind)
         Retention.parse(self.retention)
@@ -231,7 +263,7 @@ class Manifest:
         )
         _require(
             "a frame's place",
-            holds=all(self._within(each) and each.state < len(self.states) for each in self.frames),
+            holds=self.frames.within([size_bytes for _, size_bytes in self.segments], len(self.states)),
         )
 
     def _within(self, record: FrameRecord | DictionaryRecord) -> bool:

@@ -20,10 +20,12 @@ Dataset directories
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -44,12 +46,26 @@ class OtherFormat(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The contents of a marker."""
+    """The contents of a marker.
+
+    Args:
+        held: whether the data directory that it is for is still the one that this server has locked; not a part of
+            the contents.
+    """
 
     kind: Literal["data", "temporary", "dataset"]
     owner: str
     dataset: str | None = None
     generation: str | None = None
+    held: Callable[[], bool] = field(default=lambda: True, compare=False, repr=False)
+
+    def check_held(self) -> None:
+        """Raise OSError if the data directory was removed, moved or replaced: what is written would be lost."""
+        if not self.held():
+            raise OSError(
+                errno.ESTALE,
+                "the data directory was removed or replaced while this server used it; restart the server",
+            )
 
     def encode(self) -> bytes:
         said: dict[str, Any] = {"format": FORMAT, "kind": self.kind, "owner": self.owner}
@@ -82,10 +98,13 @@ def read_marker(directory: Path) -> Marker | None:
 
 
 def make_dataset_directory(path: Path, marker: Marker | None) -> None:
-    """Make the directory with its marker. The caller holds ``DIRECTORY_LOCK``. Twice is fine."""
+    """Make the directory with its marker. The caller holds ``DIRECTORY_LOCK``. Twice is fine. Raises as
+    :meth:`Marker.check_held`.
+    """
     if marker is None:
         path.mkdir(parents=True, exist_ok=True)
         return
+    marker.check_held()
     if path.is_dir():
         if not (path / MARKER_NAME).exists():
             write_file(path / MARKER_NAME, marker.encode(), sync=False)

@@ -28,6 +28,7 @@ Concurrency
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import threading
 import weakref
@@ -42,6 +43,7 @@ from .ownership import DIRECTORY_LOCK, Marker, make_dataset_directory, remove_un
 
 _IOV_MAX = 1024
 _OPEN_ATTEMPTS = 3
+_numbers = itertools.count(1)
 
 
 class DiskTrouble(Exception):
@@ -100,19 +102,20 @@ class SegmentSlice:
 
 
 class Segment:
-    """One file. ``number`` counts a dataset's segments from 1."""
+    """One file. ``number`` is above 0 and its own among all segments of the process: frames move between datasets, and
+    the table that they come to has segments of several writers.
+    """
 
     def __init__(
         self,
         path: Path,
         disk: MemoryPool,
         *,
-        number: int = 1,
         existing: bool = False,
         dispose: Dispose = dispose_now,
     ) -> None:
         self.path = path
-        self.number = number
+        self.number = next(_numbers)
         self._dispose = dispose
         self.size_bytes = 0
         self.keep = False  # a manifest names the file: close it, and leave it where it is
@@ -240,7 +243,7 @@ class SegmentWriter:
             try:
                 with DIRECTORY_LOCK:
                     make_dataset_directory(self.directory, self.marker)
-                    return Segment(path, self._disk, number=self._count, dispose=self._dispose)
+                    return Segment(path, self._disk, dispose=self._dispose)
             except FileNotFoundError as error:
                 # The previous segment was deleted in this moment, and the directory with it.
                 if attempt == _OPEN_ATTEMPTS - 1:

@@ -1,9 +1,10 @@
 """Durability: writes a durable dataset to disk when it is sealed.
 
 Guarantee: when :meth:`Durability.persist` has returned for the last partition, the dataset survives the death of this
-process and, as far as fsync tells the truth, of the machine, unless it was replaced meanwhile. A dataset not sealed
-before a crash is deleted at the next start. ``manifest`` has the format, ``durable_files`` the order of writes,
-``recovery`` the way back.
+process and, as far as fsync tells the truth, of the machine, unless it was replaced meanwhile. When it has raised, also
+because it was cancelled, the dataset is sealed and has its name, or it does not come back after a restart. A dataset
+not sealed before a crash is deleted at the next start. ``manifest`` has the format, ``durable_files`` the order of
+writes, ``recovery`` the way back.
 
 What is written when
     The seal of a partition appends its dictionaries and the frames that are not in segments yet, and syncs its
@@ -23,11 +24,14 @@ Retention
 Order
     The task draws the sequence number, writes the manifest and sets the name while it holds :meth:`Disk.turn`. So of
     several overwrites the next start finds the one acknowledged last, and one that may no longer take the name writes
-    no manifest.
+    no manifest. What is not durable takes names without the turn, so the task looks at the name again when the manifest
+    is written. If the dataset may not take it then, the manifest is withdrawn, before the turn ends unless the disk
+    refuses; then ``disposal`` tries again. A crash before that loses what has the name, which is not durable.
 
 Cancelling
-    A stream whose producer leaves during the seal fails, and its manifest is deleted. A shuffle keeps its accepted
-    attempts and what was written; the next seal continues from there.
+    A cancellation is raised once the manifest is written. A stream whose producer leaves during the seal fails, and its
+    manifest is deleted. A shuffle whose manifest is written has its name. One that was cancelled before keeps its
+    accepted attempts and what was written; the next seal continues from there.
 """
 
 from __future__ import annotations
@@ -97,7 +101,7 @@ class Durability:
             Unavailable: the disk refused writes until the deadline.
             CorruptFrame: a spilled frame or dictionary came back with another checksum.
             DatasetDropped, PartitionFailed: the dataset was dropped, or a partition failed, meanwhile.
-            Conflict: from ``finish`` or ``check``; a stream leaves nothing on disk.
+            Conflict, AlreadyExists: from ``finish`` or ``check``; no manifest is left on disk.
         """
         files, writer = dataset.files, dataset.writer
         assert files is not None
@@ -109,7 +113,7 @@ class Durability:
         with self.waits.enter("disk", dataset=dataset.name, deadline_seconds=seconds):
             async with files.turn:
                 try:
-                    while True:
+                    while not dataset.sealed:  # otherwise an earlier call has sealed it
                         try:
                             seal = _Seal(self, dataset, files, writer)
                             if await seal.run(wanted):
@@ -135,9 +139,19 @@ class Durability:
                     if dataset.kind is Kind.STREAM:
                         # The put fails, so no manifest may list these partitions.
                         files.synced -= wanted
-                        if files.committed:
-                            self.catalogue.forget(dataset)
+                    if not dataset.sealed:
+                        self.take_back(dataset, files)
                     raise
+                finally:
+                    dataset.touch()
+
+    def take_back(self, dataset: Dataset, files: DurableFiles) -> None:
+        """Let the next start not find the dataset, whose seal has failed; a shuffle may be sealed again."""
+        if files.committed:
+            if dataset.kind is Kind.STREAM:
+                self.catalogue.forget(dataset)
+            else:
+                self.catalogue.disk.disposal.withdraw(files)
 
 
 def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavailable:
@@ -155,6 +169,7 @@ class _Seal:
     def __init__(
         self, durability: Durability, dataset: Dataset, files: DurableFiles, writer: SegmentWriter
     ) -> None:
+        self._durability = durability
         self._catalogue = durability.catalogue
         self._waits = durability.waits
         self._dataset = dataset
@@ -178,19 +193,29 @@ class _Seal:
     async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:
         """Write the manifest and call ``finish``, in the name's turn."""
         dataset, catalogue = self._dataset, self._catalogue
+
+        def take_name() -> None:
+            check()
+            finish()
+
         async with catalogue.disk.turn(dataset.name):
             self._check(self._files.synced)
             check()
             description = _Description(dataset, self._files, catalogue.disk.next_sequence())
             try:
-                loop = asyncio.get_running_loop()
-                await to_its_end(loop.run_in_executor(catalogue.disk.io_threads, description.commit))
-                finish()
+                work = asyncio.get_running_loop().run_in_executor(
+                    catalogue.disk.io_threads, description.commit
+                )
+                if dataset.kind is Kind.STREAM:
+                    await to_its_end(work)  # cancelled: its producer has left, so it fails
+                    take_name()
+                else:
+                    await to_its_end(work, take_name)
             except (DiskTrouble, Forgotten):
                 raise
             except BaseException:
-                if dataset.kind is Kind.STREAM:
-                    catalogue.forget(dataset)
+                if not dataset.sealed:
+                    self._durability.take_back(dataset, self._files)
                     await catalogue.disk.disposal.settled()
                 raise
 

@@ -253,12 +253,11 @@ def _accepted(manifest: Manifest) -> dict[int, str] | None:
 
 
 def _segments(catalogue: Catalogue, manifest: Manifest, directory: Path) -> Iterator[Segment]:
-    for number, (name, size_bytes) in enumerate(manifest.segments, 1):
+    for name, size_bytes in manifest.segments:
         try:
             segment = Segment(
                 directory / name,
                 catalogue.budget.disk,
-                number=number,
                 existing=True,
                 dispose=catalogue.disk.disposal.dispose,
             )

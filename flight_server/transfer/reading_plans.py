@@ -9,17 +9,17 @@ Each piece can be read by a ticket with ``from`` and ``until``.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from flight_server.concurrency import in_slices
 from flight_server.datasets import Dataset, PartitionState
 from flight_server.protocol import Conflict, InvalidRequest, PlanRequest
 
-MAX_PIECES = 1_000_000
-"""In one answer."""
+MAX_PIECES = 200_000
+"""In one answer, which is then about 5 MB."""
+_AT_ONCE = 4000
+"""Frames between two passes of the event loop."""
 
 
 class Piece(NamedTuple):
@@ -48,49 +48,59 @@ async def plan(dataset: Dataset, request: PlanRequest) -> list[Piece]:
     if not dataset.sealed and request.partitions is None:
         raise _not_sealed(dataset)
     pieces: list[Piece] = []
-    async for number in in_slices(numbers):
+    async for piece in in_slices(_cut_all(dataset, numbers, request.target_bytes), _AT_ONCE):
+        if piece is None:
+            continue
+        if len(pieces) == MAX_PIECES:
+            raise InvalidRequest(
+                f"plan: dataset {dataset.name!r} has more than {MAX_PIECES} pieces of {request.target_bytes} bytes; "
+                "give a larger 'target_bytes', or ask for some of its 'partitions' at a time",
+                dataset=dataset.name,
+            )
+        pieces.append(piece)
+    return pieces
+
+
+def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Iterator[Piece | None]:
+    """The pieces of the partitions; None for each frame or partition without one, so that a caller can count the
+    work.
+    """
+    for number in numbers:
         partition = dataset.partition(number)
         partition.check()
         if partition.state is not PartitionState.SEALED:
             raise _not_sealed(dataset)
-        sizes = partition.table.sizes()
-        if len(pieces) + min(len(sizes), partition.totals.bytes // request.target_bytes) > MAX_PIECES:
-            raise InvalidRequest(
-                f"plan: pieces of {request.target_bytes} bytes are more than {MAX_PIECES} for dataset "
-                f"{dataset.name!r}; give a larger 'target_bytes', or fewer 'partitions'",
-                dataset=dataset.name,
-            )
         first = partition.table.first
-        pieces += [
-            Piece(number, first + start, first + end, size_bytes)
-            for start, end, size_bytes in cut(sizes, request.target_bytes)
-        ]
-    return pieces
+        yield None
+        for piece in cut(partition.table.sizes(), target_bytes):
+            yield piece and Piece(number, first + piece[0], first + piece[1], piece[2])
 
 
-def cut(sizes: Sequence[int], target_bytes: int) -> list[tuple[int, int, int]]:
+def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int] | None]:
     """First frame, end and bytes of each piece: as many pieces as the target asks for, their ends where they are
     nearest to equal sizes. A frame that is larger than several pieces is one.
+
+    Yields once for each frame: a piece that ends with it, or None. So the work grows with the frames, however small the
+    target is.
     """
-    ends = list(accumulate(sizes))
-    if not ends:
-        return []
-    total_bytes = ends[-1]
-    count, number = -(-total_bytes // target_bytes), 1
-    borders = [0]
-    while number < count:
-        wanted_bytes = total_bytes * number // count
-        end = bisect_left(ends, wanted_bytes)
-        before_bytes = ends[end - 1] if end else 0
-        end += ends[end] - wanted_bytes <= wanted_bytes - before_bytes
-        if borders[-1] < end < len(ends):
-            borders.append(end)
-        # A frame may be larger than many pieces.
-        number = max(number, ends[borders[-1] - 1] * count // total_bytes if borders[-1] else 0) + 1
-    return [
-        (start, end, ends[end - 1] - (ends[start - 1] if start else 0))
-        for start, end in zip(borders, [*borders[1:], len(ends)], strict=True)
-    ]
+    total_bytes = sum(sizes)
+    count = -(-total_bytes // target_bytes)
+    start = start_bytes = end_bytes = 0
+    for number, size_bytes in enumerate(sizes, 1):
+        nearest_from = -(-(2 * end_bytes + size_bytes) // 2)
+        end_bytes += size_bytes
+        if number < len(sizes):
+            # Half of the frames at this border: the end of a piece of equal size that lies there is nearest to it.
+            nearest_below = -(-(2 * end_bytes + sizes[number]) // 2)
+            share = -(-nearest_from * count // total_bytes)
+            wanted = 1 <= share < count and total_bytes * share // count < nearest_below
+        else:
+            wanted = True
+        if wanted:
+            yield start, number, end_bytes - start_bytes
+            start, start_bytes = number, end_bytes
+        else:
+            yield None
 
 
 def _not_sealed(dataset: Dataset) -> Conflict:

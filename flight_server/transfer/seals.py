@@ -7,10 +7,15 @@ staged dataset are appended again, unless a transaction says that they are the s
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
-from flight_server.datasets import Catalogue, Dataset, Partition, Sealed, check_mode
+from flight_server.concurrency import at_once, in_steps
+from flight_server.datasets import Catalogue, Dataset, Partition, Sealed, accepting, check_mode, extend
 from flight_server.protocol import Conflict, Kind, SealRequest, Transaction, WriteMode
+from flight_server.storage import to_its_end
 from flight_server.tiering import Durability
 
 from .version_appends import VersionAppends
@@ -36,38 +41,91 @@ async def seal(
     mode = catalogue.staged.mode_of(dataset)
     if mode is WriteMode.APPEND and (target := catalogue.get(dataset.name)) is not None:
         if target.kind is Kind.CHANGELOG and appends is not None:
+            if dataset.attempts.accepted is not None:
+                # An earlier seal was for a dataset of this name that is gone: the attempts' frames are in partitions.
+                raise Conflict(
+                    f"dataset {target.name!r} was replaced meanwhile; write again", dataset=target.name
+                )
             return await appends.append(dataset, target, request)
-        return _append(catalogue, dataset, target, request)
+        return await _append(catalogue, dataset, target, request)
     if mode is None:
         check, finish = _nothing, dataset.close
     else:
         _repeats(dataset, request.transaction, mode)
-        if request.partitions is not None and dataset.attempts.accepted is None:
-            dataset.narrow(request.partitions)
         check, finish = (
             partial(_check_name, catalogue, dataset, mode),
             partial(_take_name, catalogue, dataset, request.transaction),
         )
     check()
-    dataset.accept(request.attempts, None if mode is None else request.partition_bytes)
-    if dataset.durable and not dataset.sealed:
-        await durability.persist(dataset, range(dataset.partition_count), finish, check)
+    if mode is not None and request.partitions is not None and dataset.attempts.accepted is None:
+        dataset.narrow(request.partitions)
+    partition_bytes = None if mode is None else request.partition_bytes
+    if dataset.durable:
+        await _whole(_accept(dataset, request.attempts, partition_bytes))
+        if not dataset.sealed:
+            await durability.persist(dataset, range(dataset.partition_count), finish, check)
+    else:
+        await _whole(_accept(dataset, request.attempts, partition_bytes, partial(_finish, check, finish)))
+    dataset.touch()
+    return await in_steps(Sealed.of(dataset, dataset.partitions()))
+
+
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work to its end, also when the call is cancelled: what is moved in steps is not left half moved."""
+    await to_its_end(asyncio.ensure_future(work))
+
+
+async def _accept(
+    dataset: Dataset,
+    wanted: dict[int, str] | None,
+    partition_bytes: int | None,
+    finish: Callable[[], None] | None = None,
+) -> None:
+    """Accept the attempts; with ``finish`` seal their partitions, too, and call it in the last step."""
+    await in_steps(accepting(dataset, wanted, partition_bytes))
+    while dataset.moving:  # by another call of the seal
+        await dataset.changes.next()
+    if finish is not None:
+        dataset.check_step("accept")
+        await in_steps(dataset.closing())
+        finish()
+
+
+def _finish(check: Callable[[], None], finish: Callable[[], None]) -> None:
+    check()
+    finish()
+
+
+async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
+    def check() -> Dataset:
+        if catalogue.get(target.name) is not target:
+            raise Conflict(f"dataset {target.name!r} was replaced meanwhile; seal again", dataset=target.name)
+        check_mode(WriteMode.APPEND, target, staged.schema, durable=staged.durable)
+        return target
+
+    new: list[Partition] = []
+
+    def finish() -> None:
+        check()
+        if catalogue.staged.mode_of(staged) is None:
+            return  # another call of the seal did it
+        if not _repeats(target, request.transaction, WriteMode.APPEND):
+            new.extend(extend(target, staged))
+            _note(target, request.transaction)
+        # What a repeat of this call is told; it names no partitions.
+        catalogue.unstage(staged, at_once(Sealed.of(target, new)))
+
+    check()
+    if not _repeats(target, request.transaction, WriteMode.APPEND):
+        if staged.attempts.accepted is None:
+            staged.retention = target.retention
+        await _whole(_accept(staged, request.attempts, request.partition_bytes, finish))
     else:
         finish()
-    dataset.touch()
-    return Sealed.of(dataset, dataset.partitions())
-
-
-def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
-    check_mode(WriteMode.APPEND, target, staged.schema, durable=staged.durable)
-    new: list[Partition] = []
-    if not _repeats(target, request.transaction, WriteMode.APPEND):
-        new = target.extend(staged, request.attempts, request.partition_bytes)
-        _note(target, request.transaction)
     target.touch()
-    sealed = Sealed.of(target, new)
-    catalogue.unstage(staged, sealed)
-    return sealed
+    appended = catalogue.staged.appended(staged.name, staged.generation)
+    sealed = await in_steps(Sealed.of(target, new))
+    return sealed if new or appended is None else appended
 
 
 def _repeats(target: Dataset, transaction: Transaction | None, mode: WriteMode) -> bool:

@@ -183,7 +183,8 @@ class StreamSink:
         """Check that an overwrite can take the name now.
 
         Raises:
-            Conflict: the name leads to another generation than the put replaces, or this one was replaced meanwhile.
+            Conflict: the name leads to another generation than the put replaces, or to a changelog, or this one was
+                replaced meanwhile.
         """
         current = self._durability.catalogue.get(self.dataset.name)
         if not self._overwrites or current is self.dataset:
@@ -193,6 +194,11 @@ class StreamSink:
             raise Conflict(
                 f"dataset {self.dataset.name!r}: generation {self._replaces} was to be overwritten, but the dataset "
                 f"is {now} now; read that one and write again",
+                dataset=self.dataset.name,
+            )
+        if current is not None and current.kind is Kind.CHANGELOG:
+            raise Conflict(
+                f"dataset {self.dataset.name!r} became a changelog meanwhile, which is not overwritten",
                 dataset=self.dataset.name,
             )
         if self.dataset.files is not None and self.dataset.files.forgotten:

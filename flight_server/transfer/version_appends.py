@@ -95,14 +95,16 @@ class VersionAppends:
             for attempt in staged.attempts.chosen(request.attempts) or []:
                 frames += attempt.frame_count
                 await self._add(write, staged, attempt)
-            self._check(staged)
-            made = await write.commit(request.transaction)
+            # In the turn, so that a drop of the staged dataset comes before the version, or finds it sealed.
+            async with self._catalogue.disk.turn(staged.name):
+                self._check(staged)
+                made = await write.commit(request.transaction)
+                target.touch()
+                sealed = Sealed(target.generation, made.rows, frames, made.size_bytes, {}, made.version)
+                self._catalogue.unstage(staged, sealed)
         except BaseException:
             write.abort()
             raise
-        target.touch()
-        sealed = Sealed(target.generation, made.rows, frames, made.size_bytes, {}, made.version)
-        self._catalogue.unstage(staged, sealed)
         return sealed
 
     def _check(self, staged: Dataset) -> None:

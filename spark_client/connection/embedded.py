@@ -24,6 +24,8 @@ from typing import IO, Any
 
 from flight_server.protocol import InvalidRequest, Unavailable, errors
 
+PROGRAM = "flight_server"
+"""The module that runs a server."""
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 _TAIL_LINES = 20
@@ -112,7 +114,7 @@ def start(**options: Any) -> Embedded:
             options["config"] = Path(private, "token.toml")
             options["config"].write_text(f"token = {json.dumps(str(token))}\n")
         process = subprocess.Popen(  # noqa: S603 - our own module with the caller's own options
-            [sys.executable, "-m", "flight_server", *_flags(given | options)],
+            [sys.executable, "-m", PROGRAM, *_flags(given | options)],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

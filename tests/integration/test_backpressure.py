@@ -85,9 +85,8 @@ class Model:
         self.producers = 0
         self.budget = Budget(LIMIT_BYTES, disk_limit_bytes)
         self.catalogue = Catalogue(self.budget, Disk(self.budget.disk, Path("nowhere")), clock=loop.time)
-        for pool in (self.catalogue.disk.io_threads, self.catalogue.disk.disposal._thread):
-            pool.shutdown()
-        self.catalogue.disk.io_threads = self.catalogue.disk.disposal._thread = loop.executor()  # type: ignore[assignment]
+        self.catalogue.disk.close()
+        self.catalogue.disk.io_threads = loop.executor()  # type: ignore[assignment]
         self.writer = Writer(self.budget.disk)
         self.catalogue.disk.writer = lambda name, generation: self.writer  # type: ignore[assignment, return-value]
         given = {"budget_deadline_seconds": DEADLINE_SECONDS, "stall_seconds": STALL_SECONDS}

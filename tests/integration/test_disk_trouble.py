@@ -25,7 +25,7 @@ from pyarrow import flight
 
 from tests.support.durable import action, files, get, names, put, put_attempt
 from tests.support.faulty_disk import FaultyServer
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess, program
 
 DEADLINE_SECONDS = 20.0
 POLL_SECONDS = 0.02
@@ -280,7 +280,7 @@ def test_a_small_file_system_is_used_to_its_end_and_survived(
         pytest.skip("mounting a file system needs root and a mount namespace")
     script = 'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"'
     server = flight_server_process(
-        command=("unshare", "-m", "sh", "-c", script, tmp_path, sys.executable, "-m", "flight_server"),
+        command=("unshare", "-m", "sh", "-c", script, tmp_path, sys.executable, "-m", program()),
         data_dir=tmp_path,
         disk_limit="1GiB",
         memory_limit="8MiB",

@@ -22,6 +22,9 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from .watched_server import DIRECTORY
+
+WATCHED = "tests.support.watched_server"
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_SECONDS = 120.0
 STOP_DEADLINE_SECONDS = 60.0
@@ -45,7 +48,7 @@ class ServerProcess:
         cls,
         *arguments: str,
         environment: dict[str, str] | None = None,
-        command: Sequence[str | Path] = (sys.executable, "-m", "flight_server"),
+        command: Sequence[str | Path] | None = None,
         directory: Path = ROOT,
         **options: Option,
     ) -> Self:
@@ -53,11 +56,14 @@ class ServerProcess:
 
         ``memory_limit="64MiB"`` becomes ``--memory-limit 64MiB``, ``True`` a bare flag; ``None`` and
         ``False`` leave the option out. ``port`` and ``http_port`` are any free ones unless they are given.
-        ``command`` and ``directory`` are for a server that is installed elsewhere.
+        ``command`` and ``directory`` are for a server that is installed elsewhere. Without them the server's event
+        loop is watched in tests; see ``watched_server``.
         Raises RuntimeError with the log when the server ends, or is not ready in time.
         """
         given = {"port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True, **options}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLIGHT_SERVER_")}
+        if command is None:
+            command = (sys.executable, "-m", program())
         process = subprocess.Popen(
             [*command, *_flags(given), *arguments],
             cwd=directory,
@@ -195,6 +201,11 @@ class ServerProcess:
             if name == key:
                 return int(value.split()[0]) * 1024
         raise RuntimeError(f"process {self.pid} has ended and has no {key}")
+
+
+def program() -> str:
+    """The module that runs a server: in tests the one that watches its event loop."""
+    return WATCHED if DIRECTORY in os.environ else "flight_server"
 
 
 def _flags(options: dict[str, Option]) -> list[str]:

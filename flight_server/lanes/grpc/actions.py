@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.changelogs import Store
+from flight_server.concurrency import dumped
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
     ACKNOWLEDGE,
@@ -121,7 +122,7 @@ class Actions:
         if sealed is None:
             dataset = self._catalogue.find(request.dataset, request.generation)
             sealed = await seal(self._durability, dataset, request, self._appends)
-        return dump_json(
+        return await dumped(
             {
                 "dataset": request.dataset,
                 **sealed.to_json(),
@@ -164,7 +165,7 @@ class Actions:
         request = PlanRequest.parse(body)
         dataset = self._catalogue.find(request.dataset, request.generation)
         pieces = await plan(dataset, request)
-        return dump_json({"dataset": dataset.name, "generation": dataset.generation, "pieces": pieces})
+        return await dumped({"dataset": dataset.name, "generation": dataset.generation, "pieces": pieces})
 
     async def _copies(self, body: bytes) -> bytes:
         request = CopiesRequest.parse(body)

@@ -45,7 +45,7 @@ class BulkChangelogRead:
         """Raise what a read would raise at once, while an HTTP status can still be sent."""
         self.changelogs.reads.check(self.changelogs.of(self.dataset), self.versions)
 
-    def headers(self) -> dict[str, str]:
+    async def headers(self) -> dict[str, str]:
         """The headers before the first byte."""
         return {
             **dict(head_of_read(self.dataset)),
@@ -67,7 +67,7 @@ class BulkChangelogRead:
         pace = Pace()
         reader = Reader(self.dataset.name, 0, self.peer, pace)
         checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
-        headers = {**self.headers(), "Trailer": f"{ROWS_TRAILER}, {FRAMES_TRAILER}"}
+        headers = {**await self.headers(), "Trailer": f"{ROWS_TRAILER}, {FRAMES_TRAILER}"}
         if checked:
             headers[CHECKSUMS_HEADER] = CHECKSUMS
         stream = ArrowStream(headers)

@@ -273,7 +273,7 @@ class HttpServer:
         dataset.touch()
         if request.method == "HEAD":
             wanted.check()
-            return ArrowStream(wanted.headers())
+            return ArrowStream(await wanted.headers())
         catalogue.check_open()
         return await wanted.answer(request)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flight_server.concurrency import at_once
 from flight_server.datasets.attempts import Attempts, AttemptState
 from flight_server.datasets.partition import Partition
 from flight_server.frames.message import Frame, Payload
@@ -36,7 +37,7 @@ def accept(attempts: Attempts, wanted: dict[int, str] | None) -> list[tuple[int,
     taken: list[tuple[int, Frame]] = []
     for attempt in chosen:
         before = [partition.totals.frames for partition in partitions]
-        attempt.hand_over(partitions.__getitem__)
+        at_once(attempt.hand_over(partitions.__getitem__))
         for partition, frames in zip(partitions, before, strict=True):
             taken += [(partition.index, each) for each in partition.frames(frames)]
     return taken

@@ -1,16 +1,23 @@
-"""What the disposal is asked for when a server has closed it."""
+"""What the disposal does in its thread, and when a server has closed it."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import threading
+from concurrent.futures.thread import _global_shutdown_lock
 from pathlib import Path
 
 import pytest
 
+from flight_server.memory import MemoryPool
+from flight_server.storage import Disk, Disposal
 from flight_server.storage.durable_files import DurableFiles
 from flight_server.storage.quarantine import DAMAGE_NAME, Quarantined
 from tests.support.sealing import create, durable_node, manifests, publish, seal
+
+DEADLINE_SECONDS = 20.0
 
 
 async def test_files_are_forgotten_and_damage_noted_also_when_it_is_closed(tmp_path: Path) -> None:
@@ -56,3 +63,49 @@ async def test_a_seal_that_is_cut_off_when_it_is_closed_leaves_no_manifest(
         await asyncio.wait([sealing])
         assert sealing.cancelled()
         assert manifests(tmp_path) == []
+
+
+def test_a_segment_that_is_collected_while_its_thread_submits_to_an_executor_is_deleted(
+    tmp_path: Path,
+) -> None:
+    disk = Disk(MemoryPool(None), tmp_path)
+    writer = disk.writer("d", "g")
+    assert writer is not None
+
+    def collected() -> None:
+        cycle: list[object] = [writer.append([b"x"])]
+        cycle.append(cycle)
+        del cycle
+        with _global_shutdown_lock:  # as ``ThreadPoolExecutor.submit`` does
+            gc.collect()
+
+    thread = threading.Thread(target=collected, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive(), "the finalizer waits for a lock that its own thread holds"
+    disk.close()
+    assert not list(tmp_path.rglob("segment-*"))
+    assert disk.pool.used_bytes == 0
+
+
+def test_the_thread_ends_with_the_last_reference_also_when_it_was_not_closed(tmp_path: Path) -> None:
+    disk = Disk(MemoryPool(None), tmp_path)
+    (thread,) = (each for each in threading.enumerate() if each.name == "flight-server-disposal")
+    slices = disk.writer("d", "g").append([b"x"])  # type: ignore[union-attr]  # it has a directory
+    del disk
+    assert thread.is_alive(), "the segment has a use for it"
+    del slices
+    thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive()
+    assert not list(tmp_path.rglob("segment-*"))
+
+
+async def test_work_that_fails_is_logged_and_the_next_is_done(tmp_path: Path) -> None:
+    disposal = Disposal()
+    path = tmp_path / "segment-000001"
+    path.write_bytes(b"")
+    disposal.dispose(-1, None, MemoryPool(None).empty())
+    disposal.dispose(os.open(path, os.O_RDONLY), path, MemoryPool(None).empty())
+    await disposal.settled()
+    assert not path.exists()
+    disposal.close()

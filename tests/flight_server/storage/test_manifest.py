@@ -79,6 +79,30 @@ def test_a_manifest_that_is_cut_or_goes_on_is_torn(length: int, more: bytes) -> 
     ],
     ids=str,
 )
-def test_a_manifest_that_refers_to_what_is_not_there_is_torn(change: dict[str, Any]) -> None:
+def test_a_manifest_that_refers_to_what_is_not_there_is_neither_written_nor_read(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = replace(MANIFEST, **change)
     with pytest.raises(Torn):
-        Manifest.decode(replace(MANIFEST, **change).encode())
+        wrong.encode()
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "_check", lambda _: None)
+        data = wrong.encode()
+    with pytest.raises(Torn):
+        Manifest.decode(data)
+
+
+@pytest.mark.parametrize(
+    ("offset", "size_bytes", "fits"),
+    [
+        (0, 100, True),
+        (100, 0, True),
+        (1, 100, False),
+        (0, 101, False),
+        (101, 0, False),
+        (2**64 - 1, 2, False),
+    ],
+)
+def test_a_frame_lies_within_its_segment(offset: int, size_bytes: int, *, fits: bool) -> None:
+    frames = PackedFrames.of([FrameRecord(0, offset, size_bytes, 1, 0, 0, 0)])
+    assert frames.within([100], 1) is fits

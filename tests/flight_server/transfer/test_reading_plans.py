@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tests.support.frames import frame
 def test_pieces_have_every_frame_once_and_no_more_than_a_frame_beyond_the_target(
     sizes: list[int], target_bytes: int
 ) -> None:
-    pieces = cut(sizes, target_bytes)
+    pieces = list(filter(None, cut(sizes, target_bytes)))
     assert [number for first, end, _ in pieces for number in range(first, end)] == list(range(len(sizes)))
     for first, end, size_bytes in pieces:
         assert size_bytes == sum(sizes[first:end]) > 0
@@ -34,9 +35,35 @@ def test_pieces_have_every_frame_once_and_no_more_than_a_frame_beyond_the_target
 
 
 def test_pieces_of_equal_frames_are_equal() -> None:
-    pieces = cut([10] * 100, 200)
+    pieces = list(filter(None, cut([10] * 100, 200)))
     assert [size_bytes for _, _, size_bytes in pieces] == [200] * 5
     assert all(before[1] == after[0] for before, after in pairwise(pieces))
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 3000))
+def test_the_ends_of_pieces_are_the_borders_that_are_nearest_to_equal_sizes(
+    sizes: list[int], target_bytes: int
+) -> None:
+    ends = list(accumulate(sizes))
+    count = -(-ends[-1] // target_bytes)
+    wanted = [ends[-1] * number // count for number in range(1, count)]
+    borders = [0, *ends]
+    nearest = {min(reversed(borders), key=lambda border: abs(border - place)) for place in wanted}
+    assert {sum(sizes[:end]) for _, end, _ in filter(None, cut(sizes, target_bytes))} == nearest - {0} | {
+        ends[-1]
+    }
+
+
+def test_a_tiny_target_costs_one_step_for_each_frame() -> None:
+    steps = list(cut([1 << 20] * 64, 1))
+    assert steps == [(number, number + 1, 1 << 20) for number in range(64)]
+
+
+@pytest.mark.parametrize("partitions", [[0, 0], [1, 2, 1], [0] * 100_001])
+def test_a_request_that_names_a_partition_twice_is_refused(partitions: list[int]) -> None:
+    body = json.dumps({"dataset": "d", "target_bytes": 1, "partitions": partitions}).encode()
+    with pytest.raises(InvalidRequest, match="each once"):
+        PlanRequest.parse(body)
 
 
 @pytest.fixture
