@@ -70,7 +70,7 @@ _VERBS = {
     "create": 8,
     "shuffle": 7,
     "staged": 30,
-    "drop": 6,
+    "drop": 10,
     "renew": 2,
     "read": 20,
 }
@@ -102,7 +102,7 @@ class Torture:
         self._process: ForkedServer | None = None
 
     def _name(self, number: int) -> Name:
-        # Nothing can be appended to what is durable, so half of the names rarely are.
+        # Half of the names rarely are durable.
         return Name(f"torture/{number}", self._began, durable_share=(0.05, 0.7)[number % 2])
 
     @property

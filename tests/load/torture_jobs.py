@@ -46,7 +46,9 @@ class Jobs(Calls):
 
     def staged(self) -> None:
         """A staged write."""
-        mode = self.chance.choices(("overwrite", "new", "append"), (3, 2, 4))[0]
+        # Nothing can be appended to what is durable.
+        shares = (4, 3, 1) if self.name.durable_share > 0.5 else (2, 1, 5)
+        mode = self.chance.choices(("overwrite", "new", "append"), shares)[0]
         rows = self._rows_of_streams()
         write = self.shared.new_write(self.name, rows)
         durable, leased = self.likely(self.name.durable_share), self.likely(0.05)

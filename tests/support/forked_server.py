@@ -1,6 +1,7 @@
 """Real servers in processes that are forked from one that has imported the server: for tests that start hundreds.
 
-Guarantee: as ``server_process``, but a start takes a tenth of the time, most of which is imports. The log is in a file.
+Guarantee: as ``server_process``, but a start takes a tenth of the time, most of which is imports. The log is in a
+file. In tests the servers' event loops are watched (``watched_server``).
 
 This module, run as a program, is the process that is forked from. It uses no gRPC itself, which does not work in a fork
 of a process that has used it. It reads requests as lines of JSON, ``["start", log, settings]`` and ``["poll", pid]``,
@@ -10,6 +11,7 @@ and answers with a pid, an exit code or null. It and its servers end with its st
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -21,6 +23,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from .server_process import flags, program
 
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_SECONDS = 120.0
@@ -54,7 +58,7 @@ class ServerFork:
             RuntimeError: it has ended, or is not ready in time; with its log.
         """
         log.unlink(missing_ok=True)
-        given = {"port": 0, "http_port": 0, "log_format": "json", **settings}
+        given: dict[str, Any] = {"port": 0, "http_port": 0, "log_format": "json", **settings}
         server = ForkedServer(self, self.ask("start", str(log), given), log)
         server.wait_until_ready()
         return server
@@ -156,8 +160,8 @@ class ForkedServer:
 
 def main() -> None:
     """Fork a server for each request."""
-    from flight_server.__main__ import serve
-
+    serve = importlib.import_module(program()).main
+    importlib.import_module("flight_server.__main__")
     for line in sys.stdin:
         verb, *arguments = json.loads(line)
         if verb == "start":
@@ -181,8 +185,10 @@ def _start(serve: Any, log: str, settings: dict[str, Any]) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (file, 1), (file, 2)):
             os.dup2(source, target)
-        serve(None, **settings)
-        code = 0
+        sys.argv = ["flight-server", *flags(settings)]
+        serve()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:  # noqa: BLE001 - the log must have it, whatever it is
         traceback.print_exc()
     finally:
