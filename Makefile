@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench rooms lock clean
+.PHONY: help demo test torture lint bench rooms lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
@@ -35,6 +35,11 @@ test: ## Check style and types, then run every test
 		$(BIN)/pytest -n 4 --dist worksteal -m "not spark and not load" && \
 		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m spark && \
 		$(BIN)/pytest -m load
+
+torture: SECONDS = 3600
+torture: SEED = $(shell date +%s)
+torture: $(PROJECT) ## Kill one server after the other under random calls: SECONDS=3600 SEED=1
+	@$(BIN)/pytest -m load --torture-seconds $(SECONDS) --torture-seed $(SEED) --capture=no tests/load/test_torture.py
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .

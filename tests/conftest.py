@@ -50,6 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak-seconds", type=float, default=60.0, help="how long the soak keeps up its traffic"
     )
+    parser.addoption(
+        "--torture-seconds",
+        type=float,
+        default=45.0,
+        help="how long the torture kills one server after the other",
+    )
+    parser.addoption("--torture-seed", type=int, default=1, help="what the torture chooses")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -65,7 +65,7 @@ class ServerProcess:
         if command is None:
             command = (sys.executable, "-m", program())
         process = subprocess.Popen(
-            [*command, *_flags(given), *arguments],
+            [*command, *flags(given), *arguments],
             cwd=directory,
             env={**inherited, "PYTHONUNBUFFERED": "1", **(environment or {})},
             # Held open while this process lives: a server must not outlive a test run that was killed.
@@ -208,7 +208,8 @@ def program() -> str:
     return WATCHED if DIRECTORY in os.environ else "flight_server"
 
 
-def _flags(options: dict[str, Option]) -> list[str]:
+def flags(options: dict[str, Option]) -> list[str]:
+    """The arguments of ``flight-server`` for these options, see :meth:`ServerProcess.start`."""
     flags: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"

@@ -1,0 +1,267 @@
+"""What a name may be after each call: the sequential specification of datasets, in plain Python.
+
+A :class:`State` is what one server knows of one name. A call is a few steps, each of which happens at once at some
+moment between its begin and its answer; :meth:`Call.steps` says what each may lead to. ``call_history`` finds out
+whether there are moments that explain all answers.
+
+Each call may be refused without an effect. What must be NOT_FOUND, and what a reader may get, is exact.
+
+Left out: retention, sources, changelogs, partitions of a stream beside the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Status = Literal["open", "sealed", "failed"]
+
+
+class Held(NamedTuple):
+    """The dataset that a name leads to."""
+
+    made_by: int
+    """The call that made it."""
+    kind: Literal["stream", "shuffle"]
+    status: Status
+    durable: bool = False
+    leased: bool = False
+    """Its lease is short: it may go at any moment."""
+    writes: tuple[int, ...] = ()
+    producer: int | None = None
+    """The put that has begun in an open stream."""
+    transactions: frozenset[tuple[str, int]] = frozenset()
+
+
+class Staged(NamedTuple):
+    """A staged write that was neither sealed nor dropped."""
+
+    write: int
+    mode: str
+    durable: bool
+    leased: bool
+
+
+class State(NamedTuple):
+    """What the server knows of a name."""
+
+    held: Held | None = None
+    staged: frozenset[Staged] = frozenset()
+    appended: frozenset[int] = frozenset()
+    """The staged writes whose rows became a part of another dataset."""
+
+    def with_staged(self, staged: Staged) -> State:
+        return self._replace(staged=self.staged | {staged})
+
+    def find_staged(self, write: int) -> Staged | None:
+        return next((each for each in self.staged if each.write == write), None)
+
+    def crashed(self) -> State:
+        """After the process has ended: the durable dataset that the name led to, or nothing."""
+        held = self.held
+        stays = held is not None and held.durable and held.status == "sealed"
+        return State(held._replace(transactions=frozenset()) if stays and held is not None else None)
+
+
+class Ended(NamedTuple):
+    """The last phase of a call. ``answer`` is ``refused``, ``not found`` or of the call's kind."""
+
+    answer: object
+
+
+Phase = object
+"""How far a call is: ``None`` before its first step, then what it has to remember, at last :class:`Ended`."""
+Step = tuple[State, Phase]
+REFUSED, NOT_FOUND, OK = Ended("refused"), Ended("not found"), Ended("ok")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one client. ``number`` is the call's own, and of a write what its rows have."""
+
+    number: int
+
+    def steps(self, state: State, phase: Phase) -> Iterator[Step]:
+        """Where the next step may lead; none after the last phase."""
+        if phase is None:
+            yield state, REFUSED
+            yield from self.begin(state)
+        elif not isinstance(phase, Ended):
+            yield from self.go_on(state, phase)
+
+    def begin(self, state: State) -> Iterator[Step]:
+        raise NotImplementedError
+
+    def go_on(self, state: State, phase: Phase) -> Iterator[Step]:
+        raise AssertionError(f"{self} has one step")
+
+
+@dataclass(frozen=True)
+class Create(Call):
+    """Action ``create`` of kind stream or shuffle. Its answer is whether a dataset was made."""
+
+    kind: Literal["stream", "shuffle"]
+    durable: bool
+    leased: bool
+
+    def begin(self, state: State) -> Iterator[Step]:
+        if state.held is None or state.held.status == "failed":
+            yield (
+                state._replace(held=Held(self.number, self.kind, "open", self.durable, self.leased)),
+                Ended("made"),
+            )
+        else:
+            yield state, Ended("there")
+
+
+class _Begun(NamedTuple):
+    dataset: int
+    durable: bool
+    leased: bool
+
+
+@dataclass(frozen=True)
+class Put(Call):
+    """A put of mode ``create`` or ``overwrite`` into a stream's only partition."""
+
+    overwrites: bool
+
+    def begin(self, state: State) -> Iterator[Step]:
+        held = state.held
+        if held is None:
+            new = Held(self.number, "stream", "open", producer=self.number)
+        elif held.status == "failed":
+            new = Held(self.number, "stream", "open", held.durable, held.leased, producer=self.number)
+        elif self.overwrites:
+            yield state, _Begun(self.number, held.durable, held.leased)
+            return
+        elif held.kind == "stream" and held.status == "open" and held.producer is None:
+            new = held._replace(producer=self.number)
+        else:
+            if held.kind == "shuffle" and held.status == "open":
+                yield state, OK  # without rows it may be an attempt, which no seal names
+            return
+        yield state._replace(held=new), _Begun(new.made_by, new.durable, new.leased)
+
+    def go_on(self, state: State, phase: Phase) -> Iterator[Step]:
+        assert isinstance(phase, _Begun)
+        held = state.held
+        if held is not None and held.made_by == phase.dataset:
+            yield state._replace(held=held._replace(status="failed", writes=(), producer=None)), REFUSED
+            yield (
+                state._replace(held=held._replace(status="sealed", writes=(self.number,), producer=None)),
+                OK,
+            )
+            return
+        yield state, REFUSED
+        if self.overwrites:
+            new = Held(self.number, "stream", "sealed", phase.durable, phase.leased, (self.number,))
+            yield state._replace(held=new), OK
+        else:
+            yield state, OK  # it was replaced while it was written: only its readers see it
+
+
+@dataclass(frozen=True)
+class Stage(Call):
+    """Action ``create`` with a mode. ``write`` is the number of the call that asked first."""
+
+    write: int
+    mode: str
+    durable: bool
+    leased: bool
+
+    def begin(self, state: State) -> Iterator[Step]:
+        if state.find_staged(self.write) is not None:
+            yield state, OK
+            return
+        held = state.held
+        durable = self.durable or (held is not None and held.durable)
+        leased = self.leased or (held is not None and held.leased)
+        yield state.with_staged(Staged(self.write, self.mode, durable, leased)), OK
+
+
+@dataclass(frozen=True)
+class Seal(Call):
+    """Action ``seal`` of a staged write, or of a shuffle that has the name."""
+
+    write: int
+    transaction: tuple[str, int] | None = None
+
+    def begin(self, state: State) -> Iterator[Step]:
+        held, staged = state.held, state.find_staged(self.write)
+        if staged is not None:
+            yield from self._take_effect(state, staged)
+        elif self.write in state.appended:
+            yield state, OK
+        elif held is not None and held.made_by == self.write and held.status != "failed":
+            sealed = held._replace(status="sealed", writes=held.writes or (self.write,))
+            yield state._replace(held=sealed), OK
+
+    def _take_effect(self, state: State, staged: Staged) -> Iterator[Step]:
+        held, rest = state.held, state.staged - {staged}
+        transactions = frozenset() if self.transaction is None else frozenset({self.transaction})
+        if held is None or staged.mode == "overwrite":
+            new = Held(self.write, "shuffle", "sealed", staged.durable, staged.leased, (self.write,))
+            if staged.mode == "append":
+                new = new._replace(transactions=transactions)
+            yield State(new, rest, state.appended), OK
+        elif staged.mode == "append" and held.status == "sealed" and not held.durable:
+            if not self._repeats(held):
+                held = held._replace(
+                    writes=(*held.writes, self.write), transactions=held.transactions | transactions
+                )
+            yield State(held, rest, state.appended | {self.write}), OK
+
+    def _repeats(self, held: Held) -> bool:
+        wanted = self.transaction
+        return wanted is not None and any(
+            name == wanted[0] and version >= wanted[1] for name, version in held.transactions
+        )
+
+
+@dataclass(frozen=True)
+class Drop(Call):
+    """Action ``drop``: of the name, or of the generation that a call has made (``write``)."""
+
+    write: int | None = None
+    staged_only: bool = False
+
+    def begin(self, state: State) -> Iterator[Step]:
+        held = state.held
+        if self.write is None:
+            yield state._replace(held=None), NOT_FOUND if held is None else OK
+        elif (staged := state.find_staged(self.write)) is not None:
+            yield state._replace(staged=state.staged - {staged}), OK
+        elif held is not None and held.made_by == self.write and not self.staged_only:
+            yield state._replace(held=None), OK
+        else:
+            yield state, NOT_FOUND
+
+
+@dataclass(frozen=True)
+class Renew(Call):
+    """Action ``renew`` of the name."""
+
+    def begin(self, state: State) -> Iterator[Step]:
+        yield state, NOT_FOUND if state.held is None else OK
+
+
+@dataclass(frozen=True)
+class Read(Call):
+    """A read of all partitions, at the moment when the name is looked up. Its answer is the dataset's writes, or its
+    status if it is not sealed.
+    """
+
+    def begin(self, state: State) -> Iterator[Step]:
+        held = state.held
+        if held is None:
+            yield state, NOT_FOUND
+        else:
+            yield state, Ended(held.writes if held.status == "sealed" else held.status)
+
+
+def expired(state: State) -> State | None:
+    """Without the dataset whose short lease may have ended; None if there is none."""
+    held = state.held
+    return state._replace(held=None) if held is not None and held.leased else None

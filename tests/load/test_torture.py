@@ -1,0 +1,29 @@
+"""The torture: a server that is killed again and again under random calls loses, doubles and mixes no row, brings
+nothing back that is gone, and never stands still.
+
+45 seconds by default; ``make torture SECONDS=3600`` for the long form, with a seed of its own that it prints.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.load.torture import Torture
+
+
+@pytest.mark.load
+@pytest.mark.timeout(0)  # each of its waits has a deadline
+def test_what_was_acknowledged_is_there_and_what_was_given_up_changes_nothing(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    seconds = float(request.config.getoption("--torture-seconds"))
+    torture = Torture(tmp_path, seconds=seconds, seed=int(request.config.getoption("--torture-seed")))
+    print(f"seed {torture.seed}", flush=True)
+    torture.run()
+    print(torture.summary())
+    assert not torture.faults, "\n\n".join(torture.faults)
+    assert sum(torture.kills.values()) > 0
+    for what in ("put", "seal", "stage", "drop", "read"):
+        assert torture.done[what] > 0, f"no {what} was answered"

@@ -1,0 +1,352 @@
+"""The calls of one client of the torture: each is made against the server, and its answer given to its name's history.
+
+Giving up: about a third of the calls that change something end after 1 to 50 ms, by the call's deadline, by a reset of
+the connection or by a cancellation. What the server then did is not known.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pyarrow import flight
+
+from flight_server.protocol import (
+    BadFrame,
+    CorruptFrame,
+    DamagedMessage,
+    FlightShuffleError,
+    InternalError,
+    NotFound,
+    PartitionFailed,
+    PutCommand,
+    StaleTicket,
+    Ticket,
+    Unavailable,
+)
+from flight_server.protocol.errors import DataQuarantined
+from spark_client.connection import Server, TimedOut
+from spark_client.lanes import Closed, PutStream, partition_streams
+from tests.load import marked_rows, name_model
+from tests.load.call_history import CallHistory
+from tests.load.marked_rows import SCHEMA, Rows, Seen, WrongRows
+from tests.load.name_model import Call
+
+HANG_SECONDS = 30.0
+"""A call without an answer for so long fails the run."""
+SCHEMA_TEXT = base64.b64encode(SCHEMA.serialize().to_pybytes()).decode()
+_LANES: tuple[Literal["auto", "grpc", "bulk"], ...] = ("auto", "grpc", "bulk")
+_BATCH_ROWS = (100, 3_000, 28_000)
+# From how many rows to how many, and how often.
+_SIZES = (
+    (0, 0, 6),
+    (1, 40, 24),
+    (41, 3_000, 30),
+    (3_001, 60_000, 26),
+    (60_001, 250_000, 8),
+    (250_001, 700_000, 2),
+)
+# No answer of a server may be one of these: they say that it lost or damaged something, or has a bug.
+_FAULTS = (InternalError, CorruptFrame, DataQuarantined, BadFrame, DamagedMessage)
+
+
+class Hang(AssertionError):
+    """A call had no answer for ``HANG_SECONDS``."""
+
+
+class Fault(AssertionError):
+    """An error that no server may answer."""
+
+
+class Unreadable(Fault):
+    """What is sealed gave its reader an error."""
+
+
+class Gone(FlightShuffleError):
+    """The name led to a dataset, and that was gone before its end was read."""
+
+    code = "gone"
+
+
+@dataclass
+class Name:
+    """One name: its history, who uses it, and what was written to it. ``began``: as for ``CallHistory``."""
+
+    name: str
+    began: float
+    durable_share: float = 0.0
+    history: CallHistory = field(init=False)
+    users: int = 0
+    alone: bool = False
+    """Its one user waits until nothing of it is uncertain."""
+    versions: Counter[str] = field(default_factory=Counter)
+    """The last version of each id of a transaction."""
+    ended: dict[int, float | None] = field(default_factory=dict)
+    """When each write was answered, on the monotonic clock; None: not yet, or never."""
+
+    def __post_init__(self) -> None:
+        self.history = CallHistory(self.name, self.began)
+
+
+@dataclass
+class Shared:
+    """What all clients of a run share."""
+
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    written: dict[int, Rows] = field(default_factory=dict)
+    """The rows of each write that may become visible."""
+    done: Counter[str] = field(default_factory=Counter)
+    gave_up: threading.Event = field(default_factory=threading.Event)
+    """Set when a change was given up: a good moment to kill the server."""
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set at the end of the traffic: no new calls are made."""
+    killed: threading.Event = field(default_factory=threading.Event)
+    """Set before the server is killed during the traffic."""
+
+    def new_write(self, name: Name, rows: Rows) -> int:
+        number = next(self.numbers)
+        self.written[number] = rows
+        name.ended[number] = None
+        return number
+
+
+class Calls:
+    """One client, at one name at a time. ``servers`` are ways to the same server."""
+
+    def __init__(self, shared: Shared, servers: list[Server], chance: random.Random) -> None:
+        self.shared = shared
+        self.chance = chance
+        self._servers = servers
+        self.use(Name("none", 0.0))
+
+    def use(self, name: Name) -> None:
+        """Make the next calls for this name, over any of the ways."""
+        self.name, self.server = name, self.chance.choice(self._servers)
+
+    def likely(self, share: float) -> bool:
+        return self.chance.random() < share
+
+    # Changes.
+
+    def put(self, *, overwrites: bool = False) -> None:
+        count = self.some_rows()
+        rows = {marked_rows.stream_number(0, 0): count}
+        call = name_model.Put(self.shared.new_write(self.name, rows), overwrites)
+        self.made(call, lambda: self._put(call.number, count, overwrites=overwrites), f"{count} rows")
+
+    def overwrite(self) -> None:
+        self.put(overwrites=True)
+
+    def drop(self) -> None:
+        call = name_model.Drop(next(self.shared.numbers))
+        self.made(call, lambda: self.action("drop", {"dataset": self.name.name}))
+
+    def renew(self) -> None:
+        call = name_model.Renew(next(self.shared.numbers))
+        self.made(call, lambda: self.action("renew", {"dataset": self.name.name}))
+
+    def made(self, call: Call, make: Callable[[], Any], said: str = "") -> Any:
+        """Make a call and tell the history; its answer, None if there was none or it was refused."""
+        history, what = self.name.history, type(call).__name__.lower()
+        if self.shared.over.is_set():
+            return None
+        history.begin(call, said)
+        began = time.monotonic()
+        try:
+            answer = make()
+        except FlightShuffleError as error:
+            text = f"{error.code}: {error.message[:300]}"
+            self.check(error, time.monotonic() - began)
+            if not _is_answer(error):
+                history.give_up(call, text)
+                self.shared.done[f"{what}: given up"] += 1
+                self.shared.gave_up.set()
+                return None
+            observes = isinstance(call, name_model.Drop | name_model.Renew)
+            missing = observes and isinstance(error, NotFound) and not isinstance(error, StaleTicket)
+            self.name.ended[call.number] = time.monotonic()
+            self._answered(call, "not found" if missing else "refused", text)
+            self.shared.done[f"{what}: {error.code}"] += 1
+            return None
+        self.name.ended[call.number] = time.monotonic()
+        created = isinstance(call, name_model.Create)
+        wanted = ("made" if answer["created"] else "there") if created else "ok"
+        self._answered(call, wanted, wanted)
+        self.shared.done[what] += 1
+        return answer
+
+    def _answered(self, call: Call, wanted: str, said: str) -> None:
+        self.name.history.answered(call, lambda found: found == wanted, said)
+
+    def check(self, error: FlightShuffleError, seconds: float) -> None:
+        """Raise what no server may answer."""
+        if isinstance(error, _FAULTS) or type(error) in (FlightShuffleError, PartitionFailed):
+            raise Fault(f"{self.name.name}: {type(error).__name__}: {error.message}") from error
+        if isinstance(error, TimedOut) and seconds > HANG_SECONDS - 1:
+            raise Hang(f"{self.name.name}: no answer for {seconds:.0f} s: {error.message}") from error
+
+    def patience_seconds(self, share: float = 0.35) -> float:
+        """The deadline of a call: short in this share of the cases."""
+        return self.chance.uniform(0.001, 0.05) if self.likely(share) else HANG_SECONDS
+
+    def action(self, name: str, body: dict[str, Any] | bytes) -> dict[str, Any]:
+        return self.server.action(name, body, self.patience_seconds())
+
+    def some_rows(self) -> int:
+        low, high, _ = self.chance.choices(_SIZES, [share for *_, share in _SIZES])[0]
+        return self.chance.randint(low, high)
+
+    def _put(self, write: int, count: int, *, overwrites: bool) -> object:
+        mode = "overwrite" if overwrites else "create"
+        if self.likely(0.3):
+            self._plain_put(write, count, mode)
+            return "sealed"
+        attempt = f"a{write}"
+        command = PutCommand(self.name.name, producer=0, attempt=attempt, mode=mode)
+        return self.send(command, [(write, 0, None, count)])
+
+    def send(
+        self, command: PutCommand, streams: Sequence[tuple[int, int, int | None, int]]
+    ) -> dict[str, Any]:
+        """Put these rows, (write, stream, partition, number of rows), and commit; the answer.
+
+        Raises:
+            FlightShuffleError: it was refused, or given up.
+        """
+        if self.shared.over.is_set():
+            raise Closed("the traffic is over")
+        patience = self.patience_seconds(0.25)
+        with PutStream(self.server, command, SCHEMA) as stream, _cancelled_after(stream.cancel, patience):
+            for write, number, partition, count in streams:
+                for batch in marked_rows.batches(write, number, count, self.chance.choice(_BATCH_ROWS)):
+                    stream.write(batch, partition)
+            if self.likely(0.03):
+                raise Closed("left without a commit")
+            return stream.commit()
+
+    def _plain_put(self, write: int, count: int, mode: str) -> None:
+        """As any Flight client does it: sealed by its clean end."""
+        body = json.dumps({"dataset": self.name.name, "mode": mode})
+        descriptor = flight.FlightDescriptor.for_command(body)
+        if mode == "create" and self.likely(0.5):
+            descriptor = flight.FlightDescriptor.for_path(self.name.name)
+        writer, _, call = self.server.open_put(descriptor, SCHEMA, self.patience_seconds(0.25))
+        with call.errors():
+            try:
+                for batch in marked_rows.batches(write, 0, count, self.chance.choice(_BATCH_ROWS)):
+                    writer.write_batch(batch)
+            finally:
+                # A write fails only when the call has ended; here it says why.
+                writer.close()
+
+    # Reads.
+
+    def read(self) -> None:
+        """Read all of it at once, or give up soon."""
+        self.read_until(time.monotonic() + self.chance.choice((0.02, 1.0, 3.0, 3.0)))
+
+    def read_slowly(self) -> None:
+        """Take a frame from time to time."""
+        pause = self.chance.choice((0.01, 0.2, 2.0))
+        self.read_until(time.monotonic() + self.chance.uniform(2, 8), pause)
+
+    def read_until(self, deadline: float, pause_seconds: float = 0.0) -> object:
+        """What a reader gets: the writes that have rows, ``not found``, or the error of a read that gave no answer."""
+        call = name_model.Read(next(self.shared.numbers))
+        history, began = self.name.history, time.monotonic()
+        history.begin(call)
+        try:
+            try:
+                info = self.server.flight_info(self.name.name, _left(deadline))
+            except NotFound as error:
+                self._answered(call, "not found", error.message[:80])
+                self.shared.done["read: not found"] += 1
+                return "not found"
+            found = self._read(info, deadline, pause_seconds)
+        except FlightShuffleError as error:
+            self.check(error, time.monotonic() - began)
+            history.answered(call, lambda _: True, f"no rows: {error.code}: {error.message[:300]}")
+            self.shared.done[f"read: {error.code}"] += 1
+            return error
+        history.answered(call, lambda answer: self._agrees(answer, found, began), found)
+        self.shared.done["read"] += 1
+        return found
+
+    def _agrees(self, answer: object, found: tuple[int, ...], began: float) -> bool:
+        if isinstance(answer, tuple):
+            return tuple(write for write in answer if marked_rows.total(self.shared.written[write])) == found
+        # The reader has waited for the end of a write.
+        return answer == "open" and len(found) <= 1 and all(self._late(write, began) for write in found)
+
+    def _late(self, write: int, began: float) -> bool:
+        ended = self.name.ended.get(write, 0.0)
+        return ended is None or ended >= began
+
+    def _read(self, info: flight.FlightInfo, deadline: float, pause_seconds: float) -> tuple[int, ...]:
+        seen = Seen()
+        lane = self.chance.choice(_LANES)
+        for index, stream in enumerate(partition_streams(self.server, info.endpoints, lane=lane)):
+            try:
+                with _cancelled_after(stream.cancel, _left(deadline)):
+                    while (run := stream.read_run()) is not None:
+                        for batch in run.batches:
+                            seen.add(index, batch)
+                        if pause_seconds and self.shared.over.wait(min(pause_seconds, _left(deadline))):
+                            raise Closed("the traffic is over")
+            except NotFound as error:
+                raise Gone(error.message) from error
+            finally:
+                stream.close()
+        if info.total_records >= 0 and seen.rows != info.total_records:
+            raise WrongRows(f"{self.name.name}: {seen.rows} rows came of {info.total_records} announced")
+        return seen.writes(self.shared.written)
+
+    def peek(self, generation: str) -> None:
+        """Ask for a partition of a generation that is not sealed yet, and leave."""
+        ticket = Ticket(self.name.name, self.chance.randrange(100), generation)
+        with suppress(FlightShuffleError), self.server.calling() as (client, _):
+            client.do_get(flight.Ticket(ticket.encode()), self.server.options(0.05)).cancel()
+
+    def verify(self) -> None:
+        """Read a name that no other call uses: what is sealed can be read."""
+        sealed, found = False, None
+        for _ in range(5):
+            held = [state.held for state in self.name.history.states()]
+            sealed = all(each is not None and each.status == "sealed" and not each.leased for each in held)
+            found = self.read_until(time.monotonic() + (HANG_SECONDS if sealed else 1.5))
+            if not isinstance(found, Unavailable | Gone) or self.shared.killed.is_set():
+                break
+            time.sleep(0.2)
+        if sealed and isinstance(found, FlightShuffleError):
+            raise Unreadable(f"{self.name.name} is sealed and cannot be read: {found.code}: {found.message}")
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
+def _is_answer(error: FlightShuffleError) -> bool:
+    """Whether the server has said that the call has no effect; else it broke off or waits no longer."""
+    without = isinstance(error, Closed) or "server" in error.detail
+    return not (without or (isinstance(error, Unavailable) and "not dropped yet" in error.message))
+
+
+@contextmanager
+def _cancelled_after(cancel: Callable[[], None], seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
