@@ -133,11 +133,11 @@ async def test_a_lease_that_ends_while_the_manifest_is_written_takes_nothing(
     dataset, request = staged(node, WriteMode.NEW)
     held, sealing = await held_seal(node, dataset, request, monkeypatch)
     dataset.lease_seconds = 0
-    assert node.catalogue.expire() == []
+    assert not any(node.catalogue.expire())
     held.go_on()
     await sealing
     assert node.catalogue.find("d") is dataset
-    assert node.catalogue.expire() == []
+    assert not any(node.catalogue.expire())
     assert restarted(tmp_path).find("d").generation == dataset.generation
 
 
