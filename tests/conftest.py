@@ -19,7 +19,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from pyarrow import flight
 
-from tests.support import durable, java, leftovers
+from tests.support import collecting, durable, java, leftovers, server_process
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -48,6 +48,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak-seconds", type=float, default=60.0, help="how long the soak keeps up its traffic"
     )
+    parser.addoption(
+        "--collect-in-executors",
+        action="store_true",
+        help="run the collector while work is handed to executors, here and in servers: finds finalizers that wait",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Install what the options ask for."""
+    if config.getoption("--collect-in-executors"):
+        collecting.install()
+        server_process.COMMAND = collecting.SERVER
 
 
 @pytest.hookimpl(trylast=True)

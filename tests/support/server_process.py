@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_SECONDS = 120.0
 STOP_DEADLINE_SECONDS = 60.0
+COMMAND: Sequence[str | Path] = (sys.executable, "-m", "flight_server")
 
 Option = str | int | float | bool | Path | None
 
@@ -45,7 +46,7 @@ class ServerProcess:
         cls,
         *arguments: str,
         environment: dict[str, str] | None = None,
-        command: Sequence[str | Path] = (sys.executable, "-m", "flight_server"),
+        command: Sequence[str | Path] | None = None,
         directory: Path = ROOT,
         **options: Option,
     ) -> Self:
@@ -53,13 +54,13 @@ class ServerProcess:
 
         ``memory_limit="64MiB"`` becomes ``--memory-limit 64MiB``, ``True`` a bare flag; ``None`` and
         ``False`` leave the option out. ``port`` and ``http_port`` are any free ones unless they are given.
-        ``command`` and ``directory`` are for a server that is installed elsewhere.
+        ``command``, in place of ``COMMAND``, and ``directory`` are for a server that is installed elsewhere.
         Raises RuntimeError with the log when the server ends, or is not ready in time.
         """
         given = {"port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True, **options}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLIGHT_SERVER_")}
         process = subprocess.Popen(
-            [*command, *_flags(given), *arguments],
+            [*(command or COMMAND), *_flags(given), *arguments],
             cwd=directory,
             env={**inherited, "PYTHONUNBUFFERED": "1", **(environment or {})},
             # Held open while this process lives: a server must not outlive a test run that was killed.
