@@ -201,7 +201,8 @@ class _Seal:
         async with catalogue.disk.turn(dataset.name):
             self._check(self._files.synced)
             check()
-            description = _Description(dataset, self._files, catalogue.disk.next_sequence())
+            lease_seconds = catalogue.staged.lease_seconds_of(dataset)
+            description = _Description(dataset, self._files, catalogue.disk.next_sequence(), lease_seconds)
             try:
                 work = asyncio.get_running_loop().run_in_executor(
                     catalogue.disk.io_threads, description.commit
@@ -300,10 +301,13 @@ class _Description:
     take long.
     """
 
-    def __init__(self, dataset: Dataset, files: DurableFiles, sequence: int) -> None:
+    def __init__(
+        self, dataset: Dataset, files: DurableFiles, sequence: int, lease_seconds: float | None
+    ) -> None:
         self._dataset = dataset
         self._files = files
         self._sequence = sequence
+        self._lease_seconds = lease_seconds
         self._accepted = dataset.attempts.accepted
         self._dictionaries = dict(files.dictionaries)
         self._partitions = sorted(
@@ -362,7 +366,7 @@ class _Description:
             partition_count=dataset.partition_count,
             producers=dataset.producers,
             retention=dataset.retention.to_json(),
-            lease_seconds=dataset.lease_seconds,
+            lease_seconds=self._lease_seconds,
             schema=None if dataset.schema is None else base64.b64encode(dataset.schema.header).decode(),
             accepted=None if self._accepted is None else {str(key): of for key, of in self._accepted.items()},
             sealed_at=time.time(),
