@@ -149,19 +149,24 @@ class WatchedLoop(uvloop.Loop):
         super().__init__()
         self._watched = watcher.run
 
-    def call_soon(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
+    # mypy knows other types for each of them: with a variadic one for the arguments.
+    def call_soon(self, callback: Any, *arguments: Any, context: Any = None) -> Any:  # type: ignore[override]
         return super().call_soon(self._watched, callback, *arguments, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *arguments: Any, context: Any = None
+    ) -> Any:
         return super().call_soon_threadsafe(self._watched, callback, *arguments, context=context)
 
-    def call_later(self, delay: float, callback: Any, *arguments: Any, context: Any = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *arguments: Any, context: Any = None
+    ) -> Any:
         return super().call_later(delay, self._watched, callback, *arguments, context=context)
 
-    def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:  # type: ignore[override]
         super().add_reader(fd, self._watched, callback, *arguments)
 
-    def add_writer(self, fd: Any, callback: Any, *arguments: Any) -> None:
+    def add_writer(self, fd: Any, callback: Any, *arguments: Any) -> None:  # type: ignore[override]
         super().add_writer(fd, self._watched, callback, *arguments)
 
 
