@@ -136,7 +136,7 @@ def _name(callback: Callable[..., object]) -> str:
 
 def _stack(frame: Any) -> str:
     """The frames of the step, without those that run the loop."""
-    found = traceback.extract_stack(frame)
+    found = list(traceback.extract_stack(frame))
     own = [number for number, each in enumerate(found, 1) if each.filename == __file__ and each.name == "run"]
     found = found[own[-1] if own else 0 :][-STACK_FRAMES:]
     return " > ".join(f"{each.name} ({Path(each.filename).name}:{each.lineno})" for each in found)
