@@ -82,8 +82,8 @@ async def flight_info(locations: Locations, dataset: Dataset) -> bytes:
 
 
 async def _info(locations: Locations, dataset: Dataset) -> list[bytes]:
-    """The parts of the FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed. A changelog has
-    one endpoint, whose ticket reads the newest snapshot at the time of the read.
+    """The parts of the FlightInfo message: one endpoint for each partition; totals -1 until the dataset is sealed.
+    A changelog has one endpoint, whose ticket reads the newest snapshot at the time of the read.
 
     Raises:
         FlightShuffleError: the dataset was dropped, or a partition has failed, except of a source, which is pulled

@@ -59,8 +59,9 @@ async def _messages(
             raise producer.stalled(inside=False) from None
         if message is grpc.aio.EOF:
             return
-        yield message
+        taken = [message]
         del message
+        yield taken.pop()  # this generator keeps no reference to what it yields
 
 
 class GrpcAnswers:
