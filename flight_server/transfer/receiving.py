@@ -15,8 +15,8 @@ Decoding
 Answers
     A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
     integration tests expect. Messages without a header are not stored. A large echo waits for room (``answer_room``)
-    before the next message is taken. Small ones never wait: of those that the client does not read the oldest, or on the
-    bulk lane the newest, are dropped.
+    before the next message is taken. Small ones never wait: of those that the client does not read the oldest, or on
+    the bulk lane the newest, are dropped.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class _Put:
         self._builder: FrameBuilder | None = None  # None until the schema has come, as the sink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
-        self._unanswered = b""
+        self._unanswered: bytes | memoryview = b""
         self._schema_room: Reservation | None = None
         receiver.counters.puts += 1
 
@@ -377,11 +377,12 @@ class _Put:
         if metadata:
             assert self._command is not None
             reader = Reader(self._command.dataset, self._command.partition or 0, self._peer)
-            self._answers.put(metadata, await self._receiver.answer_room.room(len(metadata), reader))
+            room = await self._receiver.answer_room.room(len(metadata), reader)
+            self._answers.put(bytes(metadata), room)
 
     async def _metadata_only(self, accepted: Accepted, before: int) -> None:
         assert self._command is not None
-        metadata = accepted.metadata
+        metadata = bytes(accepted.metadata)
         check_size(len(metadata), f"{self._where()}: a message without a batch")
         if self._sink is not None and self._command.attempt is not None:
             if self._commit_seen:
@@ -404,7 +405,7 @@ class _Put:
         frame = self._builder.add(checked, reservation)
         if frame is None:
             return
-        sink.publish(sink.place(checked.accepted.metadata), frame)
+        sink.publish(sink.place(bytes(checked.accepted.metadata)), frame)
         self._receiver.counters.frame_in(frame)
         sink.dataset.touch()
 
