@@ -113,7 +113,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("Flight messages of empty fields", bombs.flight_messages, 60, 256 * MIB),
     Scenario("compressed batches", bombs.compressed_batches, 200, 256 * MIB),
     Scenario("requests that never arrive whole", footprint_calls.unfinished_requests, 12, 64 * MIB),
-    Scenario("calls that send nothing", footprint_calls.silent_calls, 8000, 64 * MIB),
+    # gRPC holds some KiB of each call that the event loop has not accepted, or ended, yet: most of a burst.
+    Scenario(
+        "calls that send nothing",
+        footprint_calls.silent_calls,
+        8000,
+        64 * MIB,
+        beyond_bytes=BEYOND_LIMIT_BYTES + 8000 * footprint_calls.CALL_BYTES,
+    ),
     Scenario(
         "bulk puts that stand still", footprint_calls.stalled_bulk_puts, 100, 64 * MIB, {"stall_seconds": 0.2}
     ),
