@@ -123,5 +123,12 @@ async def to_its_end(work: asyncio.Future[T]) -> T:
     if cancelled is not None:
         if not work.cancelled():
             work.exception()  # it is looked at, so that the loop does not report it
-        raise cancelled
-    return work.result()
+        try:
+            raise cancelled
+        finally:
+            # This frame is in its traceback: the cycle would keep what the caller holds.
+            del cancelled
+    try:
+        return work.result()
+    finally:
+        del work  # the same, if it raises
