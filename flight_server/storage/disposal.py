@@ -205,4 +205,7 @@ async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = 
             raise cancelled
         finally:
             del cancelled  # its traceback has this frame: a cycle that would keep all that the callers hold
-    return work.result()
+    try:
+        return work.result()
+    finally:
+        del work  # the same, if it raises

@@ -199,7 +199,7 @@ def test_a_hold_request_parses_to_itself(request: HoldRequest) -> None:
         NAMES,
         st.integers(1, 2**53),
         GENERATIONS,
-        st.none() | st.lists(PARTITIONS, max_size=3).map(tuple),
+        st.none() | st.lists(PARTITIONS, max_size=3, unique=True).map(tuple),
     )
 )
 def test_a_plan_request_parses_to_itself(request: PlanRequest) -> None:

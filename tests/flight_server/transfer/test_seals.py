@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from flight_server.concurrency import slices
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
-from flight_server.protocol.errors import Conflict, NotFound
+from flight_server.protocol.errors import Conflict, FlightShuffleError, NotFound
 from flight_server.transfer import seals
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame
@@ -161,3 +163,91 @@ async def test_a_version_whose_predecessor_is_not_there_is_refused_and_stays_sta
         await seal(catalogue, late, Transaction("q", 3, 2))
     assert catalogue.find("d").partition_count == 4
     assert catalogue.find("d", late.generation) is late
+
+
+def large(catalogue: Catalogue, write: str, mode: WriteMode) -> Dataset:
+    """A staged write of 40 frames, of 20 partitions."""
+    request = CreateRequest("d", Kind.SHUFFLE, partitions=20, mode=mode, write=write)
+    dataset = catalogue.stage(request, None)[0]
+    attempt = dataset.begin_attempt(0, "a")
+    for number in range(40):
+        attempt.publish(number % 20, frame(100, pool=catalogue.budget.frames))
+    dataset.commit(attempt, Commit(attempt.rows, 40))
+    return dataset
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks run after each step."""
+    monkeypatch.setattr(slices, "SLICE_SECONDS", -1.0)
+
+
+@pytest.mark.parametrize("passes", [1, 3, 10, 25, 45])
+@pytest.mark.parametrize("mode", [WriteMode.NEW, WriteMode.APPEND])
+async def test_a_seal_that_is_cancelled_between_two_steps_is_whole(
+    catalogue: Catalogue, small_steps: None, mode: WriteMode, passes: int
+) -> None:
+    before = 0
+    if mode is WriteMode.APPEND:
+        before = (await seal(catalogue, large(catalogue, "w0", WriteMode.NEW))).partition_count
+    dataset = large(catalogue, "w1", mode)
+    sealing = asyncio.ensure_future(seal(catalogue, dataset))
+    for _ in range(passes):
+        await asyncio.sleep(0)
+    sealing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sealing
+    found = catalogue.find("d")
+    assert [partition.totals.frames for partition in found.partitions()] == [2] * (before + 20)
+    assert (await seal(catalogue, found, attempts={0: "a"})) is found
+
+
+async def test_readers_see_nothing_of_an_append_before_its_last_step(
+    catalogue: Catalogue, small_steps: None
+) -> None:
+    target = await seal(catalogue, large(catalogue, "w0", WriteMode.NEW))
+    sealing = asyncio.ensure_future(seal(catalogue, large(catalogue, "w1", WriteMode.APPEND)))
+    seen = set()
+    while not sealing.done():
+        await asyncio.sleep(0)
+        seen.add((target.partition_count, sum(each.totals.frames for each in target.partitions())))
+    assert seen == {(20, 40), (40, 80)}
+
+
+@pytest.mark.parametrize("passes", [1, 5, 20, 30])
+async def test_a_dataset_that_is_dropped_between_two_steps_of_its_seal_leaves_nothing(
+    catalogue: Catalogue, small_steps: None, passes: int
+) -> None:
+    dataset = large(catalogue, "w1", WriteMode.NEW)
+    sealing = asyncio.ensure_future(seal(catalogue, dataset))
+    for _ in range(passes):
+        await asyncio.sleep(0)
+    catalogue.drop("d", dataset.generation)
+    with pytest.raises(FlightShuffleError, match="dropped"):
+        await sealing
+    del sealing  # its error has this frame
+    assert catalogue.get("d") is None
+    assert catalogue.budget.frames.used_bytes == catalogue.budget.metadata.pool.used_bytes
+
+
+async def test_an_append_whose_target_is_dropped_between_two_steps_takes_the_name_when_it_is_sealed_again(
+    catalogue: Catalogue, small_steps: None
+) -> None:
+    await seal(catalogue, large(catalogue, "w0", WriteMode.NEW))
+    dataset = large(catalogue, "w1", WriteMode.APPEND)
+    sealing = asyncio.ensure_future(seal(catalogue, dataset))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    catalogue.drop("d")
+    with pytest.raises(Conflict, match="seal again"):
+        await sealing
+    del sealing  # its error has this frame
+    assert await seal(catalogue, dataset) is dataset
+    assert sum(partition.totals.frames for partition in dataset.partitions()) == 40
+
+
+async def test_two_seals_at_once_are_one(catalogue: Catalogue, small_steps: None) -> None:
+    target = await seal(catalogue, large(catalogue, "w0", WriteMode.NEW))
+    dataset = large(catalogue, "w1", WriteMode.APPEND)
+    assert await asyncio.gather(*(seal(catalogue, dataset) for _ in range(3))) == [target] * 3
+    assert target.partition_count == 40
