@@ -389,11 +389,5 @@ class Dataset(Lifetime):
         return True
 
     @property
-    def disk_bytes(self) -> int:
-        """The bytes of the segments that its frames are in."""
-        tables = [partition.table for partition in self._partitions.values()]
-        return sum(each.size_bytes for each in {each for table in tables for each in table.segments()})
-
-    @property
     def rows(self) -> int:
         return sum(partition.totals.rows for partition in self._partitions.values())

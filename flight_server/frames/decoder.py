@@ -53,9 +53,9 @@ class Inspected:
 class Accepted:
     """An accepted message.
 
-    ``metadata``: its app_metadata, a large one of a batch as a view of the message. ``crc32c``: of its IPC message. ``sent_crc32c``: of all its parts, see
-    ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this dictionary. ``batch``: if the decoder
-    ``keeps_batches``; it refers to the message.
+    ``metadata``: its app_metadata, a large one of a batch as a view of the message. ``crc32c``: of its IPC message.
+    ``sent_crc32c``: of all its parts, see ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this
+    dictionary. ``batch``: if the decoder ``keeps_batches``; it refers to the message.
     """
 
     kind: ipc_framing.MessageKind

@@ -99,6 +99,12 @@ class _Ended:
     disk_bytes: int = 0
 
 
+def _disk_bytes(dataset: Dataset) -> int:
+    """The bytes of the segments that its frames are in."""
+    segments = {each for partition in dataset.partitions() for each in partition.table.segments()}
+    return sum(each.size_bytes for each in segments)
+
+
 async def _ended(server: Observed) -> dict[str, Any]:
     """The sums over all ended generations, and up to ``MAX_NAMED_FILES`` of them, oldest first."""
     sums = _Ended()
@@ -107,7 +113,7 @@ async def _ended(server: Observed) -> dict[str, Any]:
     async for dataset in in_slices(server.catalogue.alive(), _AT_ONCE):
         if not dataset.ended or dataset.dropped:
             continue
-        totals, disk_bytes = await _totals(dataset), dataset.disk_bytes
+        totals, disk_bytes = await _totals(dataset), _disk_bytes(dataset)
         sums.count += 1
         sums.resident_bytes += totals.resident_bytes
         sums.disk_bytes += disk_bytes

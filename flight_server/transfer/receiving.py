@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 import pyarrow as pa
-from pyarrow import flight
 
 from flight_server.changelogs import Store
 from flight_server.datasets import Counters, Dataset
@@ -43,16 +42,14 @@ from flight_server.protocol import (
     MessageKind,
     ProducerFailed,
     PutCommand,
-    check_dataset_name,
-    check_few_fields,
     dump_json,
     locate,
-    parse_partition,
 )
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 from flight_server.tiering import Admission, Durability, Reader
 
 from .answer_room import AnswerRoom
+from .descriptors import parse_descriptor
 from .producers import Producer
 from .request_limits import check_size
 from .sinks import AttemptSink, ChangelogSink, Sink, StreamSink
@@ -72,42 +69,6 @@ class PutAnswers(Protocol):
 
     async def confirm_end(self) -> None:
         """Return only if the client itself has ended its messages."""
-
-
-def parse_path(path: list[bytes]) -> tuple[str, int | None]:
-    """Dataset and, if it is named, partition of a PATH descriptor.
-
-    Raises:
-        InvalidRequest: no element, more than two, or an illegal one.
-    """
-    if not 1 <= len(path) <= 2:
-        raise InvalidRequest(
-            f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"
-        )
-    try:
-        parts = [part.decode() for part in path]
-    except UnicodeDecodeError:
-        raise InvalidRequest("a PATH descriptor must be UTF-8 text") from None
-    return check_dataset_name(parts[0]), parse_partition(parts[1]) if len(parts) == 2 else None
-
-
-def parse_descriptor(data: bytes) -> PutCommand:
-    """What a descriptor says of a put.
-
-    Raises:
-        InvalidRequest: it is neither a valid PATH nor a valid CMD.
-    """
-    check_few_fields(data, "FlightDescriptor")
-    try:
-        descriptor = flight.FlightDescriptor.deserialize(data)
-    except (pa.ArrowException, ValueError) as error:
-        raise InvalidRequest(f"the descriptor is not a FlightDescriptor: {error}") from None
-    if descriptor.descriptor_type is flight.DescriptorType.PATH:
-        dataset, partition = parse_path(descriptor.path)
-        return PutCommand(dataset, partition)
-    if descriptor.descriptor_type is flight.DescriptorType.CMD:
-        return PutCommand.parse(descriptor.command)
-    raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
 
 
 class PutReceiver:

@@ -1,0 +1,50 @@
+"""What the descriptor of a put, or of a request for a FlightInfo, says."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyarrow import flight
+
+from flight_server.protocol import (
+    InvalidRequest,
+    PutCommand,
+    check_dataset_name,
+    check_few_fields,
+    parse_partition,
+)
+
+
+def parse_path(path: list[bytes]) -> tuple[str, int | None]:
+    """Dataset and, if it is named, partition of a PATH descriptor.
+
+    Raises:
+        InvalidRequest: no element, more than two, or an illegal one.
+    """
+    if not 1 <= len(path) <= 2:
+        raise InvalidRequest(
+            f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"
+        )
+    try:
+        parts = [part.decode() for part in path]
+    except UnicodeDecodeError:
+        raise InvalidRequest("a PATH descriptor must be UTF-8 text") from None
+    return check_dataset_name(parts[0]), parse_partition(parts[1]) if len(parts) == 2 else None
+
+
+def parse_descriptor(data: bytes) -> PutCommand:
+    """What a descriptor says of a put.
+
+    Raises:
+        InvalidRequest: it is neither a valid PATH nor a valid CMD.
+    """
+    check_few_fields(data, "FlightDescriptor")
+    try:
+        descriptor = flight.FlightDescriptor.deserialize(data)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidRequest(f"the descriptor is not a FlightDescriptor: {error}") from None
+    if descriptor.descriptor_type is flight.DescriptorType.PATH:
+        dataset, partition = parse_path(descriptor.path)
+        return PutCommand(dataset, partition)
+    if descriptor.descriptor_type is flight.DescriptorType.CMD:
+        return PutCommand.parse(descriptor.command)
+    raise InvalidRequest("the descriptor must be a PATH [dataset] or a CMD with JSON")
