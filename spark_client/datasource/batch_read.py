@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -88,7 +88,7 @@ class Share(InputPartition):
 
     partitions: tuple[int, ...]
     limit: int | None = None
-    reader: str | None = None
+    reader: str | None = field(default=None, compare=False)
 
 
 class Rows(Protocol):
