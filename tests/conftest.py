@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from pyarrow import flight
 
 from spark_client.connection import embedded
-from tests.support import durable, java, leftovers, loop_steps
+from tests.support import collecting, durable, java, leftovers, loop_steps, server_process
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
 
@@ -57,10 +57,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long the torture kills one server after the other",
     )
     parser.addoption("--torture-seed", type=int, default=1, help="what the torture chooses")
+    parser.addoption(
+        "--collect-in-executors",
+        action="store_true",
+        help="run the collector while work is handed to executors, here and in servers: finds finalizers that wait",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch the event loops of the servers that the tests start."""
+    """Watch the event loops of the servers that the tests start; install what the options ask for."""
+    if config.getoption("--collect-in-executors"):
+        collecting.install()
+        server_process.COMMAND = collecting.SERVER
     loop_steps.begin()
     # The servers that clients start are watched, too.
     embedded.PROGRAM = WATCHED

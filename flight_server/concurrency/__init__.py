@@ -4,7 +4,7 @@ from .background import Background
 from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock
 from .changes import Changes
 from .running import Running
-from .slices import FEW, at_once, dumped, emptied, in_slices, in_steps, later, run_later
+from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
 from .turns import Turns
 from .waits import Waits
 
@@ -16,6 +16,7 @@ __all__ = [
     "EndOfQueue",
     "Gone",
     "Running",
+    "Slice",
     "Subscription",
     "Turns",
     "Waits",

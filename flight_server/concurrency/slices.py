@@ -4,6 +4,7 @@ Guarantee: each way below lets other tasks run after about ``SLICE_SECONDS``, or
 
     in_slices    a loop over things
     in_steps     a generator whose every step is short; it returns what the generator returns
+    Slice        a task that awaits what is often there at once
     dumped       JSON, which the standard library makes in one step
     later        steps that no caller waits for: of a finalizer, or of a change that has a flag of its own
 
@@ -41,18 +42,30 @@ async def in_slices(things: Iterable[T], at_once: int = AT_ONCE) -> AsyncGenerat
             await asyncio.sleep(0)
 
 
+class Slice:
+    """For a task that awaits, but need not wait: :meth:`end` lets other tasks run after ``SLICE_SECONDS``."""
+
+    __slots__ = ("_until_seconds",)
+
+    def __init__(self) -> None:
+        self._until_seconds = perf_counter() + SLICE_SECONDS
+
+    async def end(self) -> None:
+        if perf_counter() > self._until_seconds:
+            await asyncio.sleep(0)
+            self._until_seconds = perf_counter() + SLICE_SECONDS
+
+
 async def in_steps(steps: Generator[None, None, T]) -> T:
     """Do the steps. Cancelling leaves the rest undone."""
-    until_seconds = perf_counter() + SLICE_SECONDS
+    present = Slice()
     while True:
         try:
             next(steps)
         except StopIteration as end:
             result: T = end.value
             return result
-        if perf_counter() > until_seconds:
-            await asyncio.sleep(0)
-            until_seconds = perf_counter() + SLICE_SECONDS
+        await present.end()
 
 
 def at_once(steps: Generator[None, None, T]) -> T:

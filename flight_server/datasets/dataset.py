@@ -87,7 +87,7 @@ class Dataset(Lifetime):
 
     def __del__(self) -> None:
         # Its partitions would be released in one step. After an error in __init__ there are none.
-        partitions = getattr(self, "_partitions", ())
+        partitions = getattr(self, "_partitions", {})
         if len(partitions) > FEW:
             later(emptied(partitions))
 

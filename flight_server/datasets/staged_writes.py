@@ -141,6 +141,11 @@ class StagedWrites:
         staged = self._by_generation.get(dataset.generation)
         return None if staged is None else staged.mode
 
+    def lease_seconds_of(self, dataset: Dataset) -> float | None:
+        """The dataset's own lease, which a staged one gets with the name."""
+        staged = self._by_generation.get(dataset.generation)
+        return dataset.lease_seconds if staged is None else staged.lease_seconds
+
     def appended(self, name: str, generation: str | None) -> Sealed | None:
         """What the seal of this staged generation appended; None if it did not, or too long ago."""
         return None if generation is None else self._appended.get((name, generation))

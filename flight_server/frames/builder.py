@@ -19,7 +19,7 @@ from .message import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame,
 
 DICTIONARIES_IN_A_FEW = 8
 DICTIONARY_ENTRY_BYTES = 96
-"""Of each dictionary in a state of more than a few, of which ``DICTIONARY_BYTES`` counts only the one that came last."""
+"""Of each dictionary in a larger state: ``DICTIONARY_BYTES`` counts only the one that came last."""
 
 
 @dataclass(frozen=True, slots=True)

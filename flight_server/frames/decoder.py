@@ -53,13 +53,13 @@ class Inspected:
 class Accepted:
     """An accepted message.
 
-    ``metadata``: its app_metadata. ``crc32c``: of its IPC message. ``sent_crc32c``: of all its parts, see
+    ``metadata``: its app_metadata, a large one of a batch as a view of the message. ``crc32c``: of its IPC message. ``sent_crc32c``: of all its parts, see
     ``checksums``. ``copied_bytes``: how much the decoder's copies grow with this dictionary. ``batch``: if the decoder
     ``keeps_batches``; it refers to the message.
     """
 
     kind: ipc_framing.MessageKind
-    metadata: bytes
+    metadata: bytes | memoryview
     rows: int = 0
     crc32c: int = 0
     sent_crc32c: int = 0
@@ -177,7 +177,9 @@ class FrameDecoder:
         checksum = message_crc32c(parts.header, parts.body)
         sent = sent_crc32c(checksum, parts.metadata, parts.descriptor)
         check(said, sent)
-        common: dict[str, Any] = {"metadata": bytes(parts.metadata), "crc32c": checksum, "sent_crc32c": sent}
+        large = len(parts.metadata) > COSTLY_HEADER_BYTES and kind is not ipc_framing.MessageKind.NONE
+        metadata = parts.metadata if large else bytes(parts.metadata)
+        common: dict[str, Any] = {"metadata": metadata, "crc32c": checksum, "sent_crc32c": sent}
         if kind is ipc_framing.MessageKind.NONE:
             return Accepted(kind, **common)
         if kind is ipc_framing.MessageKind.SCHEMA:

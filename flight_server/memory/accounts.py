@@ -38,17 +38,16 @@ Readers that take nothing
 
 The true peak
     ``sends`` passes its limit by one FlightInfo or echo at most (``transfer.answer_room``). ``frames`` can, by the
-    records of frames that are being published: up to 64 are
-    counted at a time, 2 KiB for each producing stream. ``arrivals`` can, because a message that has arrived is
-    counted whether it fits or not. So
+    records of frames that are being published: up to 64 are counted at a time, 2 KiB for each producing stream.
+    ``arrivals`` can, because a message that has arrived is counted whether it fits or not. So
 
         peak of the pool ≤ memory limit + max(0, producing streams x their message - memory limit / 8)
                            + producing streams x 2 KiB + twice the largest FlightInfo or echo
 
     and the second term is 0 while the messages that can come at once fit the account.
 
-Beside the limit lies ``decoding``: what files of sources are decoded into. Not counted is what the README names, and messages that are not whole yet: at most one for each producing stream, or
-``bulk_put.READ_BYTES`` of small ones.
+Beside the limit lies ``decoding``: what files of sources are decoded into. Not counted is what the README names, and
+messages that are not whole yet: at most one for each producing stream, or ``bulk_put.READ_BYTES`` of small ones.
 """
 
 from __future__ import annotations

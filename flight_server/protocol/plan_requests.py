@@ -41,7 +41,8 @@ class PlanRequest:
         if (
             not isinstance(given, list)
             or len(given) > MAX_PARTITIONS
-            or not all(type(each) is int and 0 <= each < MAX_PARTITIONS for each in given)
+            or set(map(type, given)) - {int}
+            or not 0 <= min(given, default=0) <= max(given, default=0) < MAX_PARTITIONS
             or len(set(given)) != len(given)
         ):
             raise InvalidRequest(

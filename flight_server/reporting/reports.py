@@ -101,7 +101,8 @@ class _Ended:
 
 async def _ended(server: Observed) -> dict[str, Any]:
     """The sums over all ended generations, and up to ``MAX_NAMED_FILES`` of them, oldest first."""
-    sums, named = _Ended(), []
+    sums = _Ended()
+    named: list[dict[str, Any]] = []
     reading = Counter(map(id, server.delivery.datasets()))
     async for dataset in in_slices(server.catalogue.alive(), _AT_ONCE):
         if not dataset.ended or dataset.dropped:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import structlog
@@ -20,10 +21,18 @@ import structlog
 from flight_server.access import FlightLocation
 from flight_server.datasets import Catalogue, Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.protocol import AlreadyExists, CreateRequest, FlightShuffleError, Forbidden, InvalidRequest
+from flight_server.protocol import (
+    AlreadyExists,
+    CreateRequest,
+    FlightShuffleError,
+    Forbidden,
+    InvalidRequest,
+    dump_json,
+    parsed_bytes,
+)
 
 from .files import FileSource, FileSpec, OpenFile
-from .pulls import Pulling, Pulls
+from .pulls import Pulling, Pulls, Request
 from .relay import FlightSpec, RelaySource
 from .roots import Roots
 from .s3 import SCHEME as S3_SCHEME
@@ -74,7 +83,7 @@ class Sources:
                 )
             known = self._known(request)  # another create may have been faster
             if known is None:
-                return self._install(request, wanted, source), True
+                return self._install(replace(request, schema=None), _asked(request), wanted, source), True
         return known, False
 
     def _known(self, request: CreateRequest) -> Dataset | None:
@@ -84,20 +93,35 @@ class Sources:
         if known is None or known.failure is not None:
             return None
         made = known.puller.request if isinstance(known.puller, Pulls) else None
-        if made is None or (made.source, made.schema) != (request.source, request.schema):
+        if made is None or made != _asked(request):
             raise AlreadyExists(
                 f"dataset {known.name!r} exists and was created otherwise; drop it first, or choose another name",
                 dataset=known.name,
             )
         return self._catalogue.create(replace(request, partitions=known.partition_count), None)[0]
 
-    def _install(self, request: CreateRequest, wanted: SchemaMessage | None, source: Source) -> Dataset:
-        dataset = self._catalogue.prepare(replace(request, partitions=source.partition_count), source.schema)
-        dataset.puller = Pulls(self._pulling, source, request, partial(self._renew, request, wanted))
-        self._catalogue.install(dataset)
+    def _install(
+        self, request: CreateRequest, asked: Request, wanted: SchemaMessage | None, source: Source
+    ) -> Dataset:
+        catalogue, name = self._catalogue, request.dataset
+        room = catalogue.budget.metadata.reserve(
+            source.held_bytes + _described_bytes(request), f"the source of dataset {name!r}", dataset=name
+        )
+        dataset = catalogue.prepare(replace(request, partitions=source.partition_count), source.schema)
+        assert dataset.schema is not None
+        # Each schema once: the dataset's, which is counted, and the one that was asked for if it is another.
+        source.schema = dataset.schema
+        if wanted is not None:
+            wanted = catalogue.schemas.hold(wanted, name)
+        dataset.puller = Pulls(
+            self._pulling, source, asked, partial(self._renew, request, asked, wanted), room
+        )
+        catalogue.install(dataset)
         return dataset
 
-    async def _renew(self, request: CreateRequest, wanted: SchemaMessage | None, old: Dataset) -> None:
+    async def _renew(
+        self, request: CreateRequest, asked: Request, wanted: SchemaMessage | None, old: Dataset
+    ) -> None:
         """Install a new generation in the place of ``old``, if that still has its name.
 
         A failure is logged; the next pull that finds a change tries again.
@@ -109,7 +133,7 @@ class Sources:
             _log.warning("source_not_renewed", reason=error.message, **facts)
             return
         if self._catalogue.get(old.name) is old and not self._catalogue.draining:
-            new = self._install(request, wanted, source)
+            new = self._install(request, asked, wanted, source)
             _log.info("source_renewed", new_generation=new.generation, **facts)
 
     async def _open(self, request: CreateRequest, wanted: SchemaMessage | None) -> Source:
@@ -137,10 +161,21 @@ class Sources:
             _Anywhere(Roots(allowed.roots), S3Files() if allowed.s3 else None),
             None if wanted is None else wanted.schema,
             self._pulling.background,
-            self._catalogue.budget.decoding,
+            decoding=self._catalogue.budget.decoding,
             max_message_bytes=allowed.max_message_bytes,
             full_validation=allowed.full_validation,
         )
+
+
+def _asked(request: CreateRequest) -> Request:
+    """What a later ``create`` is compared with: the source, and of the schema its digest."""
+    schema = request.schema
+    return request.source, None if schema is None else sha256(schema.encode()).digest()
+
+
+def _described_bytes(request: CreateRequest) -> int:
+    """What the source's description takes as objects."""
+    return parsed_bytes(dump_json(request.source or {}))
 
 
 class _Anywhere:

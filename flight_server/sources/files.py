@@ -14,9 +14,9 @@ Schema
     values are, else text), unless the files have it.
 
 Memory
-    A batch of an IPC file is counted in ``memory.Decoding`` while it is read and sent, twice, because it may be cast; one
-    beyond its limit is refused. No account counts what a pull of another format holds (``formats``), and the message that
-    is being made.
+    A batch of an IPC file is counted in ``memory.Decoding`` while it is read and sent, twice, because it may be cast;
+    one beyond its limit is refused. No account counts what a pull of another format holds (``formats``), and the
+    message that is being made.
 
 Cancelling
     A thread's present step runs to its end; then the file is closed.
@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from flight_server.concurrency import Background
 from flight_server.datasets import Totals
-from flight_server.frames import Checked, Encoder, SchemaMessage, check_text
+from flight_server.frames import Checked, Encoder, SchemaMessage, check_text, measure
 from flight_server.memory import Decoding
 from flight_server.protocol import (
     MAX_PARTITIONS,
@@ -49,6 +49,8 @@ from flight_server.protocol import (
 from .formats import Format, format_named
 from .source import SourceChanged
 
+FILE_BYTES = 1024
+"""One file of a source: its record, identity, keys and the string of its path."""
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _HIVE_KEY = re.compile(r"(?P<key>[^=]+)=(?P<value>.*)")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -124,8 +126,8 @@ class FileSource:
         files: list[_File],
         schema: pa.Schema,
         background: Background,
-        decoding: Decoding,
         *,
+        decoding: Decoding,
         max_message_bytes: int,
         full_validation: bool,
     ) -> None:
@@ -146,7 +148,6 @@ class FileSource:
         where: Files,
         wanted: pa.Schema | None,
         background: Background,
-        decoding: Decoding,
         **options: Any,
     ) -> Self:
         """Look at every file once, in a thread.
@@ -157,7 +158,17 @@ class FileSource:
             SourceUnavailable: one cannot be read.
         """
         files, schema = await background.in_thread(_look, spec, where, wanted)
-        return cls(spec, where, files, schema, background, decoding, **options)
+        return cls(spec, where, files, schema, background, **options)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of each file its record and path, and of each schema among them what Arrow's objects take."""
+        schemas = _different_schemas(self._files)
+        headers = [SchemaMessage.of(schema).header for _, schema in schemas]
+        paths_bytes = sum(len(file.path) for file in self._files)
+        return (
+            len(self._files) * FILE_BYTES + paths_bytes + sum(measure(each).object_bytes for each in headers)
+        )
 
     def describe(self, index: int) -> str:
         return self._files[index].path

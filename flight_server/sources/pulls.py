@@ -49,9 +49,8 @@ import structlog
 from flight_server.concurrency import Background
 from flight_server.datasets import Counters, Dataset, Partition, PartitionState
 from flight_server.frames import FrameBuilder
-from flight_server.memory import Metadata
+from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import (
-    CreateRequest,
     FlightShuffleError,
     InternalError,
     PartitionFailed,
@@ -64,6 +63,10 @@ from .repetition import Repetition
 from .source import Source, SourceChanged
 
 _log = structlog.get_logger("flight_server.sources.pulls")
+
+
+Request = tuple[dict[str, Any] | None, bytes | None]
+"""The source of a ``create``, and a digest of its schema."""
 
 
 class PullState(StrEnum):
@@ -147,18 +150,21 @@ class Pulls:
     """The pulls of one dataset.
 
     Args:
-        request: what the dataset was created with; a ``create`` that asks for the same is recognised by it.
+        request: the source and the schema that were asked for; a ``create`` of the same is recognised by it.
         renew: opens the source again, as a new generation, when this one is over.
+        room: counts what the source and the request hold, as long as this object lives.
     """
 
     def __init__(
         self,
         pulling: Pulling,
         source: Source,
-        request: CreateRequest,
+        request: Request,
         renew: Callable[[Dataset], Awaitable[None]],
+        room: Reservation | None = None,
     ) -> None:
         self.request = request
+        self._room = room
         self._pulling = pulling
         self._source = source
         self._renew = renew

@@ -93,6 +93,10 @@ class FlightSpec:
         return f"{self.location} dataset {self.dataset!r}"
 
 
+TICKET_BYTES = 64
+"""A ticket's object and its place in the list, beside its bytes."""
+
+
 class RelaySource:
     """See the module's text."""
 
@@ -148,6 +152,11 @@ class RelaySource:
                 f"source: {spec} has {len(tickets)} endpoints; 1 to {MAX_PARTITIONS} are relayed"
             )
         return cls(spec, SchemaMessage(header), tickets, **options)
+
+    @property
+    def held_bytes(self) -> int:
+        """The tickets."""
+        return sum(TICKET_BYTES + len(ticket) for ticket in self._tickets)
 
     def describe(self, index: int) -> str:
         return f"{self._spec} partition {index}"

@@ -20,8 +20,11 @@ class SourceChanged(Exception):
 class Source(Protocol):
     """One snapshot; holds neither tasks nor open files between pulls."""
 
+    schema: SchemaMessage
+
     @property
-    def schema(self) -> SchemaMessage: ...
+    def held_bytes(self) -> int:
+        """What it holds beside the schema, about."""
 
     @property
     def partition_count(self) -> int: ...

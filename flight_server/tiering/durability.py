@@ -39,13 +39,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Callable, Iterable
-from operator import itemgetter
+from collections.abc import Callable, Generator, Iterable
+from operator import attrgetter
 from typing import TypeVar
 
-from flight_server.concurrency import Waits
-from flight_server.datasets import Catalogue, Dataset, Partition
-from flight_server.frames import DictionaryState, Frame, Message, messages_of
+from flight_server.concurrency import Slice, Waits, in_steps
+from flight_server.datasets import Catalogue, Dataset, Partition, Totals
+from flight_server.frames import DictionaryState, Frame, Message, Records, messages_of
 from flight_server.memory import reserve
 from flight_server.protocol import CorruptFrame, DatasetDropped, Kind, OutOfBudget, Unavailable
 from flight_server.storage import (
@@ -180,10 +180,13 @@ class _Seal:
         """Write the partitions' frames; whether all partitions are on disk, so that the manifest is due."""
         files, dataset = self._files, self._dataset
         partitions = [partition for partition in dataset.partitions() if partition.index in wanted]
+        segments: set[Segment] = set()
+        present = Slice()
         for partition in partitions:
             await self._write_frames(partition)
             await self._write_dictionaries(partition)
-        segments = {segment for partition in partitions for segment in partition.table.segments()}
+            segments.update(partition.table.segments())
+            await present.end()
         segments.update(slice_.segment for slice_ in files.dictionaries.values())
         await self._in_thread(files.sync, segments)
         self._check(wanted)
@@ -199,9 +202,12 @@ class _Seal:
             finish()
 
         async with catalogue.disk.turn(dataset.name):
+            copies = await in_steps(_copies(dataset))
             self._check(self._files.synced)
             check()
-            description = _Description(dataset, self._files, catalogue.disk.next_sequence())
+            lease_seconds = catalogue.staged.lease_seconds_of(dataset)
+            sequence = catalogue.disk.next_sequence()
+            description = _Description(dataset, self._files, sequence, lease_seconds, copies)
             try:
                 work = asyncio.get_running_loop().run_in_executor(
                     catalogue.disk.io_threads, description.commit
@@ -295,24 +301,36 @@ def _is_safe(slice_: SegmentSlice | None) -> bool:
     return slice_ is not None and not slice_.segment.suspect
 
 
-class _Description:
-    """The manifest's contents: copied on the event loop in one step, and written in a thread, because a million frames
-    take long.
-    """
+_Copies = list[tuple[int, Totals, Records]]
 
-    def __init__(self, dataset: Dataset, files: DurableFiles, sequence: int) -> None:
+
+def _copies(dataset: Dataset) -> Generator[None, None, _Copies]:
+    """The records of all partitions, in steps. None gets frames any more, and each frame has its place on disk."""
+    copies: _Copies = []
+    for partition in sorted(dataset.partitions(), key=attrgetter("index")):
+        copies.append((partition.index, partition.totals, partition.table.copied()))
+        yield
+    return copies
+
+
+class _Description:
+    """The manifest's contents: copied on the event loop, written in a thread, because a million frames take long."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        files: DurableFiles,
+        sequence: int,
+        lease_seconds: float | None,
+        copies: _Copies,
+    ) -> None:
         self._dataset = dataset
         self._files = files
         self._sequence = sequence
+        self._lease_seconds = lease_seconds
         self._accepted = dataset.attempts.accepted
         self._dictionaries = dict(files.dictionaries)
-        self._partitions = sorted(
-            (
-                (partition.index, partition.totals, partition.table.copied())
-                for partition in dataset.partitions()
-            ),
-            key=itemgetter(0),
-        )
+        self._partitions = copies
         self._segments: dict[Segment, int] = {}
         self._needed_bytes: list[int] = []
 
@@ -362,7 +380,7 @@ class _Description:
             partition_count=dataset.partition_count,
             producers=dataset.producers,
             retention=dataset.retention.to_json(),
-            lease_seconds=dataset.lease_seconds,
+            lease_seconds=self._lease_seconds,
             schema=None if dataset.schema is None else base64.b64encode(dataset.schema.header).decode(),
             accepted=None if self._accepted is None else {str(key): of for key, of in self._accepted.items()},
             sealed_at=time.time(),

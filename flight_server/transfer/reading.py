@@ -5,8 +5,8 @@ messages that this reader has not been sent yet; at first these are the ones in 
 the last frame that is wanted, or when the partition is sealed and read to its end; everything else is an error.
 
 Runs
-    Each item is a run: the messages that can be had without waiting, until they are ``run_bytes``, or the one that was
-    waited for. So small frames can go out in one write, and none is held back for the next.
+    Each item is a run: the messages that can be had without waiting, until they are ``run_bytes`` or ``RUN_MESSAGES``,
+    or the one that was waited for. So small frames can go out in one write, and none is held back for the next.
 
 Who holds what
     A run holds its messages' bytes and the room for their copy until the consumer asks for the next run. By then the
@@ -40,6 +40,9 @@ from flight_server.tiering import ReadBack, Reader, frame_lost
 
 from .delivery import Delivery
 from .frame_ranges import FrameRange
+
+RUN_MESSAGES = 1024
+"""Which take 10 to 20 ms to take and to send."""
 
 
 class Outgoing:
@@ -267,7 +270,7 @@ class _Cursor:
     def take(self, run: Run, run_bytes: int) -> None:
         """Add the messages that can be had without waiting; see "Runs"."""
         size_bytes = 0
-        while not run or size_bytes < run_bytes:
+        while not run or (size_bytes < run_bytes and len(run) < RUN_MESSAGES):
             if not self.waiting and not self._next_frame():
                 return
             message = self.waiting[0]

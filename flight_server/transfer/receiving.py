@@ -15,8 +15,8 @@ Decoding
 Answers
     A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
     integration tests expect. Messages without a header are not stored. A large echo waits for room (``answer_room``)
-    before the next message is taken. Small ones never wait: of those that the client does not read the oldest, or on the
-    bulk lane the newest, are dropped.
+    before the next message is taken. Small ones never wait: of those that the client does not read the oldest, or on
+    the bulk lane the newest, are dropped.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class PutReceiver:
         try:
             async for message in messages:
                 await put.take(message)
-                del message  # while the next one is awaited, only its frame may hold it
+                del message  # while room for its echo or the next one is awaited, only its frame may hold it
+                await put.echo()
             await put.end()
         except FlightShuffleError as error:
             put.abort(error)
@@ -190,6 +191,7 @@ class _Put:
         self._builder: FrameBuilder | None = None  # None until the schema has come, as the sink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
+        self._unanswered: bytes | memoryview = b""
         self._schema_room: Reservation | None = None
         receiver.counters.puts += 1
 
@@ -229,13 +231,12 @@ class _Put:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
         if isinstance(self._sink, ChangelogSink) and accepted.batch is not None:
             await self._add(self._sink, accepted.batch, max(len(message), inspected.decoded_bytes))
-            await self._echo(accepted)
+            self._echo_later(accepted)
             return
         checked = Checked(message, accepted)
         room = await self._admit(self._sink.dataset, checked.kept_bytes)
         self._keep(self._sink, checked, room)
-        del checked, room, message, inspected
-        await self._echo(accepted)
+        self._echo_later(accepted)
 
     async def _add(self, sink: ChangelogSink, batch: pa.RecordBatch, size_bytes: int) -> None:
         """Give a batch to a changelog's write."""
@@ -363,21 +364,27 @@ class _Put:
                 producer=self._command.producer if self._command is not None else None,
             )
 
-    async def _echo(self, accepted: Accepted) -> None:
-        """Answer the app_metadata of a put without an attempt. Dictionaries have none.
+    def _echo_later(self, accepted: Accepted) -> None:
+        assert self._command is not None
+        if self._command.attempt is None and accepted.kind is not MessageKind.DICTIONARY:
+            self._unanswered = accepted.metadata
+
+    async def echo(self) -> None:
+        """Answer the app_metadata of the message taken last, in a put without an attempt.
 
         Raises:
             OutOfBudget: a large one found no room until the deadline.
         """
-        command, metadata = self._command, accepted.metadata
-        assert command is not None
-        if metadata and command.attempt is None and accepted.kind is not MessageKind.DICTIONARY:
-            reader = Reader(command.dataset, command.partition or 0, self._peer)
-            self._answers.put(metadata, await self._receiver.answer_room.room(len(metadata), reader))
+        metadata, self._unanswered = self._unanswered, b""
+        if metadata:
+            assert self._command is not None
+            reader = Reader(self._command.dataset, self._command.partition or 0, self._peer)
+            room = await self._receiver.answer_room.room(len(metadata), reader)
+            self._answers.put(bytes(metadata), room)
 
     async def _metadata_only(self, accepted: Accepted, before: int) -> None:
         assert self._command is not None
-        metadata = accepted.metadata
+        metadata = bytes(accepted.metadata)
         check_size(len(metadata), f"{self._where()}: a message without a batch")
         if self._sink is not None and self._command.attempt is not None:
             if self._commit_seen:
@@ -392,7 +399,7 @@ class _Put:
             self._compare(totals.crc32c, before)
             self._answers.put(dump_json(await self._sink.commit(totals)))
         else:
-            await self._echo(accepted)
+            self._echo_later(accepted)
 
     def _keep(self, sink: Sink, checked: Checked, reservation: Reservation) -> None:
         """Store a checked and admitted message. No await: it is stored whole or not at all."""
@@ -400,7 +407,7 @@ class _Put:
         frame = self._builder.add(checked, reservation)
         if frame is None:
             return
-        sink.publish(sink.place(checked.accepted.metadata), frame)
+        sink.publish(sink.place(bytes(checked.accepted.metadata)), frame)
         self._receiver.counters.frame_in(frame)
         sink.dataset.touch()
 

@@ -81,8 +81,9 @@ def find(server: Server, dataset: str, generation: str | None = None) -> Found:
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """What one task reads: partitions, one after the other, and up to how many rows of them all. ``reader`` is its
-    job's name, where retention counts readers: a task that Spark tries again counts once.
+    """What one task reads: partitions, one after the other, and up to how many rows of them all. ``reader`` names the
+    planned query where retention counts readers: a task that Spark tries again counts once. Of two attempts that run
+    at once the later one goes on, and the earlier one fails.
     """
 
     partitions: tuple[int, ...]
@@ -133,14 +134,14 @@ class FlightReader(DataSourceReader):
         return portable(FlightReader, self._readable, self._schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return for_one_job(self._shares)
+        return for_one_query(self._shares)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The share's batches, as Spark takes them.
 
         Raises:
             NotFound: the dataset was dropped or replaced, or the server restarted.
-            Released: as many readers have read it as its retention declares; a job that runs again is another one.
+            Released: as many readers have read it as its retention declares; a query planned anew is another one.
             InvalidRequest: a value does not fit Spark's type.
         """
         assert isinstance(partition, Share)
@@ -192,8 +193,8 @@ def share_out(partitions: Sequence[int], rows: dict[int, int] | None, limit: int
         yield Share(())  # Spark would make one of its own
 
 
-def for_one_job(shares: Iterable[Share]) -> list[InputPartition]:
-    """The shares with a new job's name."""
+def for_one_query(shares: Iterable[Share]) -> list[InputPartition]:
+    """The shares, named for a newly planned query."""
     reader = uuid.uuid4().hex
     return [replace(share, reader=reader) for share in shares]
 

@@ -29,7 +29,7 @@ from flight_server.protocol import DatasetRequest, InvalidRequest, NotFound, Sta
 from spark_client.executors import portable
 from spark_client.jobs import Readable
 
-from .batch_read import FlightReader, Found, Share, for_one_job, pages
+from .batch_read import FlightReader, Found, Share, for_one_query, pages
 from .read_limits import (
     ReadAllAvailable,
     ReadMaxBytes,
@@ -138,7 +138,7 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for index, facts in pages(self._readable, first, last):
             if facts is not None and facts["rows"]:
                 shares.append(Share((index,)))
-        return for_one_job(shares)
+        return for_one_query(shares)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: see *Committing*."""

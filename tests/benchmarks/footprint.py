@@ -26,6 +26,8 @@ from tests.support import raw_flight, raw_put
 from tests.support.server_process import ServerProcess
 
 BEYOND_LIMIT_BYTES = 150 * MIB
+CHANGELOG_BYTES = 120 * MIB
+"""What slices of commits and merges take, and the libraries that only changelogs need."""
 MESSAGES_AT_ONCE = 1000
 REFUSAL = "there is no room for"
 ONE_ROW = pa.record_batch({"n": pa.array([7], pa.int64())})
@@ -111,14 +113,28 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("Flight messages of empty fields", bombs.flight_messages, 60, 256 * MIB),
     Scenario("compressed batches", bombs.compressed_batches, 200, 256 * MIB),
     Scenario("requests that never arrive whole", footprint_calls.unfinished_requests, 12, 64 * MIB),
-    Scenario("calls that send nothing", footprint_calls.silent_calls, 8000, 64 * MIB),
+    # gRPC holds some KiB of each call that the event loop has not accepted, or ended, yet: most of a burst.
+    Scenario(
+        "calls that send nothing",
+        footprint_calls.silent_calls,
+        8000,
+        64 * MIB,
+        beyond_bytes=BEYOND_LIMIT_BYTES + 8000 * footprint_calls.CALL_BYTES,
+    ),
     Scenario(
         "bulk puts that stand still", footprint_calls.stalled_bulk_puts, 100, 64 * MIB, {"stall_seconds": 0.2}
     ),
     Scenario("JSON bodies of 45 MiB", footprint_calls.large_bodies, 10, 64 * MIB),
     Scenario("compressed requests", bombs.compressed_requests, 20, 64 * MIB),
     Scenario("FlightInfos of 100,000 partitions at once", footprint_held.flight_infos, 12, 64 * MIB),
-    Scenario("puts whose echoes are not read", footprint_held.unread_echoes, 60, 64 * MIB),
+    # One message and one window for each producing stream, and twice an echo.
+    Scenario(
+        "puts whose echoes are not read",
+        footprint_held.unread_echoes,
+        60,
+        64 * MIB,
+        beyond_bytes=BEYOND_LIMIT_BYTES + 60 * (4 * MIB + MIB // 8) + 8 * MIB,
+    ),
     Scenario(
         "sources with schemas of 5 MiB",
         footprint_held.source_schemas,
@@ -129,7 +145,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario("delta dictionaries", footprint_held.delta_dictionaries, 10_000, 64 * MIB),
     Scenario("compressed IPC files", footprint_held.compressed_sources, 3, 64 * MIB, footprint_held.SOURCES),
-    Scenario("puts into a changelog", footprint_held.changelog_puts, 100, 64 * MIB),
+    Scenario(
+        "puts into a changelog",
+        footprint_held.changelog_puts,
+        100,
+        64 * MIB,
+        beyond_bytes=BEYOND_LIMIT_BYTES + CHANGELOG_BYTES,
+    ),
 )
 
 

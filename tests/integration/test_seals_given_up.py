@@ -12,7 +12,7 @@ import pytest
 from pyarrow import flight
 
 from tests.support.changelogs import declaration
-from tests.support.durable import action, get, names, put_attempt, table
+from tests.support.durable import action, action_within, get, names, put_attempt, table
 from tests.support.faulty_disk import FaultyServer
 
 DEADLINES_MS = [1, 3, 10, 20, 30, 50, 80, 120, 200]
@@ -69,7 +69,7 @@ class Staged:
     def seal(self, deadline_seconds: float = 30.0) -> bool:
         """Whether the server has answered in time that it is sealed."""
         try:
-            action(self._client, "seal", deadline_seconds=deadline_seconds, **self.body())
+            action_within(deadline_seconds, self._client, "seal", self.body())
         except flight.FlightTimedOutError:
             return False
         return True

@@ -78,6 +78,10 @@ class RawGet:
         lines = [f"{method} /{target} HTTP/{version}", *(f"{key}: {value}" for key, value in fields.items())]
         self._socket.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
 
+    def raw_rest(self) -> bytes:
+        """All bytes that still come, until the server closes the connection."""
+        return self._file.read()
+
     def head(self) -> tuple[int, dict[str, str]]:
         """Status and headers, in small letters."""
         status_line = self._line()

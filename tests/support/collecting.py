@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 SERVER = (sys.executable, "-m", "tests.support.collecting")
@@ -30,23 +29,7 @@ def install() -> None:
         finally:
             gc.set_threshold(*usual)
 
-    ThreadPoolExecutor.submit = submit  # type: ignore[method-assign]
-
-
-def remove() -> None:
-    """Undo :func:`install`."""
-    ThreadPoolExecutor.submit = _submit  # type: ignore[method-assign]
-
-
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """Only what the last reference releases is finalized."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+    ThreadPoolExecutor.submit = submit  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

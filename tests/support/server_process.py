@@ -28,6 +28,8 @@ WATCHED = "tests.support.watched_server"
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_SECONDS = 120.0
 STOP_DEADLINE_SECONDS = 60.0
+COMMAND: Sequence[str | Path] | None = None
+"""What starts every server, in place of :func:`program`."""
 
 Option = str | int | float | bool | Path | None
 
@@ -56,14 +58,14 @@ class ServerProcess:
 
         ``memory_limit="64MiB"`` becomes ``--memory-limit 64MiB``, ``True`` a bare flag; ``None`` and
         ``False`` leave the option out. ``port`` and ``http_port`` are any free ones unless they are given.
-        ``command`` and ``directory`` are for a server that is installed elsewhere. Without them the server's event
-        loop is watched in tests; see ``watched_server``.
+        ``command``, in place of ``COMMAND``, and ``directory`` are for a server that is installed elsewhere. Without
+        them the server's event loop is watched in tests; see ``watched_server``.
         Raises RuntimeError with the log when the server ends, or is not ready in time.
         """
         given = {"port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True, **options}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLIGHT_SERVER_")}
         if command is None:
-            command = (sys.executable, "-m", program())
+            command = COMMAND or (sys.executable, "-m", program())
         process = subprocess.Popen(
             [*command, *flags(given), *arguments],
             cwd=directory,

@@ -136,7 +136,7 @@ def _name(callback: Callable[..., object]) -> str:
 
 def _stack(frame: Any) -> str:
     """The frames of the step, without those that run the loop."""
-    found = traceback.extract_stack(frame)
+    found = list(traceback.extract_stack(frame))
     own = [number for number, each in enumerate(found, 1) if each.filename == __file__ and each.name == "run"]
     found = found[own[-1] if own else 0 :][-STACK_FRAMES:]
     return " > ".join(f"{each.name} ({Path(each.filename).name}:{each.lineno})" for each in found)
@@ -149,19 +149,24 @@ class WatchedLoop(uvloop.Loop):
         super().__init__()
         self._watched = watcher.run
 
-    def call_soon(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
+    # mypy knows other types for each of them: with a variadic one for the arguments.
+    def call_soon(self, callback: Any, *arguments: Any, context: Any = None) -> Any:  # type: ignore[override]
         return super().call_soon(self._watched, callback, *arguments, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> Any:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *arguments: Any, context: Any = None
+    ) -> Any:
         return super().call_soon_threadsafe(self._watched, callback, *arguments, context=context)
 
-    def call_later(self, delay: float, callback: Any, *arguments: Any, context: Any = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *arguments: Any, context: Any = None
+    ) -> Any:
         return super().call_later(delay, self._watched, callback, *arguments, context=context)
 
-    def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:  # type: ignore[override]
         super().add_reader(fd, self._watched, callback, *arguments)
 
-    def add_writer(self, fd: Any, callback: Any, *arguments: Any) -> None:
+    def add_writer(self, fd: Any, callback: Any, *arguments: Any) -> None:  # type: ignore[override]
         super().add_writer(fd, self._watched, callback, *arguments)
 
 

@@ -26,7 +26,7 @@ import grpc
 
 from flight_server.protocol import Unavailable
 
-MAX_UNHEARD = 1000
+MAX_UNHEARD = 500
 READS_AT_ONCE = 3
 PROGRESS_SECONDS = 0.5
 

@@ -54,8 +54,9 @@ async def _messages(
     async with first.unheard():
         message = await _next_message(context, producer, answers)
     while message is not None:
-        yield message
+        taken = [message]
         del message
+        yield taken.pop()  # this generator keeps no reference to what it yields
         await producer.room()
         message = await _next_message(context, producer, answers)
 

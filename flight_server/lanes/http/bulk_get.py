@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from flight_server.concurrency import in_slices
+from flight_server.concurrency import Slice, in_slices
 from flight_server.datasets import Dataset, Partition, PartitionState
 from flight_server.memory import Pace
 from flight_server.protocol import (
@@ -238,6 +238,7 @@ class BulkRead:
         outlet = stream.outlet(parked)
         run_bytes = min(RUN_BYTES, reads.budget.max_message_bytes // 4)
         runs = reads.read(self.dataset, reader, wanted, run_bytes=run_bytes)
+        present = Slice()
         try:
             async with aclosing(runs):
                 async for run in runs:
@@ -247,6 +248,7 @@ class BulkRead:
                         parts = chunks_of(messages_of(run), checked=checked)
                         await reads.delivery.deliver(stream.write, parts, reader, room=run[0].room)
                         del parts
+                    await present.end()
         finally:
             if outlet is not None:
                 outlet.close()

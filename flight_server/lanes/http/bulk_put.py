@@ -284,8 +284,9 @@ class Intake(asyncio.BufferedProtocol):
             if message is None:
                 return
             taken += 1
-            yield message
+            yielded = [message]
             del message
+            yield yielded.pop()  # this generator keeps no reference to what it yields
 
     async def _arrival(self) -> None:
         loop = asyncio.get_running_loop()

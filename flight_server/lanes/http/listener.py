@@ -77,9 +77,9 @@ from .bulk_get import ArrowStream, BulkRead
 from .bulk_put import READ_BYTES, Intake
 from .http_errors import Runner, refusal
 from .listening import bind
+from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
 
 BACKLOG = 1024
-UNSENT_BYTES = 1 << 20
 IDLE_CONNECTION_SECONDS = 75.0
 SHUTDOWN_SECONDS = 1.0
 KEEPALIVE_PROBES = 3
@@ -156,7 +156,7 @@ class HttpServer:
         app.router.add_get("/healthz", self._alive)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/", self._dashboard)
-        listener = self._listener(host, port)
+        listener = self._listener(host, port, tls)
         self._runner = Runner(
             app,
             access_log=None,
@@ -190,7 +190,7 @@ class HttpServer:
             if since is not None and now - since >= self._options.stall_seconds:
                 connection.force_close()
 
-    def _listener(self, host: str, port: int) -> socket.socket:
+    def _listener(self, host: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
         listener = bind(host, port, option="--http-port")
         try:
             # Connections inherit these; aiohttp turns keepalive on.
@@ -199,9 +199,8 @@ class HttpServer:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds))
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-            # Otherwise the kernel takes several MiB for each reader that reads nothing: a thousand of them put all
-            # of TCP under memory pressure, and slow a good reader to a tenth.
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            unsent_bytes = FIRST_UNSENT_BYTES if tls is None else UNSENT_BYTES  # see outlet
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
             listener.listen(BACKLOG)
         except OSError:
             listener.close()

@@ -2,7 +2,9 @@
 
 Guarantee: :meth:`Outlet.send` returns when the kernel has taken the whole run. A run that it has not taken within
 ``PARK_SECONDS`` is parked: the reader holds neither bytes nor room. When the kernel takes something again, the rest is
-fetched message by message, from RAM or disk.
+fetched message by message, from RAM or disk. A reader that has not taken ``PROOF_BYTES`` yet is parked after
+``FIRST_PARK_SECONDS``, and the kernel keeps little for it. So in a crowd that takes nothing each reader costs one short
+write, and soon gives its room to a reader that comes with it.
 
 How
     Stored messages are written to the socket past the transport, which would keep the bytes that the kernel does not
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from asyncio import Transport
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 
@@ -29,6 +32,13 @@ from flight_server.transfer import Outgoing, Run
 from .chunks import Message, Part, chunks_of, framed, joined, size_of
 
 PARK_SECONDS = 0.1
+FIRST_PARK_SECONDS = 0.005
+PROOF_BYTES = 1 << 20
+"""More than ``FIRST_UNSENT_BYTES`` and what the buffer of a peer that reads nothing holds by default."""
+FIRST_UNSENT_BYTES = 128 << 10
+UNSENT_BYTES = 1 << 20
+"""What the kernel keeps of what it has not sent; by default it takes several MiB for each reader that reads nothing. A
+thousand of them put all of TCP under memory pressure, and slow a good reader to a tenth."""
 PIECE_BYTES = 4 << 10
 _MAX_BUFFERS = 1024  # IOV_MAX
 
@@ -55,7 +65,9 @@ class Outlet:
         parked: Callable[[Awaitable[None]], Awaitable[None]],
     ) -> None:
         self._transport = transport
-        self._fd: int = transport.get_extra_info("socket").fileno()
+        self._socket = transport.get_extra_info("socket")
+        self._fd: int = self._socket.fileno()
+        self._to_prove_bytes = PROOF_BYTES
         self._drain = drain
         # Ends when the transport's piece has gone; a task, as it outlives the first wait for it.
         self._draining: asyncio.Task[None] | None = None
@@ -102,11 +114,11 @@ class Outlet:
             self._draining = None
 
     async def _push(self, parts: list[Part]) -> int:
-        """Write for up to ``PARK_SECONDS``; returns how many bytes of ``parts`` are left. ``_park`` waits for the piece
-        that the transport may still have.
+        """Write for up to ``PARK_SECONDS``, or ``FIRST_PARK_SECONDS``; returns how many bytes of ``parts`` are left.
+        ``_park`` waits for the piece that the transport may still have.
         """
         loop = asyncio.get_running_loop()
-        until_seconds = loop.time() + PARK_SECONDS
+        until_seconds = loop.time() + (FIRST_PARK_SECONDS if self._to_prove_bytes > 0 else PARK_SECONDS)
         while parts:
             self._write(parts)
             if not parts:
@@ -139,6 +151,10 @@ class Outlet:
             except BlockingIOError:
                 return
             _cut(parts, taken_bytes, copy=False)
+            if self._to_prove_bytes > 0:
+                self._to_prove_bytes -= taken_bytes
+                if self._to_prove_bytes <= 0:
+                    self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def _cut(parts: list[Part], size_bytes: int, *, copy: bool = True) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def texts(rows: int) -> Any:
     return pa.array([f"{row:0100}" for row in range(rows)])
 
 
-SHARED = {
+SHARED: dict[str, Callable[[], Any]] = {
     "list_view": lambda: pa.record_batch({"a": list_views(ROWS)}),
     "large_list_view": lambda: pa.record_batch({"a": large_list_views(ROWS)}),
     "dense union": lambda: pa.record_batch({"a": dense_union(2 * ROWS)}),
@@ -57,7 +57,7 @@ SHARED = {
     ),
     "a tenth is a list_view": lambda: pa.record_batch({"a": list_views(ROWS, 2), "b": texts(ROWS)}),
 }
-OWN = {
+OWN: dict[str, Callable[[], Any]] = {
     "numbers": lambda: pa.record_batch({"a": np.arange(10 * ROWS)}),
     "run-end encoded": lambda: pa.record_batch(
         {

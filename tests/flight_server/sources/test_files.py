@@ -306,5 +306,5 @@ async def test_a_compressed_batch_that_would_not_fit_is_refused_before_it_is_dec
     with new(str(served.root / "a.arrow"), batch.schema, options=options) as writer:
         writer.write_batch(batch)
     dataset = await served.create("ipc")
-    with pytest.raises(PartitionFailed, match="a batch that takes 5[0-9]* bytes when it is read"):
+    with pytest.raises(PartitionFailed, match=r"a batch that takes 5[0-9]* bytes when it is read"):
         await served.read(dataset)

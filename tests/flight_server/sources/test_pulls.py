@@ -46,6 +46,7 @@ class NumbersSource:
 
     schema = SchemaMessage.of(SCHEMA)
     partition_count = 2
+    held_bytes = 0
 
     def __init__(self) -> None:
         self.allowed = asyncio.Semaphore(1 << 20)
@@ -80,7 +81,7 @@ class Served:
         self.renewed = 0
         request = CreateRequest("numbers", Kind.SOURCE, partitions=2, source={})
         self.dataset = node.catalogue.prepare(request, self.source.schema)
-        self.dataset.puller = Pulls(node.pulling, self.source, request, self._renew)
+        self.dataset.puller = Pulls(node.pulling, self.source, (request.source, None), self._renew)
         node.catalogue.install(self.dataset)
 
     async def _renew(self, dataset: Dataset) -> None:

@@ -1,21 +1,25 @@
-"""What the disposal does in its thread, and when a server has closed it."""
+"""What the disposal does in its thread, when a server has closed it, and when the disk refuses."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import threading
 from concurrent.futures.thread import _global_shutdown_lock
+from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from flight_server.memory import MemoryPool
+from flight_server.protocol import CreateRequest
 from flight_server.storage import Disk, Disposal
 from flight_server.storage.durable_files import DurableFiles
 from flight_server.storage.quarantine import DAMAGE_NAME, Quarantined
-from tests.support.sealing import create, durable_node, manifests, publish, seal
+from tests.support.sealing import SCHEMA, create, durable_node, manifests, publish, seal
 
 DEADLINE_SECONDS = 20.0
 
@@ -109,3 +113,44 @@ async def test_work_that_fails_is_logged_and_the_next_is_done(tmp_path: Path) ->
     await disposal.settled()
     assert not path.exists()
     disposal.close()
+
+
+async def test_a_disk_that_refuses_is_logged_once_for_each_dataset_and_one_of_them_is_tried_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Path] = []
+
+    def refuse(path: Path, **_: object) -> None:
+        tries.append(Path(path).parent)
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    async with durable_node(tmp_path) as node:
+        disposal = node.catalogue.disk.disposal
+        datasets = []
+        for name in ("a", "b", "c"):
+            dataset, _ = node.catalogue.create(CreateRequest(name, durable=True), SCHEMA)
+            publish(node, dataset, 0, [b"x"])
+            await node.durability.persist(dataset, [0], partial(seal, dataset, 0))
+            datasets.append(dataset)
+        with capture_logs() as log, monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", refuse)
+            for dataset in datasets:
+                node.catalogue.forget(dataset)
+            await disposal.settled()
+            assert [disposal.may_come_back(name) for name in ("a", "b", "c", "d")] == [
+                True,
+                True,
+                True,
+                False,
+            ]
+            tries.clear()
+            for _ in range(6):
+                disposal.forget_again()
+                await disposal.settled()
+            wanted = [dataset.files.directory for dataset in datasets if dataset.files is not None]
+            assert tries == wanted * 2, "in turn"
+        assert len([each for each in log if each["event"] == "files_not_forgotten"]) == 3
+        disposal.forget_again()
+        await disposal.settled()
+        assert manifests(tmp_path) == []
+        assert not disposal.may_come_back("a")

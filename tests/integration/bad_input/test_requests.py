@@ -325,7 +325,7 @@ BAD_ACTIONS: dict[str, tuple[str, bytes, str, str]] = {
         "copies",
         b'{"verb":"keep","dataset":"nobody","generation":"g","host":"h","file":"f"}',
         "NOT_FOUND",
-        "dataset 'nobody' is gone",
+        "there is no dataset 'nobody', and 'g' is no generation",
     ),
     "copies and an unknown verb": (
         "copies",

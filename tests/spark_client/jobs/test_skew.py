@@ -27,7 +27,10 @@ class Source:
         self.frames = frames
 
     def plan(self, partitions: Sequence[int], target_bytes: int) -> dict[int, list[tuple[int, int, int]]]:
-        return {partition: cut(self.frames[partition], target_bytes) for partition in partitions}
+        return {
+            partition: list(filter(None, cut(self.frames[partition], target_bytes)))
+            for partition in partitions
+        }
 
 
 def sealed(frames: list[list[int]]) -> Sealed:
