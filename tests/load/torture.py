@@ -8,8 +8,8 @@ and if every server started, answered its health check and logged none of ``LOGG
 
 A life of a server
     Some seconds of traffic by ``WORKERS`` clients and ``SLOW_READERS``; then SIGKILL, at a random moment or soon after
-    a call was given up, or SIGTERM, or SIGKILL after every name was read. Then a new server on the same directory,
-    with other limits; every name is read before the traffic goes on.
+    a call was given up, or SIGTERM, or SIGKILL after every name was read or dropped. Then a new server on the same
+    directory, with other limits; every name is read before the traffic goes on.
 
 The seed decides what is chosen, not when it happens: a fault may need several runs with its seed.
 """
@@ -31,6 +31,7 @@ from urllib.request import urlopen
 
 from flight_server.protocol import FlightShuffleError
 from spark_client.connection import Server, Timeouts, Writing
+from tests.load.cleared import clear
 from tests.load.torture_calls import HANG_SECONDS, Hang, Name, Shared, Unreadable
 from tests.load.torture_jobs import Jobs
 from tests.support.forked_server import ForkedServer, ServerFork
@@ -64,6 +65,7 @@ _TIMEOUTS = Timeouts(
     backoff_seconds=0.05,
     backoff_limit_seconds=0.2,
 )
+_ENDS = ("SIGKILL", "read, then SIGKILL", "SIGTERM", "drop, then SIGKILL")
 _VERBS = {
     "put": 8,
     "overwrite": 12,
@@ -150,6 +152,9 @@ class Torture:
                 how = self._traffic(process, ways)
                 if how != "SIGKILL":
                     self._verify_all(ways, "at the end of the traffic")
+                if how == "drop, then SIGKILL":
+                    calls = Jobs(self.shared, ways[:2], self._chance)
+                    self._guarded(calls, lambda: clear(calls, ways[0], self._names, self._directory / "data"))
             finally:
                 self._traffic_ends.set()
                 watchdog.join()
@@ -183,7 +188,7 @@ class Torture:
     def _traffic(self, process: ForkedServer, ways: list[Server]) -> str:
         """Let the clients work for some seconds; how the server ends: has ended, if it is killed meanwhile."""
         chance = self._chance
-        how = chance.choices(("SIGKILL", "read, then SIGKILL", "SIGTERM"), (6, 3, 1))[0]
+        how = chance.choices(_ENDS, (12, 5, 2, 1))[0]
         life_seconds = min(chance.uniform(0.5, 7), max(0.5, self._ends - time.monotonic()))
         ends = time.monotonic() + life_seconds
         stop = threading.Event()
@@ -209,6 +214,7 @@ class Torture:
                 self.shared.gave_up.wait(1.0)
                 time.sleep(chance.choice((0.0, 0.003, 0.02, 0.3)))
             self.shared.over.set()
+            stop.set()
             self._traffic_ends.set()
             self.shared.killed.set()
             process.kill()

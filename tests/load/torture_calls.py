@@ -126,6 +126,8 @@ class Calls:
         self.shared = shared
         self.chance = chance
         self._servers = servers
+        self.hurries = True
+        """Whether calls are given up."""
         self.use(Name("none", 0.0))
 
     def use(self, name: Name) -> None:
@@ -157,7 +159,7 @@ class Calls:
     def made(self, call: Call, make: Callable[[], Any], said: str = "") -> Any:
         """Make a call and tell the history; its answer, None if there was none or it was refused."""
         history, what = self.name.history, type(call).__name__.lower()
-        if self.shared.over.is_set():
+        if self.hurries and self.shared.over.is_set():
             return None
         history.begin(call, said)
         began = time.monotonic()
@@ -196,7 +198,7 @@ class Calls:
 
     def patience_seconds(self, share: float = 0.35) -> float:
         """The deadline of a call: short in this share of the cases."""
-        return self.chance.uniform(0.001, 0.05) if self.likely(share) else HANG_SECONDS
+        return self.chance.uniform(0.001, 0.05) if self.hurries and self.likely(share) else HANG_SECONDS
 
     def action(self, name: str, body: dict[str, Any] | bytes) -> dict[str, Any]:
         return self.server.action(name, body, self.patience_seconds())

@@ -63,6 +63,15 @@ class Jobs(Calls):
                 _Job(self, write, rows, str(answer["generation"]), transaction, staged=True).run()
                 return
 
+    def clear(self) -> None:
+        """Drop the name and its staged writes, of which ``create`` gives the generations once more."""
+        self.drop()
+        staged = {each.write: each for state in self.name.history.states() for each in state.staged}
+        for write, each in staged.items():
+            call = name_model.Stage(next(self.shared.numbers), write, each.mode, each.durable, each.leased)
+            if (answer := self._create(call)) is not None:
+                _Job(self, write, {}, str(answer["generation"]), None, staged=True).drop()
+
     def _create(self, call: name_model.Create | name_model.Stage) -> dict[str, Any] | None:
         staged = isinstance(call, name_model.Stage)
         shuffle = staged or (isinstance(call, name_model.Create) and call.kind == "shuffle")
@@ -128,7 +137,7 @@ class _Job:
             if self._seal(accepted):
                 return
         if calls.likely(0.7):
-            self._drop()
+            self.drop()
 
     def _seal(self, accepted: dict[int, str]) -> bool:
         calls = self._calls
@@ -155,7 +164,7 @@ class _Job:
                 return True
         return False
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         calls = self._calls
         only_staged = self._staged and calls.likely(0.5)
         call = name_model.Drop(next(calls.shared.numbers), self._write, only_staged)

@@ -109,9 +109,10 @@ class Watcher:
         while not self._ended.wait(LOOK_SECONDS):
             begun = self._begun
             if begun is not None and perf_counter() - begun > LOOK_SECONDS:
-                frame = sys._current_frames().get(self._thread)
+                # In no variable: it would keep alive what the step's frames refer to, until the next long step.
+                stack = _stack(sys._current_frames().get(self._thread))
                 if self._begun == begun:
-                    self._seen = begun, _stack(frame)
+                    self._seen = begun, stack
             self.write()
 
     def write(self) -> None:

@@ -1,0 +1,50 @@
+"""After everything was dropped a server holds nothing: no byte of memory or disk, no file, no wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flight_server.protocol import FlightShuffleError
+from spark_client.connection import Server
+from tests.load.torture_calls import Fault, Name
+from tests.load.torture_jobs import Jobs
+
+SECONDS = 20.0
+
+
+def clear(calls: Jobs, server: Server, names: Iterable[Name], data_dir: Path) -> None:
+    """Drop all names and staged writes, while there is no other traffic.
+
+    Raises:
+        Fault: something is left ``SECONDS`` later.
+        Inexplicable: an answer cannot be.
+    """
+    calls.hurries = False
+    for name in names:
+        calls.use(name)
+        calls.clear()
+    deadline = time.monotonic() + SECONDS
+    while left := _left(server, data_dir):
+        if time.monotonic() > deadline:
+            raise Fault(f"after everything was dropped there is left {left}; {server.action('why')}")
+        time.sleep(0.05)
+
+
+def _left(server: Server, data_dir: Path) -> dict[str, Any]:
+    statistics = server.action("statistics")
+    for name in statistics["datasets"]:
+        with suppress(FlightShuffleError):  # it has gone by itself
+            server.action("drop", {"dataset": name})
+    found = {
+        "datasets": statistics["datasets"],
+        "staged writes": statistics["staged_writes"],
+        "bytes in memory": statistics["memory"]["used_bytes"],
+        "bytes on disk": statistics["disk"]["used_bytes"],
+        "waits": statistics["waits"],
+        "files": [str(path) for path in (data_dir / "datasets").rglob("*")],
+    }
+    return {what: amount for what, amount in found.items() if amount}
