@@ -36,7 +36,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.dataset_names import check_dataset_name, check_new_dataset_name
 from flight_server.protocol.errors import InvalidRequest, Unsupported
-from flight_server.transfer.receiving import parse_path
+from flight_server.transfer.descriptors import parse_path
 
 
 def seal_request(body: bytes) -> SealRequest:
