@@ -35,7 +35,7 @@ from flight_server.protocol import (
 )
 from flight_server.protocol.dataset_names import check_dataset_name, check_new_dataset_name
 from flight_server.protocol.errors import InvalidRequest, Unsupported
-from flight_server.transfer.receiving import parse_path
+from flight_server.transfer.descriptors import parse_path
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]([A-Za-z0-9_/-]|\.(?!\.)){0,50}", fullmatch=True)
 ATTEMPTS = st.from_regex(r"[A-Za-z0-9._:-]{1,100}", fullmatch=True)
