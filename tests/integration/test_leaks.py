@@ -128,7 +128,7 @@ def overwrite(raw: RawFlight) -> None:
 async def test_no_object_of_ours_outlives_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_put, "LOOK_SECONDS", 0.05)
     chosen = config.load(
-        {"port": 0, "http_port": 0, "memory_limit": 64 << 20, "stall_seconds": 0.2, "put_idle_seconds": 0.2}
+        {"port": 0, "http_port": 0, "memory_limit": 64 << 20, "stall_seconds": 1, "put_idle_seconds": 1}
     )
     async with Server(chosen) as server:
         await asyncio.to_thread(_drive, server)
