@@ -28,6 +28,8 @@ def test_a_server_that_has_worked_has_not_loaded_what_it_does_not_need(module: s
 
 
 def test_the_command_has_not_loaded_rich_for_structlogs_tracebacks() -> None:
-    code = "import flight_server.__main__, sys, structlog; print(sorted({'rich', 'structlog'} & {*sys.modules}))"
+    code = (
+        "import flight_server.__main__, sys, structlog; print(sorted({'rich', 'structlog'} & {*sys.modules}))"
+    )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout == "['structlog']\n"
