@@ -179,8 +179,8 @@ class Catalogue:
             return known, False
         old = self._datasets.get(request.dataset)
         if old is not None:
-            check_mode(mode, old, schema, durable=request.durable)
             request = as_it_was(request, old)
+            check_mode(mode, old, schema, durable=request.durable)
         dataset = self.prepare(request, schema)
         self.staged.add(write, dataset, mode)
         return dataset, True
