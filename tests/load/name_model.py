@@ -156,6 +156,8 @@ class Put(Call):
             return
         yield state, REFUSED
         if self.overwrites:
+            if _would_come_back(held, durable=phase.durable):
+                return
             new = Held(self.number, "stream", "sealed", phase.durable, phase.leased, (self.number,))
             yield state._replace(held=new), OK
         else:
@@ -200,6 +202,8 @@ class Seal(Call):
 
     def _take_effect(self, state: State, staged: Staged) -> Iterator[Step]:
         held, rest = state.held, state.staged - {staged}
+        if _would_come_back(held, durable=staged.durable):
+            return
         transactions = frozenset() if self.transaction is None else frozenset({self.transaction})
         if held is None or staged.mode == "overwrite":
             new = Held(self.write, "shuffle", "sealed", staged.durable, staged.leased, (self.write,))
@@ -218,6 +222,11 @@ class Seal(Call):
         return wanted is not None and any(
             name == wanted[0] and version >= wanted[1] for name, version in held.transactions
         )
+
+
+def _would_come_back(held: Held | None, *, durable: bool) -> bool:
+    """What is durable is not replaced by what is not."""
+    return held is not None and held.durable and held.status != "failed" and not durable
 
 
 @dataclass(frozen=True)

@@ -139,11 +139,13 @@ class Calls:
 
     # Changes.
 
-    def put(self, *, overwrites: bool = False) -> None:
+    def put(self, *, overwrites: bool = False) -> bool:
+        """Put some rows; whether they were taken."""
         count = self.some_rows()
         rows = {marked_rows.stream_number(0, 0): count}
         call = name_model.Put(self.shared.new_write(self.name, rows), overwrites)
-        self.made(call, lambda: self._put(call.number, count, overwrites=overwrites), f"{count} rows")
+        what = f"{count} rows"
+        return self.made(call, lambda: self._put(call.number, count, overwrites=overwrites), what) is not None
 
     def overwrite(self) -> None:
         self.put(overwrites=True)
@@ -231,7 +233,7 @@ class Calls:
             for write, number, partition, count in streams:
                 for batch in marked_rows.batches(write, number, count, self.chance.choice(_BATCH_ROWS)):
                     stream.write(batch, partition)
-            if self.likely(0.03):
+            if self.hurries and self.likely(0.03):
                 raise Closed("left without a commit")
             return stream.commit()
 

@@ -28,6 +28,9 @@ class Jobs(Calls):
 
     def create(self) -> None:
         """A stream with options of its own, then a put into it."""
+        if self._is_there() and self.likely(0.8):
+            self.overwrite()
+            return
         durable, leased = self.likely(self.name.durable_share), self.likely(0.1)
         call = name_model.Create(next(self.shared.numbers), "stream", durable, leased)
         if self._create(call) is not None and self.likely(0.8):
@@ -49,6 +52,8 @@ class Jobs(Calls):
         # Nothing can be appended to what is durable.
         shares = (4, 3, 1) if self.name.durable_share > 0.5 else (2, 1, 5)
         mode = self.chance.choices(("overwrite", "new", "append"), shares)[0]
+        if mode == "new" and self._is_there() and self.likely(0.8):
+            mode = "overwrite"
         rows = self._rows_of_streams()
         write = self.shared.new_write(self.name, rows)
         durable, leased = self.likely(self.name.durable_share), self.likely(0.05)
@@ -71,6 +76,10 @@ class Jobs(Calls):
             call = name_model.Stage(next(self.shared.numbers), write, each.mode, each.durable, each.leased)
             if (answer := self._create(call)) is not None:
                 _Job(self, write, {}, str(answer["generation"]), None, staged=True).drop()
+
+    def _is_there(self) -> bool:
+        """Whether the name surely leads to a dataset."""
+        return all(state.held is not None for state in self.name.history.states())
 
     def _create(self, call: name_model.Create | name_model.Stage) -> dict[str, Any] | None:
         staged = isinstance(call, name_model.Stage)
