@@ -27,20 +27,24 @@ class Jobs(Calls):
     """A client that also writes shuffles."""
 
     def create(self) -> None:
-        """A stream with options of its own, then a put into it."""
+        """A stream with options of its own, then puts into its partitions."""
         if self._is_there() and self.likely(0.8):
             self.overwrite()
             return
         durable, leased = self.likely(self.name.durable_share), self.likely(0.1)
-        call = name_model.Create(next(self.shared.numbers), "stream", durable, leased)
-        if self._create(call) is not None and self.likely(0.8):
-            self.put()
+        partitions = self.chance.choice((1, 1, 2, 3))
+        call = name_model.Create(next(self.shared.numbers), "stream", durable, leased, partitions)
+        if self._create(call) is not None:
+            for index in self.chance.sample(range(partitions), partitions):
+                if self.likely(0.9):
+                    self.put(index)
 
     def shuffle(self) -> None:
         """A shuffle that has the name from the beginning."""
         rows = self._rows_of_streams()
         write = self.shared.new_write(self.name, rows)
-        call = name_model.Create(write, "shuffle", self.likely(self.name.durable_share), self.likely(0.1))
+        durable, leased = self.likely(self.name.durable_share), self.likely(0.1)
+        call = name_model.Create(write, "shuffle", durable, leased, PARTITIONS)
         answer = self._create(call)
         # The write is ended by its seal only.
         self.name.ended[write] = None
@@ -88,7 +92,7 @@ class Jobs(Calls):
             self.name.name,
             Kind.SHUFFLE if shuffle else Kind.STREAM,
             schema=SCHEMA_TEXT,
-            partitions=STAGED_PARTITIONS if staged else PARTITIONS if shuffle else 1,
+            partitions=call.partitions if isinstance(call, name_model.Create) else STAGED_PARTITIONS,
             lease_seconds=LEASE_SECONDS if call.leased else None,
             durable=call.durable,
             mode=WriteMode(call.mode) if isinstance(call, name_model.Stage) else None,
