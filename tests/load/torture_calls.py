@@ -224,7 +224,7 @@ class Calls:
         Raises:
             FlightShuffleError: it was refused, or given up.
         """
-        if self.shared.over.is_set():
+        if self.hurries and self.shared.over.is_set():
             raise Closed("the traffic is over")
         patience = self.patience_seconds(0.25)
         with PutStream(self.server, command, SCHEMA) as stream, _cancelled_after(stream.cancel, patience):
