@@ -11,13 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flight_server.host import shorten_pauses, unused_libraries  # noqa: F401  # before all that it keeps small
+
+# isort: split
 import structlog
 import typer
 import uvloop
 from pydantic import ValidationError
 
 from flight_server import config
-from flight_server.host import shorten_pauses, unused_libraries  # noqa: F401  # before the server, which imports pyarrow
 from flight_server.memory import allocator
 from flight_server.options import options_of_settings
 from flight_server.server import Server

@@ -1,12 +1,86 @@
-"""Casts a key to the type in which it is compared with a key of another type."""
+"""Casts a column to a wider type, as Spark's implicit casts do: for keys of two types, unions, and statistics.
+
+Decimals as doubles
+    Arrow's cast of a decimal multiplies by a rounded power of ten, so it is not always the nearest double, which
+    Spark's is. Where the unscaled number and the power of ten are doubles themselves, one division gives the nearest
+    (IEEE 754 rounds a quotient once); elsewhere the decimal's text is parsed, which rounds once, too.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+from .buffers import array_over, values, view
+
+_EXACT_INTEGER = 1 << 53
+_EXACT_POWER = 22
+"""The greatest power of ten that is a double."""
 
 
 def widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column as ``kind``. A number as a double is the nearest one, as in Spark; any other cast that would change
-    a value raises ``ArrowInvalid``.
+    """The column as ``kind``, also in the parts of lists, maps and structs.
+
+    A number as a double is the nearest one, as in Spark; any other cast that would change a value raises
+    ``ArrowInvalid``.
     """
-    return column if column.type == kind else column.cast(kind, safe=not pa.types.is_floating(kind))
+    if column.type == kind:
+        return column
+    if types.is_dictionary(column.type):
+        return widened(column.dictionary_decode(), kind)
+    if types.is_float64(kind) and types.is_decimal(column.type):
+        return _nearest_doubles(column)
+    if types.is_nested(kind) and kind.id == column.type.id:
+        return _parts_widened(column, kind)
+    return column.cast(kind, safe=not types.is_floating(kind))
+
+
+def _parts_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A nested column of the same nesting. Its children keep their offsets, so that its own buffers serve again."""
+    if types.is_struct(kind):
+        fields = list(kind)
+        # The child's own array starts before the struct's first row where the struct is a slice.
+        whole = column if not column.offset else pa.concat_arrays([column])
+        children = [widened(whole.field(index), field.type) for index, field in enumerate(fields)]
+        return pa.Array.from_buffers(kind, len(whole), whole.buffers()[:1], children=children)
+    if types.is_map(kind):
+        entries = pa.StructArray.from_arrays(
+            [widened(column.keys, kind.key_type), widened(column.items, kind.item_type)],
+            fields=[kind.key_field, kind.item_field],
+        )
+        return pa.Array.from_buffers(
+            kind, len(column), column.buffers()[:2], offset=column.offset, children=[entries]
+        )
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.Array.from_buffers(
+            kind,
+            len(column),
+            column.buffers()[:2],
+            offset=column.offset,
+            children=[widened(column.values, kind.value_type)],
+        )
+    return column.cast(kind)
+
+
+def _nearest_doubles(column: pa.Array) -> pa.Array:
+    """The doubles nearest to a decimal column's values; nulls stay."""
+    scale, power = column.type.scale, 10.0 ** abs(column.type.scale)
+    if types.is_decimal128(column.type) and abs(scale) <= _EXACT_POWER:
+        words = view(column.buffers()[1], np.int64)[2 * column.offset : 2 * (column.offset + len(column))]
+        low, high = words[::2], words[1::2]
+        exact = (high == low >> 63) & (np.abs(low) <= _EXACT_INTEGER)
+        if column.null_count:
+            exact |= ~values(column.is_valid().cast(pa.uint8()), np.uint8).view(np.bool_)
+        if exact.all():
+            return _with_nulls_of(low / power if scale >= 0 else low * power, column)
+    return column.cast(pa.string()).cast(pa.float64())
+
+
+def _with_nulls_of(numbers: NDArray[np.float64], column: pa.Array) -> pa.Array:
+    found = array_over(numbers)
+    if not column.null_count:
+        return found
+    validity = pa.concat_arrays([column]).buffers()[0] if column.offset else column.buffers()[0]
+    return pa.Array.from_buffers(pa.float64(), len(column), [validity, found.buffers()[1]])

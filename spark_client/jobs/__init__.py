@@ -13,6 +13,7 @@ from .results import reader
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target, Write
 from .skew import cuts_of, cuts_of_pair
+from .spark_settings import is_on, spark_setting
 from .spark_types import (
     arrow_schema,
     batch_limits,
@@ -59,11 +60,13 @@ __all__ = [
     "cuts_of",
     "cuts_of_pair",
     "declared_struct",
+    "is_on",
     "pandas_form",
     "readable_size",
     "reader",
     "reading_budget",
     "spark_field",
+    "spark_setting",
     "split_sizes",
     "tasks_for",
     "utc_arrow_schema",

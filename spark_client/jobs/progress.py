@@ -26,6 +26,8 @@ from typing import Any, Protocol
 from flight_server.protocol import DatasetRequest, FlightShuffleError
 from spark_client.connection import Server
 
+from .spark_settings import is_on
+
 _INTERVAL_SECONDS = 0.25
 
 
@@ -83,7 +85,7 @@ def _display(spark: Any) -> _Display | None:
         return _Notebook()
     if not sys.stdout.isatty():
         return None
-    spark_draws = spark is not None and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
+    spark_draws = spark is not None and is_on(spark, "spark.ui.showConsoleProgress")
     return _Line() if spark_draws or importlib.util.find_spec("rich") is None else _Bar()
 
 

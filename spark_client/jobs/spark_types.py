@@ -27,6 +27,8 @@ from pyspark.sql.types import (
 from flight_server.protocol import InvalidRequest
 from spark_client.steps import BatchLimits, PandasForm
 
+from .spark_settings import is_on, spark_setting
+
 
 def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
     """Check that ``mapInArrow`` can take ``df``'s rows.
@@ -103,10 +105,10 @@ def check_key(struct: StructType, key: str, where: str) -> None:
 
 def batch_limits(spark: SparkSession) -> BatchLimits:
     """The session's limits."""
-    rows = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
-    # Spark 4.0 has no such setting; later versions validate the default value, too.
-    size = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch", f"{(1 << 31) - 2}b")
-    return BatchLimits(int(rows or 0), java_bytes(size or ""))
+    rows, size = (
+        spark_setting(spark, f"spark.sql.execution.arrow.max{what}PerBatch") for what in ("Records", "Bytes")
+    )
+    return BatchLimits(int(rows), java_bytes(size))
 
 
 def java_bytes(text: str) -> int:
@@ -136,7 +138,7 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
         InvalidRequest: Spark has no Arrow type for a column.
     """
     zone = spark.conf.get("spark.sql.session.timeZone")
-    large = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
+    large = is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes")
     fields = []
     for field in struct:
         try:
@@ -190,19 +192,15 @@ def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
 
 def pandas_form(spark: SparkSession, given: StructType, struct: StructType, schema: pa.Schema) -> PandasForm:
     """How functions of pandas get rows of ``given`` and return rows of ``struct``, by the session's settings now."""
-
-    def is_set(name: str, default: str = "false") -> bool:
-        return spark.conf.get(f"spark.sql.{name}", default) == "true"
-
     return PandasForm(
         given,
         struct,
         schema,
         timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
-        safe=is_set("execution.pandas.convertToArrowArraySafely"),
-        by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
-        int_to_decimal=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
-        int_extension=is_set("execution.pythonUDF.pandas.preferIntExtensionDtype"),
+        safe=is_on(spark, "spark.sql.execution.pandas.convertToArrowArraySafely"),
+        by_name=is_on(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"),
+        int_to_decimal=is_on(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+        int_extension=is_on(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
     )
 
 

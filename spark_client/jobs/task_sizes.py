@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .explaining import cores
+from .spark_settings import spark_setting
 from .spark_types import java_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +33,6 @@ class SplitSizes:
 
 def split_sizes(spark: SparkSession) -> SplitSizes:
     """The session's ``spark.sql.files.maxPartitionBytes``, ``openCostInBytes`` and parallelism. Runs no job."""
-    target = java_bytes(spark.conf.get("spark.sql.files.maxPartitionBytes", "128m") or "")
-    opening = java_bytes(spark.conf.get("spark.sql.files.openCostInBytes", "4m") or "")
+    target = java_bytes(spark_setting(spark, "spark.sql.files.maxPartitionBytes"))
+    opening = java_bytes(spark_setting(spark, "spark.sql.files.openCostInBytes"))
     return SplitSizes(max(1, target), max(1, opening), cores(spark) or 1)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from spark_client.arrow import values, view
+from spark_client.arrow import values, view, widened
 
 from .held_rows import HeldRows, joined
 from .join_keys import flags
@@ -58,7 +58,7 @@ class AsOf:
             column = column.dictionary_decode()
         valid = flags(column.is_valid()) if column.null_count else None
         if types.is_floating(self.compared):
-            numbers = values(column.cast(pa.float64(), safe=False), np.float64)
+            numbers = values(widened(column, pa.float64()), np.float64)
             number = ~np.isnan(numbers)
             if not number.all():
                 valid = number if valid is None else valid & number

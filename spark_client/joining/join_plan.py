@@ -7,6 +7,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from spark_client.arrow import widened
+
 from .match_keys import MatchKeys
 
 How = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -76,7 +78,7 @@ class Side:
 
 
 def _first_valid(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    columns = [column if column.type == kind else column.cast(kind, safe=False) for column in columns]
+    columns = [widened(column, kind) for column in columns]
     if len(columns) == 1 or not columns[0].null_count:
         return columns[0]
     import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without

@@ -44,13 +44,14 @@ class GrpcWriter:
     def _open(self, codec: str | None) -> None:
         if self._closed:
             raise Closed("the put has ended")
-        self._opened = True
+        self._closed = True  # unless all of it succeeds: a put that could not be opened has ended
         if self._server.writing.check:
             self._messages = MessageWriter(self._schema, codec)
             self._messages.opening(self._descriptor.serialize(), checked=True)
         self._writer, self._reader, self._call = self._server.open_put(
             self._descriptor, self._schema, codec=codec
         )
+        self._opened, self._closed = True, False
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002  # pyarrow sends at once
         if not self._opened:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import Shuffles, arrow_schema, declared_struct
+from spark_client.jobs import Shuffles, arrow_schema, declared_struct, is_on, spark_setting
 from spark_client.steps import SortStage, Stage, TopStage
 
 from .nodes import Exchanged, Leg, Pair, Part, steps
@@ -53,7 +53,7 @@ class Steps:
 
     @property
     def _case_sensitive(self) -> bool:
-        return bool(self.spark.conf.get("spark.sql.caseSensitive", "false") == "true")
+        return is_on(self.spark, "spark.sql.caseSensitive")
 
     def _declare(
         self, method: str, fn: Callable[..., Any], schema: StructType | str, *, by_name: bool
@@ -106,7 +106,7 @@ def integer(value: Any) -> int:
 
 def default_partitions(spark: SparkSession) -> int:
     """The partitions of an exchange for which the user has given no number."""
-    return int(spark.conf.get("spark.sql.shuffle.partitions") or "200")
+    return int(spark_setting(spark, "spark.sql.shuffle.partitions"))
 
 
 def find_columns(

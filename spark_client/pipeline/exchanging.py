@@ -31,7 +31,7 @@ class Exchanging(Ranging):
         by: Any = None,
         budget_bytes: SupportsIndex = WRITE_BUDGET_BYTES,
         tasks: SupportsIndex | None = None,
-        split: bool = True,
+        split: bool | None = None,
         name: str | None = None,
     ) -> Self:
         """Send rows to ``partitions`` partitions by the hash of ``keys``, round robin without keys, or by range.
@@ -58,7 +58,8 @@ class Exchanging(Ranging):
             split: whether several tasks may share a partition far over the median (``jobs.skew``), where each stage
                 up to the next exchange, or the end, takes rows as they come, such as ``mapInArrow`` and a join's
                 larger side. A function is then called once for each piece, with the same
-                ``TaskContext.partitionId()``. False: one call sees all rows of a partition.
+                ``TaskContext.partitionId()``. False: never. None: unless rows were placed by keys or ranges and a
+                function follows, which may count on seeing all rows of a key in one call.
             name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description
                 in Spark (``jobs.job_names``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
                 and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
@@ -92,7 +93,15 @@ class Exchanging(Ranging):
         order = self._sort_keys(sort, where)
         if name is not None and not (1 <= len(str(name)) <= 100 and str(name).isprintable()):
             raise InvalidRequest(f"{where}: name is 1 to 100 printable characters, not {name!r}")
-        exchange = Exchange(count, found, budget, readers, ranges=ranges, split=bool(split), name=name)
+        exchange = Exchange(
+            count,
+            found,
+            budget,
+            readers,
+            ranges=ranges,
+            split=None if split is None else bool(split),
+            name=name,
+        )
         return self._exchanged(exchange, order)
 
     def _exchanged(self, exchange: Exchange, order: tuple[SortKey, ...]) -> Self:

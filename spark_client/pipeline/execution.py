@@ -10,9 +10,9 @@ Jobs
 
 Reading tasks
     Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``, ``jobs.skew``). A partition
-    is cut if every stage up to the next exchange, or the end, may run over any part of its rows: in a pair, the first
-    stage over any part of one side's rows beside all of the other's, which has no stages of its own, because they would
-    run once for each piece.
+    is cut if every stage up to the next exchange, or the end, may run over any part of its rows
+    (``nodes.Exchange.may_cut``): in a pair, the first stage over any part of one side's rows beside all of the
+    other's, which has no stages of its own, because they would run once for each piece.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Execution:
         if isinstance(origin, Pair):
             return self._pair(origin, part.stages, alone=alone)
         sealed = self._sealed(origin)
-        may_cut = origin.exchange.split and not alone and all(stage.divisible for stage in part.stages)
+        may_cut = not alone and origin.exchange.may_cut(part.stages)
         shares = self._shares(
             origin.exchange, sealed.partition_bytes, cuts_of(sealed) if may_cut else [], alone=alone
         )
@@ -244,17 +244,16 @@ class Execution:
 def divisible_sides(pair: Pair, stages: tuple[Stage, ...]) -> list[str]:
     """The sides of which tasks may read a part of a partition, beside the whole other side."""
     first, *others = stages
-    exchanged = pair.left.origin, pair.right.origin
-    may = all(isinstance(each, Exchanged) and each.exchange.split for each in exchanged)
-    if not may or not all(stage.divisible for stage in others):
-        return []
     found: frozenset[str] = getattr(first, "divisible_sides", frozenset())  # of stages with two inputs
     parts = {"left": (pair.left, pair.right), "right": (pair.right, pair.left)}
-    return [
-        side
-        for side, (cut, whole) in parts.items()
-        if side in found and not whole.stages and all(stage.divisible for stage in cut.stages)
-    ]
+    may = []
+    for side, (cut, whole) in parts.items():
+        assert isinstance(cut.origin, Exchanged)
+        assert isinstance(whole.origin, Exchanged)
+        refused = whole.stages or whole.origin.exchange.split is False
+        if side in found and not refused and cut.origin.exchange.may_cut([*cut.stages, *others]):
+            may.append(side)
+    return may
 
 
 def _upstream(leg: Leg) -> set[Exchanged]:

@@ -15,7 +15,7 @@ same object: a plan that uses one exchange twice runs it once (``execution``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -25,14 +25,14 @@ from pyspark.sql.types import StructType
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, Source, batch_limits
-from spark_client.steps import BatchLimits, Stage
+from spark_client.steps import BatchLimits, MapStage, Stage
 
 
 @dataclass(frozen=True)
 class Exchange:
     """The arguments of :meth:`Pipeline.exchange`; ``label`` replaces it in what a user sees. ``types`` are those in
     which the keys are compared with another side's; None for their own. ``ranges`` places rows instead of the keys.
-    ``split`` says whether partitions far over the median may be read in pieces.
+    ``split`` is its argument, see :meth:`may_cut`.
     """
 
     partitions: int
@@ -42,8 +42,17 @@ class Exchange:
     label: str = ""
     types: tuple[pa.DataType, ...] | None = None
     ranges: ByRange | None = None
-    split: bool = True
+    split: bool | None = None
     name: str | None = None
+
+    def may_cut(self, stages: Iterable[Stage]) -> bool:
+        """Whether partitions far over the median may be read in pieces, each through ``stages``."""
+        stages = list(stages)
+        placed = bool(self.keys) or self.ranges is not None
+        may = self.split
+        if may is None:
+            may = not placed or not any(isinstance(stage, MapStage) for stage in stages)
+        return may and all(stage.divisible for stage in stages)
 
     def __str__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import array_over, offsets, values
+from spark_client.arrow import array_over, offsets, values, widened
 from spark_client.placement import group_codes
 
 from .canonical_keys import canonical
@@ -40,7 +40,7 @@ class Moments(Merging):
     kernel: str | None = None
 
     def lift(self, batch: Any) -> pa.Array:
-        column = batch.column(self.column).cast(pa.float64(), safe=False)
+        column = widened(batch.column(self.column), pa.float64())
         present = column.is_valid().cast(pa.int64())
         mean = column.fill_null(0.0)
         nothing = array_over(np.zeros(batch.num_rows))

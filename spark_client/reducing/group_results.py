@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import array_over, offsets, values
+from spark_client.arrow import array_over, offsets, values, widened
 
 from .group_states import as_floats
 
@@ -77,7 +77,7 @@ def length(state: pa.Array) -> pa.Array:
 
 def quantile(share: float, state: pa.Array) -> pa.Array:
     """The exact quantile of each list, linearly between its neighbours; NaN is above all numbers."""
-    elements = state.flatten().cast(pa.float64(), safe=False)
+    elements = widened(state.flatten(), pa.float64())
     counts = np.diff(offsets(state)).astype(np.int64)
     some = np.flatnonzero(counts)
     owners = np.repeat(np.arange(len(counts)), counts)
@@ -96,7 +96,7 @@ def approximate_quantile(share: float, state: pa.Array) -> pa.Array:
     """Arrow's t-digest of each list, which ignores NaN."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
-    elements = state.flatten().cast(pa.float64(), safe=False)
+    elements = widened(state.flatten(), pa.float64())
     counts = np.diff(offsets(state))
     owners = array_over(np.repeat(np.arange(len(counts)), counts))
     grouped = (

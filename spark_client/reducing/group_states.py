@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import array_over
+from spark_client.arrow import array_over, widened
 
 LONG, DOUBLE = pa.int64(), pa.float64()
 
@@ -113,8 +113,7 @@ class Sum(Merging):
     kernel: str | None = "sum"
 
     def lift(self, batch: Any) -> pa.Array:
-        # Unsafe only where Spark's cast loses digits, too: a long as a double.
-        return batch.column(self.column).cast(self.type, safe=not pa.types.is_float64(self.type))
+        return widened(batch.column(self.column), self.type)
 
     def ready(self, column: Any) -> Any:
         if pa.types.is_int64(self.type) and not _within(column, 2**63):
@@ -156,7 +155,7 @@ class Product(Merging):
     kernel: str | None = "product"
 
     def lift(self, batch: Any) -> pa.Array:
-        return batch.column(self.column).cast(self.type, safe=False)
+        return widened(batch.column(self.column), self.type)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_client.arrow import Declared, array_over
+from spark_client.arrow import Declared, array_over, widened
 
 from .one_pass import Pass
 
@@ -69,8 +69,6 @@ class AlignStage:
         schema = self.declared.schema
         for batch in batches:
             columns = [
-                # Unsafe only where Spark's cast loses digits, too: a long as a double.
-                column if column.type == kind else column.cast(kind, safe=not pa.types.is_floating(kind))
-                for column, kind in zip(batch.columns, schema.types, strict=True)
+                widened(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)
             ]
             yield self.declared.cast(pa.RecordBatch.from_arrays(columns, names=schema.names))

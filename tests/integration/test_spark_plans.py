@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 
@@ -97,7 +98,7 @@ def ids(table: pa.Table) -> list[int]:
 def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_once(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20)
+    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20, split=True)
     pipeline = exchanged.mapInArrow(seen, SEEN)
     table = pipeline.collect().read_all()
     assert ids(table) == list(range(200_000))
@@ -106,7 +107,7 @@ def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_o
     assert found[large] > 4
     assert all(count == 1 for partition, count in found.items() if partition != large)
     # The order of the partitions and of each one's rows is that of an uncut run.
-    whole = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20, split=False)
+    whole = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20)
     uncut = whole.mapInArrow(seen, SEEN).collect().read_all()
     assert set(calls(uncut).values()) == {1}
     assert table["partition"].to_pylist() == uncut["partition"].to_pylist()
@@ -136,10 +137,29 @@ def dying(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.usefixtures("small_tasks")
+def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_asked_for(
+    spark: SparkSession, client: ShuffleClient
+) -> None:
+    rows = client.pipeline(skewed_rows(spark))
+    keyed = rows.exchange(8, "k", budget_bytes=1 << 20)
+    ranged = rows.exchange(boundaries=[400, 800], by="k", budget_bytes=1 << 20)
+    joined = keyed.join(client.pipeline(spark.range(0, 1600, 200).selectExpr("id as k")), on="k", how="left")
+    for pipeline in (keyed, ranged, joined, keyed.filter(pc.field("id") >= 0)):
+        table = pipeline.mapInArrow(seen, SEEN).collect().read_all()
+        assert len(table) == 200_000
+        assert set(calls(table).values()) == {1}
+    # Where only steps of Arrow follow, no call sees the cut.
+    counts = keyed.filter(pc.field("id") >= 0).exchange(2)
+    assert len(counts.collect().read_all()) == 200_000
+    assert counts.statistics is not None
+    assert counts.statistics.exchanges[0].cut_partitions == 1
+
+
+@pytest.mark.usefixtures("small_tasks")
 def test_a_task_that_dies_in_a_piece_leaves_the_rows_as_they_are(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20)
+    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20, split=True)
     pipeline = exchanged.mapInArrow(dying, "id long, k long").exchange(3).mapInArrow(seen, SEEN)
     assert ids(pipeline.collect().read_all()) == list(range(200_000))
     assert pipeline.statistics is not None
@@ -150,7 +170,7 @@ def test_a_task_that_dies_in_a_piece_leaves_the_rows_as_they_are(
 def test_a_large_side_of_a_join_is_cut_and_the_other_read_by_each_piece(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    left = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20)
+    left = client.pipeline(skewed_rows(spark)).exchange(8, "k", budget_bytes=1 << 20, split=True)
     right = client.pipeline(spark.range(0, 1600, 200).selectExpr("id as k", "id * 2 as v")).exchange(8, "k")
     joined = left.join(right, on="k").mapInArrow(seen, SEEN)
     table = joined.collect().read_all()

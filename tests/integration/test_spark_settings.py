@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
 from flight_server.protocol import InvalidRequest
 from spark_client import Copies, Reading, ShuffleClient, Timeouts, Writing
+from spark_client.jobs import batch_limits, spark_settings
+from spark_client.steps import BatchLimits
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 
@@ -223,3 +226,31 @@ def test_a_token_goes_to_no_other_server_than_the_sessions(
         given = {"location": elsewhere, "token": TOKEN}
         assert spark.read.format("flight").options(**given).load("one").count() == 1
         client.drop("one")
+
+
+def test_what_a_session_does_not_set_is_as_spark_has_it(spark: SparkSession) -> None:
+    session, given = spark.newSession(), spark.sparkContext.getConf()
+    unset = {name: each for name, each in spark_settings._WHERE_UNKNOWN.items() if not given.contains(name)}
+    assert len(unset) > 8
+    for name, default in unset.items():
+        if name.startswith("spark.sql."):  # others have no default that a session shows
+            assert session.conf.get(name) == default, name
+        assert spark_settings.spark_setting(session, name) == default
+    assert batch_limits(session) == BatchLimits(10_000, 64 << 20)
+    with pytest.raises(KeyError):
+        spark_settings.spark_setting(session, "spark.no.such.setting")
+
+
+def test_a_function_of_pandas_that_loses_digits_is_refused_as_by_spark(
+    spark: SparkSession, server: ServerProcess
+) -> None:
+    def halves(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            yield frame.assign(id=frame["id"] + 0.5)
+
+    df = spark.range(3)
+    with ShuffleClient(server.location, token=TOKEN) as shuffle:
+        pipeline = shuffle.pipeline(df).exchange(1, "id").mapInPandas(halves, "id long")
+        for plan in (df.mapInPandas(halves, "id long"), pipeline.toDF()):
+            with pytest.raises(PythonException, match="convertToArrowArraySafely"):
+                plan.collect()

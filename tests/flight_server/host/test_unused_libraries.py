@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,3 +25,11 @@ def test_a_server_that_has_worked_has_not_loaded_what_it_does_not_need(module: s
         maps = Path(f"/proc/{server.pid}/maps").read_text()
     assert "pyarrow" in maps, "libraries can be seen there"
     assert f"/{module}/" not in maps
+
+
+def test_the_command_has_not_loaded_rich_for_structlogs_tracebacks() -> None:
+    code = (
+        "import flight_server.__main__, sys, structlog; print(sorted({'rich', 'structlog'} & {*sys.modules}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout == "['structlog']\n"

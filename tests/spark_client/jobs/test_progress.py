@@ -32,7 +32,7 @@ def noted(server, dataset):
 progress._arrived = noted
 mode, spark = sys.argv[1], None
 if mode == "spark's bar":  # a session that says one thing
-    spark = SimpleNamespace(conf=SimpleNamespace(get=lambda name, _: "true" if "showConsole" in name else ""))
+    spark = SimpleNamespace(conf=SimpleNamespace(get=lambda name: "true" if "showConsole" in name else ""))
 if mode == "notebook":  # of IPython what a cell's output needs; it can neither run cells nor show anything rich
     def out(bundle, raw, display_id=None):
         print("shown:", bundle["text/plain"], flush=True)

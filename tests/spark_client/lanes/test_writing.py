@@ -22,6 +22,7 @@ from spark_client.lanes import writing
 from spark_client.lanes.bulk_put import BulkWriter
 from spark_client.lanes.grpc_put import GrpcWriter
 from spark_client.lanes.http import NoBulkLane
+from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.put_stream import PutStream
 from tests.support.put_source import UPGRADED, PutSide, PutSource
 from tests.support.server_process import ServerProcess
@@ -248,3 +249,30 @@ def test_the_lane_goes_with_the_server_into_tasks() -> None:
     server = Server(NOWHERE, writing=Writing("grpc"))
     travelled: Server = pickle.loads(pickle.dumps(server))
     assert travelled.writing == travelled.at("grpc://127.0.0.1:2").writing == Writing("grpc")
+
+
+@pytest.mark.parametrize("lane", ["grpc", "bulk", "auto"])
+@pytest.mark.parametrize("step", ["open", "write", "commit"])
+def test_a_put_to_a_server_that_has_died_raises_an_error_with_its_address_at_each_step(
+    lane: Lane, step: str
+) -> None:
+    def put_while_it_dies() -> None:
+        if step == "open":
+            process.kill()
+        # With "auto" the call of the gRPC lane begins with the first batch.
+        with PutStream(server, PutCommand("d"), BATCH.schema, places, "auto") as stream:
+            if step == "write":
+                process.kill()
+            for _ in range(100):
+                stream.write(BATCH)
+            if step == "commit":
+                process.kill()
+            stream.commit()
+
+    with ServerProcess.start(http_port=0) as process:
+        server = Server(process.location, timeouts=QUICK, writing=Writing(lane))
+        places = writing.places_of(server)
+        with contextlib.closing(server), pytest.raises((Unreachable, BrokenStream)) as caught:
+            put_while_it_dies()
+    assert "127.0.0.1:" in str(caught.value)
+    assert "127.0.0.1:" in caught.value.detail["server"]
