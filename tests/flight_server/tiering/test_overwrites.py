@@ -120,6 +120,19 @@ async def test_a_drop_waits_for_the_overwrite_that_is_just_being_installed_and_d
     await same_after_a_crash(node, tmp_path, b"new")
 
 
+async def test_a_drop_of_a_name_that_waits_for_an_overwrite_drops_what_the_name_leads_to_by_then(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(node, b"old")
+    held, end = await held_end(overwrite(node, b"new"), monkeypatch)
+    drop = asyncio.ensure_future(node.catalogue.remove("d"))
+    await asyncio.sleep(0.05)
+    held.go_on()
+    await asyncio.gather(end, drop)
+    assert node.catalogue.get("d") is None
+    assert manifests(tmp_path) == []
+
+
 async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_does_not(
     node: Node, tmp_path: Path
 ) -> None:
