@@ -11,7 +11,7 @@ from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
 from .repeated_creation import check_same
 from .sealing import accepting, extend, narrow
-from .staged_writes import Sealed, check_mode
+from .staged_writes import Sealed, check_as_durable, check_mode
 
 __all__ = [
     "Attempt",
@@ -23,6 +23,7 @@ __all__ = [
     "Sealed",
     "Totals",
     "accepting",
+    "check_as_durable",
     "check_mode",
     "check_same",
     "extend",

@@ -179,8 +179,8 @@ class Catalogue:
             return known, False
         old = self._datasets.get(request.dataset)
         if old is not None:
-            check_mode(mode, old, schema, durable=request.durable)
             request = as_it_was(request, old)
+            check_mode(mode, old, schema, durable=request.durable)
         dataset = self.prepare(request, schema)
         self.staged.add(write, dataset, mode)
         return dataset, True
@@ -342,11 +342,12 @@ class Catalogue:
             Unavailable: the disk refuses to delete the manifest now; the server keeps trying.
         """
         dataset = self.find(name, generation)
-        files, disposal = dataset.files, self.disk.disposal
-        if files is None and self.staged.mode_of(dataset) is None and not staged:
+        if dataset.files is None and self.staged.mode_of(dataset) is None and not staged:
             return self.drop(name, generation)
         async with self.disk.turn(name):
-            self.find(name, dataset.generation)
+            # Without a generation it is the one that the name leads to by now.
+            dataset = self.find(name, generation)
+            files, disposal = dataset.files, self.disk.disposal
             if staged and self.staged.mode_of(dataset) is None:
                 raise NotFound(
                     f"this generation of dataset {name!r} is not staged: it was sealed", dataset=name

@@ -13,7 +13,8 @@ What the seal does
     ==========  ====================================================================================
     mode        at the seal
     ==========  ====================================================================================
-    overwrite   the dataset takes the name; readers of the old one finish
+    overwrite   the dataset takes the name; readers of the old one finish. One that is not durable is refused
+                if the name leads to a durable one by then: a crash would bring that back
     new         the dataset takes the name, or is refused if there is one of that name by then
     append      its partitions that have frames become the last ones of the dataset of that name,
                 whose generation and other partitions stay as they are; without one it takes the name;
@@ -204,7 +205,8 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
 
     Raises:
         AlreadyExists: mode ``new``.
-        Conflict: mode ``append``, and ``old`` cannot be extended; mode ``overwrite``, and it is a changelog.
+        Conflict: mode ``append``, and ``old`` cannot be extended; mode ``overwrite``, and it is a changelog, or durable
+            and the write is not.
         InvalidRequest: mode ``append``, and ``old`` has another schema.
     """
     if mode is WriteMode.NEW:
@@ -222,6 +224,7 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
             old.changelog.check_producer(schema.schema)
         return
     if mode is WriteMode.OVERWRITE:
+        check_as_durable(old, durable=durable)
         return
     if old.kind is Kind.SOURCE:
         why = "is pulled from a source"
@@ -240,3 +243,14 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
         f"dataset {old.name!r} {why}: nothing can be appended; overwrite it, or choose another name",
         dataset=old.name,
     )
+
+
+def check_as_durable(old: Dataset, *, durable: bool) -> None:
+    """Raise Conflict if ``old`` is durable and what is to replace it is not: its files would be forgotten only after it
+    was replaced, and a crash in between would bring it back.
+    """
+    if old.durable and not durable and old.failure is None:
+        raise Conflict(
+            f"dataset {old.name!r} became durable while it was overwritten, and what was written is not; write again",
+            dataset=old.name,
+        )

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flight_server.changelogs import Store
-from flight_server.datasets import Attempt, Dataset, Partition
+from flight_server.datasets import Attempt, Dataset, Partition, check_as_durable
 from flight_server.frames import Frame, SchemaMessage
 from flight_server.memory import Reservation
 from flight_server.protocol import (
@@ -182,8 +182,8 @@ class StreamSink:
         """Check that an overwrite can take the name now.
 
         Raises:
-            Conflict: the name leads to another generation than the put replaces, or to a changelog, or this one was
-                replaced meanwhile.
+            Conflict: the name leads to another generation than the put replaces, or to a changelog, or to a durable
+                dataset and this one is not, or this one was replaced meanwhile.
         """
         current = self._durability.catalogue.get(self.dataset.name)
         if not self._overwrites or current is self.dataset:
@@ -200,6 +200,8 @@ class StreamSink:
                 f"dataset {self.dataset.name!r} became a changelog meanwhile, which is not overwritten",
                 dataset=self.dataset.name,
             )
+        if current is not None:
+            check_as_durable(current, durable=self.dataset.durable)
         if self.dataset.files is not None and self.dataset.files.forgotten:
             raise Conflict(
                 f"dataset {self.dataset.name!r}: generation {self.dataset.generation} was replaced while it was "

@@ -1,4 +1,4 @@
-"""After everything was dropped a server holds nothing: no byte of memory or disk, no file, no wait."""
+"""After everything was dropped a server holds nothing: no byte of memory or disk, no file, no wait; and it works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clear(calls: Jobs, server: Server, names: Iterable[Name], data_dir: Path) ->
     """Drop all names and staged writes, while there is no other traffic.
 
     Raises:
-        Fault: something is left ``SECONDS`` later.
+        Fault: something is left ``SECONDS`` later, or the next put fails.
         Inexplicable: an answer cannot be.
     """
     calls.hurries = False
@@ -32,6 +32,8 @@ def clear(calls: Jobs, server: Server, names: Iterable[Name], data_dir: Path) ->
         if time.monotonic() > deadline:
             raise Fault(f"after everything was dropped there is left {left}; {server.action('why')}")
         time.sleep(0.05)
+    if not calls.put():
+        raise Fault("a server that holds nothing has refused a put")
 
 
 def _left(server: Server, data_dir: Path) -> dict[str, Any]:

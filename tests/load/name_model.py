@@ -6,7 +6,7 @@ whether there are moments that explain all answers.
 
 Each call may be refused without an effect. What must be NOT_FOUND, and what a reader may get, is exact.
 
-Left out: retention, sources, changelogs, partitions of a stream beside the first one.
+Left out: retention, sources, changelogs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+Kind = Literal["stream", "shuffle"]
 Status = Literal["open", "sealed", "failed"]
+
+
+class Place(NamedTuple):
+    """A partition of a stream; ``put`` is 0 before one has begun."""
+
+    status: Status = "open"
+    put: int = 0
 
 
 class Held(NamedTuple):
@@ -23,15 +31,30 @@ class Held(NamedTuple):
 
     made_by: int
     """The call that made it."""
-    kind: Literal["stream", "shuffle"]
-    status: Status
+    kind: Kind
     durable: bool = False
     leased: bool = False
     """Its lease is short: it may go at any moment."""
-    writes: tuple[int, ...] = ()
-    producer: int | None = None
-    """The put that has begun in an open stream."""
+    places: tuple[Place, ...] = ()
+    """The partitions of a stream."""
+    added: tuple[int, ...] = ()
+    """The write that a shuffle was sealed with, and what was appended."""
     transactions: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def status(self) -> Status:
+        if self.kind == "shuffle":
+            return "sealed" if self.added else "open"
+        statuses = {place.status for place in self.places}
+        return "failed" if "failed" in statuses else "sealed" if statuses == {"sealed"} else "open"
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """What is sealed of it."""
+        return (*(place.put for place in self.places if place.status == "sealed"), *self.added)
+
+    def with_place(self, index: int, status: Status, put: int) -> Held:
+        return self._replace(places=(*self.places[:index], Place(status, put), *self.places[index + 1 :]))
 
 
 class Staged(NamedTuple):
@@ -101,16 +124,16 @@ class Call:
 class Create(Call):
     """Action ``create`` of kind stream or shuffle. Its answer is whether a dataset was made."""
 
-    kind: Literal["stream", "shuffle"]
+    kind: Kind
     durable: bool
     leased: bool
+    partitions: int = 1
 
     def begin(self, state: State) -> Iterator[Step]:
         if state.held is None or state.held.status == "failed":
-            yield (
-                state._replace(held=Held(self.number, self.kind, "open", self.durable, self.leased)),
-                Ended("made"),
-            )
+            places = (Place(),) * self.partitions if self.kind == "stream" else ()
+            made = Held(self.number, self.kind, self.durable, self.leased, places)
+            yield state._replace(held=made), Ended("made")
         else:
             yield state, Ended("there")
 
@@ -123,21 +146,26 @@ class _Begun(NamedTuple):
 
 @dataclass(frozen=True)
 class Put(Call):
-    """A put of mode ``create`` or ``overwrite`` into a stream's only partition."""
+    """A put of mode ``create`` or ``overwrite`` into a partition of a stream."""
 
     overwrites: bool
+    partition: int = 0
 
     def begin(self, state: State) -> Iterator[Step]:
-        held = state.held
+        held, index = state.held, self.partition
+        mine = (Place(put=self.number),)
+        fails = held is not None and held.status == "failed"
         if held is None:
-            new = Held(self.number, "stream", "open", producer=self.number)
-        elif held.status == "failed":
-            new = Held(self.number, "stream", "open", held.durable, held.leased, producer=self.number)
+            if index:
+                return
+            new = Held(self.number, "stream", places=mine)
+        elif fails and (self.overwrites or len(held.places) == 1):
+            new = Held(self.number, "stream", held.durable, held.leased, mine)
         elif self.overwrites:
             yield state, _Begun(self.number, held.durable, held.leased)
             return
-        elif held.kind == "stream" and held.status == "open" and held.producer is None:
-            new = held._replace(producer=self.number)
+        elif index < len(held.places) and held.places[index] == Place():
+            new = held.with_place(index, "open", self.number)
         else:
             if held.kind == "shuffle" and held.status == "open":
                 yield state, OK  # without rows it may be an attempt, which no seal names
@@ -148,15 +176,15 @@ class Put(Call):
         assert isinstance(phase, _Begun)
         held = state.held
         if held is not None and held.made_by == phase.dataset:
-            yield state._replace(held=held._replace(status="failed", writes=(), producer=None)), REFUSED
-            yield (
-                state._replace(held=held._replace(status="sealed", writes=(self.number,), producer=None)),
-                OK,
-            )
+            yield state._replace(held=held.with_place(self.partition, "failed", self.number)), REFUSED
+            yield state._replace(held=held.with_place(self.partition, "sealed", self.number)), OK
             return
         yield state, REFUSED
         if self.overwrites:
-            new = Held(self.number, "stream", "sealed", phase.durable, phase.leased, (self.number,))
+            if _would_come_back(held, durable=phase.durable):
+                return
+            sealed = (Place("sealed", self.number),)
+            new = Held(self.number, "stream", phase.durable, phase.leased, sealed)
             yield state._replace(held=new), OK
         else:
             yield state, OK  # it was replaced while it was written: only its readers see it
@@ -194,22 +222,23 @@ class Seal(Call):
             yield from self._take_effect(state, staged)
         elif self.write in state.appended:
             yield state, OK
-        elif held is not None and held.made_by == self.write and held.status != "failed":
-            sealed = held._replace(status="sealed", writes=held.writes or (self.write,))
-            yield state._replace(held=sealed), OK
+        elif held is not None and held.made_by == self.write:
+            yield state._replace(held=held._replace(added=held.added or (self.write,))), OK
 
     def _take_effect(self, state: State, staged: Staged) -> Iterator[Step]:
         held, rest = state.held, state.staged - {staged}
+        if _would_come_back(held, durable=staged.durable):
+            return
         transactions = frozenset() if self.transaction is None else frozenset({self.transaction})
         if held is None or staged.mode == "overwrite":
-            new = Held(self.write, "shuffle", "sealed", staged.durable, staged.leased, (self.write,))
+            new = Held(self.write, "shuffle", staged.durable, staged.leased, added=(self.write,))
             if staged.mode == "append":
                 new = new._replace(transactions=transactions)
             yield State(new, rest, state.appended), OK
         elif staged.mode == "append" and held.status == "sealed" and not held.durable:
             if not self._repeats(held):
                 held = held._replace(
-                    writes=(*held.writes, self.write), transactions=held.transactions | transactions
+                    added=(*held.added, self.write), transactions=held.transactions | transactions
                 )
             yield State(held, rest, state.appended | {self.write}), OK
 
@@ -218,6 +247,11 @@ class Seal(Call):
         return wanted is not None and any(
             name == wanted[0] and version >= wanted[1] for name, version in held.transactions
         )
+
+
+def _would_come_back(held: Held | None, *, durable: bool) -> bool:
+    """What is durable is not replaced by what is not."""
+    return held is not None and held.durable and held.status != "failed" and not durable
 
 
 @dataclass(frozen=True)
@@ -247,18 +281,23 @@ class Renew(Call):
         yield state, NOT_FOUND if state.held is None else OK
 
 
+class Found(NamedTuple):
+    """What a reader found; it waits for the rest of what is open."""
+
+    status: Status
+    writes: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Read(Call):
-    """A read of all partitions, at the moment when the name is looked up. Its answer is the dataset's writes, or its
-    status if it is not sealed.
-    """
+    """A read of all partitions, at the moment when the name is looked up. Its answer is :class:`Found`."""
 
     def begin(self, state: State) -> Iterator[Step]:
         held = state.held
         if held is None:
             yield state, NOT_FOUND
         else:
-            yield state, Ended(held.writes if held.status == "sealed" else held.status)
+            yield state, Ended(Found(held.status, held.writes))
 
 
 def expired(state: State) -> State | None:

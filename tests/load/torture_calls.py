@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pyarrow import flight
@@ -39,7 +38,7 @@ from spark_client.lanes import Closed, PutStream, partition_streams
 from tests.load import marked_rows, name_model
 from tests.load.call_history import CallHistory
 from tests.load.marked_rows import SCHEMA, Rows, Seen, WrongRows
-from tests.load.name_model import Call
+from tests.load.name_model import Call, Found
 
 HANG_SECONDS = 30.0
 """A call without an answer for so long fails the run."""
@@ -139,11 +138,11 @@ class Calls:
 
     # Changes.
 
-    def put(self, *, overwrites: bool = False) -> None:
-        count = self.some_rows()
-        rows = {marked_rows.stream_number(0, 0): count}
-        call = name_model.Put(self.shared.new_write(self.name, rows), overwrites)
-        self.made(call, lambda: self._put(call.number, count, overwrites=overwrites), f"{count} rows")
+    def put(self, partition: int = 0, *, overwrites: bool = False) -> bool:
+        """Put some rows; whether they were taken."""
+        rows = {marked_rows.stream_number(0, partition): self.some_rows()}
+        call = name_model.Put(self.shared.new_write(self.name, rows), overwrites, partition)
+        return self.made(call, lambda: self._put(call, rows), f"{rows} rows") is not None
 
     def overwrite(self) -> None:
         self.put(overwrites=True)
@@ -207,14 +206,15 @@ class Calls:
         low, high, _ = self.chance.choices(_SIZES, [share for *_, share in _SIZES])[0]
         return self.chance.randint(low, high)
 
-    def _put(self, write: int, count: int, *, overwrites: bool) -> object:
-        mode = "overwrite" if overwrites else "create"
+    def _put(self, call: name_model.Put, rows: Rows) -> object:
+        ((stream, count),) = rows.items()
+        mode = "overwrite" if call.overwrites else "create"
+        command = PutCommand(self.name.name, call.partition, mode=mode)
         if self.likely(0.3):
-            self._plain_put(write, count, mode)
+            self._plain_put(command, call.number, stream, count)
             return "sealed"
-        attempt = f"a{write}"
-        command = PutCommand(self.name.name, producer=0, attempt=attempt, mode=mode)
-        return self.send(command, [(write, 0, None, count)])
+        command = replace(command, producer=0, attempt=f"a{call.number}")
+        return self.send(command, [(call.number, stream, None, count)])
 
     def send(
         self, command: PutCommand, streams: Sequence[tuple[int, int, int | None, int]]
@@ -224,27 +224,26 @@ class Calls:
         Raises:
             FlightShuffleError: it was refused, or given up.
         """
-        if self.shared.over.is_set():
+        if self.hurries and self.shared.over.is_set():
             raise Closed("the traffic is over")
         patience = self.patience_seconds(0.25)
         with PutStream(self.server, command, SCHEMA) as stream, _cancelled_after(stream.cancel, patience):
             for write, number, partition, count in streams:
                 for batch in marked_rows.batches(write, number, count, self.chance.choice(_BATCH_ROWS)):
                     stream.write(batch, partition)
-            if self.likely(0.03):
+            if self.hurries and self.likely(0.03):
                 raise Closed("left without a commit")
             return stream.commit()
 
-    def _plain_put(self, write: int, count: int, mode: str) -> None:
+    def _plain_put(self, command: PutCommand, write: int, stream: int, count: int) -> None:
         """As any Flight client does it: sealed by its clean end."""
-        body = json.dumps({"dataset": self.name.name, "mode": mode})
-        descriptor = flight.FlightDescriptor.for_command(body)
-        if mode == "create" and self.likely(0.5):
-            descriptor = flight.FlightDescriptor.for_path(self.name.name)
+        descriptor = flight.FlightDescriptor.for_command(command.encode())
+        if command.mode == "create" and self.likely(0.5):
+            descriptor = flight.FlightDescriptor.for_path(self.name.name, str(command.partition))
         writer, _, call = self.server.open_put(descriptor, SCHEMA, self.patience_seconds(0.25))
         with call.errors():
             try:
-                for batch in marked_rows.batches(write, 0, count, self.chance.choice(_BATCH_ROWS)):
+                for batch in marked_rows.batches(write, stream, count, self.chance.choice(_BATCH_ROWS)):
                     writer.write_batch(batch)
             finally:
                 # A write fails only when the call has ended; here it says why.
@@ -284,10 +283,18 @@ class Calls:
         return found
 
     def _agrees(self, answer: object, found: tuple[int, ...], began: float) -> bool:
-        if isinstance(answer, tuple):
-            return tuple(write for write in answer if marked_rows.total(self.shared.written[write])) == found
-        # The reader has waited for the end of a write.
-        return answer == "open" and len(found) <= 1 and all(self._late(write, began) for write in found)
+        if not isinstance(answer, Found):
+            return False
+        shown = tuple(write for write in answer.writes if marked_rows.total(self.shared.written[write]))
+        if answer.status == "sealed":
+            return found == shown
+        # The reader has waited for the end of other writes.
+        waited = set(found) - set(shown)
+        return (
+            answer.status == "open"
+            and set(shown) <= set(found)
+            and all(self._late(write, began) for write in waited)
+        )
 
     def _late(self, write: int, began: float) -> bool:
         ended = self.name.ended.get(write, 0.0)

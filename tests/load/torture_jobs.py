@@ -27,17 +27,24 @@ class Jobs(Calls):
     """A client that also writes shuffles."""
 
     def create(self) -> None:
-        """A stream with options of its own, then a put into it."""
+        """A stream with options of its own, then puts into its partitions."""
+        if self._is_there() and self.likely(0.8):
+            self.overwrite()
+            return
         durable, leased = self.likely(self.name.durable_share), self.likely(0.1)
-        call = name_model.Create(next(self.shared.numbers), "stream", durable, leased)
-        if self._create(call) is not None and self.likely(0.8):
-            self.put()
+        partitions = self.chance.choice((1, 1, 2, 3))
+        call = name_model.Create(next(self.shared.numbers), "stream", durable, leased, partitions)
+        if self._create(call) is not None:
+            for index in self.chance.sample(range(partitions), partitions):
+                if self.likely(0.9):
+                    self.put(index)
 
     def shuffle(self) -> None:
         """A shuffle that has the name from the beginning."""
         rows = self._rows_of_streams()
         write = self.shared.new_write(self.name, rows)
-        call = name_model.Create(write, "shuffle", self.likely(self.name.durable_share), self.likely(0.1))
+        durable, leased = self.likely(self.name.durable_share), self.likely(0.1)
+        call = name_model.Create(write, "shuffle", durable, leased, PARTITIONS)
         answer = self._create(call)
         # The write is ended by its seal only.
         self.name.ended[write] = None
@@ -49,6 +56,8 @@ class Jobs(Calls):
         # Nothing can be appended to what is durable.
         shares = (4, 3, 1) if self.name.durable_share > 0.5 else (2, 1, 5)
         mode = self.chance.choices(("overwrite", "new", "append"), shares)[0]
+        if mode == "new" and self._is_there() and self.likely(0.8):
+            mode = "overwrite"
         rows = self._rows_of_streams()
         write = self.shared.new_write(self.name, rows)
         durable, leased = self.likely(self.name.durable_share), self.likely(0.05)
@@ -72,6 +81,10 @@ class Jobs(Calls):
             if (answer := self._create(call)) is not None:
                 _Job(self, write, {}, str(answer["generation"]), None, staged=True).drop()
 
+    def _is_there(self) -> bool:
+        """Whether the name surely leads to a dataset."""
+        return all(state.held is not None for state in self.name.history.states())
+
     def _create(self, call: name_model.Create | name_model.Stage) -> dict[str, Any] | None:
         staged = isinstance(call, name_model.Stage)
         shuffle = staged or (isinstance(call, name_model.Create) and call.kind == "shuffle")
@@ -79,7 +92,7 @@ class Jobs(Calls):
             self.name.name,
             Kind.SHUFFLE if shuffle else Kind.STREAM,
             schema=SCHEMA_TEXT,
-            partitions=STAGED_PARTITIONS if staged else PARTITIONS if shuffle else 1,
+            partitions=call.partitions if isinstance(call, name_model.Create) else STAGED_PARTITIONS,
             lease_seconds=LEASE_SECONDS if call.leased else None,
             durable=call.durable,
             mode=WriteMode(call.mode) if isinstance(call, name_model.Stage) else None,

@@ -160,8 +160,8 @@ class ForkedServer:
 
 def main() -> None:
     """Fork a server for each request."""
-    serve = importlib.import_module(program()).main
-    importlib.import_module("flight_server.__main__")
+    command = importlib.import_module("flight_server.__main__")
+    serve = command.main if program() == "flight_server" else importlib.import_module(program()).main
     for line in sys.stdin:
         verb, *arguments = json.loads(line)
         if verb == "start":

@@ -17,11 +17,12 @@ import pytest_asyncio
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
 from flight_server.node import Node
-from flight_server.protocol import PutCommand
+from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, DataQuarantined, NotFound, Unavailable
 from flight_server.storage.durable_files import MANIFEST_NAME
 from flight_server.storage.quarantine import DAMAGE_NAME, Quarantined
+from flight_server.transfer.seals import seal
 from flight_server.transfer.sinks import StreamSink
 from tests.support.catalogues import expired
 from tests.support.sealing import SCHEMA, Held, bytes_of, create, durable_node, frame, manifests, restarted
@@ -119,6 +120,19 @@ async def test_a_drop_waits_for_the_overwrite_that_is_just_being_installed_and_d
     await same_after_a_crash(node, tmp_path, b"new")
 
 
+async def test_a_drop_of_a_name_that_waits_for_an_overwrite_drops_what_the_name_leads_to_by_then(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(node, b"old")
+    held, end = await held_end(overwrite(node, b"new"), monkeypatch)
+    drop = asyncio.ensure_future(node.catalogue.remove("d"))
+    await asyncio.sleep(0.05)
+    held.go_on()
+    await asyncio.gather(end, drop)
+    assert node.catalogue.get("d") is None
+    assert manifests(tmp_path) == []
+
+
 async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_does_not(
     node: Node, tmp_path: Path
 ) -> None:
@@ -130,6 +144,22 @@ async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_
         await of_old.end()
     await of_any.end()
     await same_after_a_crash(node, tmp_path, b"new")
+
+
+async def test_an_overwrite_that_is_not_durable_does_not_replace_what_became_durable_meanwhile(
+    node: Node, tmp_path: Path
+) -> None:
+    node.catalogue.create(CreateRequest("d"), SCHEMA)
+    put = overwrite(node, b"not durable")
+    request = CreateRequest("d", kind=Kind.SHUFFLE, mode=WriteMode.OVERWRITE, write="w")
+    staged, _ = node.catalogue.stage(request, SCHEMA)
+    await node.catalogue.remove("d")
+    await written(node, b"durable")
+    with pytest.raises(Conflict, match="became durable"):
+        await put.end()
+    with pytest.raises(Conflict, match="became durable"):
+        await seal(node.durability, staged, SealRequest("d", staged.generation, {}))
+    await same_after_a_crash(node, tmp_path, b"durable")
 
 
 async def test_a_lease_that_ends_during_an_overwrite_takes_nothing_of_the_new_generation(
