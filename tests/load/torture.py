@@ -143,6 +143,7 @@ class Torture:
             self._ends = 0
             return
         self._process = process
+        self.shared.http = process.http
         with ExitStack() as stack:
             ways = self._ways(process, stack)
             watchdog = threading.Thread(target=self._watch, args=(process,), name="watchdog")
