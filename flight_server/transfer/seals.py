@@ -115,9 +115,9 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
     new: list[Partition] = []
 
     def finish() -> None:
-        check()
         if catalogue.staged.mode_of(staged) is None:
-            return  # another call of the seal did it
+            staged.check_step("accept")  # it was dropped meanwhile, or another call of the seal did it
+        check()
         if not _repeats(target, request.transaction, WriteMode.APPEND):
             new.extend(extend(target, staged))
             _note(target, request.transaction)
@@ -128,13 +128,17 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
     if not _repeats(target, request.transaction, WriteMode.APPEND):
         if staged.attempts.accepted is None:
             staged.retention = target.retention
-        await _whole(_accept(staged, request.attempts, request.partition_bytes, finish))
+        try:
+            await _whole(_accept(staged, request.attempts, request.partition_bytes, finish))
+        except Conflict:
+            appended = catalogue.staged.appended(staged.name, staged.generation)
+            if appended is None:
+                raise
+            return appended  # by another call of the seal
     else:
         finish()
     target.touch()
-    appended = catalogue.staged.appended(staged.name, staged.generation)
-    sealed = await in_steps(Sealed.of(target, new))
-    return sealed if new or appended is None else appended
+    return await in_steps(Sealed.of(target, new))
 
 
 def _repeats(target: Dataset, transaction: Transaction | None, mode: WriteMode) -> bool:

@@ -251,3 +251,40 @@ async def test_two_seals_at_once_are_one(catalogue: Catalogue, small_steps: None
     dataset = large(catalogue, "w1", WriteMode.APPEND)
     assert await asyncio.gather(*(seal(catalogue, dataset) for _ in range(3))) == [target] * 3
     assert target.partition_count == 40
+
+
+async def test_an_append_that_is_dropped_between_any_two_steps_of_its_seal_is_not_said_to_be_sealed(
+    catalogue: Catalogue, small_steps: None
+) -> None:
+    target = await seal(catalogue, large(catalogue, "w0", WriteMode.NEW))
+    for passes in range(1, 200):
+        dataset = large(catalogue, f"w{passes}", WriteMode.APPEND)
+        sealing = asyncio.ensure_future(seal(catalogue, dataset))
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        if target.partition_count > 20:
+            break
+        await catalogue.remove("d", dataset.generation, staged=True)
+        with pytest.raises(FlightShuffleError, match="dropped"):
+            await sealing
+        assert target.partition_count == 20
+    assert await sealing is target
+    assert passes > 40
+
+
+async def test_an_append_whose_seal_is_repeated_while_it_ends_is_sealed_for_both(
+    catalogue: Catalogue, small_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = await seal(catalogue, large(catalogue, "w0", WriteMode.NEW))
+    for passes in range(1, 30):
+        monkeypatch.setattr(slices, "SLICE_SECONDS", -1.0)
+        dataset = large(catalogue, f"w{passes}", WriteMode.APPEND)
+        first = asyncio.ensure_future(seal(catalogue, dataset))
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(seal(catalogue, dataset))
+        await asyncio.sleep(0)
+        assert not first.done()
+        monkeypatch.setattr(slices, "SLICE_SECONDS", 60.0)  # the rest is one step
+        assert await asyncio.gather(first, second) == [target] * 2
+        assert target.partition_count == 20 * (passes + 1)
