@@ -168,6 +168,7 @@ class Torture:
             "segment_size": chance.choice((1 << 18, 1 << 20, 4 << 20)),
             "disk_limit": chance.choice((None, None, 64 * MIB, 256 * MIB)),
             "budget_deadline_seconds": 4,
+            "disk_seconds": chance.choice((0.0, 0.01, 0.1)),
             "stall_seconds": 5,
             "drain_grace_seconds": 1,
             "keepalive_seconds": 2,
