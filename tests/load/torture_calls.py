@@ -212,6 +212,10 @@ class Calls:
         low, high, _ = self.chance.choices(_SIZES, [share for *_, share in _SIZES])[0]
         return self.chance.randint(low, high)
 
+    def _batch_rows(self, count: int) -> int:
+        # Each batch has a dictionary, which takes a KiB of memory for as long as the dataset lives.
+        return max(self.chance.choice(_BATCH_ROWS), count // 100)
+
     def _put(self, call: name_model.Put, rows: Rows) -> object:
         ((stream, count),) = rows.items()
         mode = "overwrite" if call.overwrites else "create"
@@ -235,7 +239,7 @@ class Calls:
         patience = self.patience_seconds(0.25)
         with PutStream(self.server, command, SCHEMA) as stream, _cancelled_after(stream.cancel, patience):
             for write, number, partition, count in streams:
-                for batch in marked_rows.batches(write, number, count, self.chance.choice(_BATCH_ROWS)):
+                for batch in marked_rows.batches(write, number, count, self._batch_rows(count)):
                     stream.write(batch, partition)
             if self.hurries and self.likely(0.03):
                 raise Closed("left without a commit")
@@ -249,7 +253,7 @@ class Calls:
         writer, _, call = self.server.open_put(descriptor, SCHEMA, self.patience_seconds(0.25))
         with call.errors():
             try:
-                for batch in marked_rows.batches(write, stream, count, self.chance.choice(_BATCH_ROWS)):
+                for batch in marked_rows.batches(write, stream, count, self._batch_rows(count)):
                     writer.write_batch(batch)
             finally:
                 # A write fails only when the call has ended; here it says why.
