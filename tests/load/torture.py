@@ -38,6 +38,7 @@ from tests.support.forked_server import ForkedServer, ServerFork
 from tests.support.proxy import Proxy
 
 MIB = 1 << 20
+MOST_MEMORY_BYTES = 64 * MIB
 NAMES, WORKERS, SLOW_READERS = 10, 8, 2
 USERS_AT_ONCE = 3
 # After a call was given up the server may still work at it; after this, and when nothing waits, it does not.
@@ -135,14 +136,13 @@ class Torture:
         self.shared.over.clear()
         faults_before = len(self.faults)
         try:
-            process = self._fork.start(
-                self._directory / "server.log", data_dir=self._directory / "data", **self._options()
-            )
+            process = self._started()
         except RuntimeError as error:
-            self.faults.append(f"the server did not start: {error}")
+            self._fault(None, f"the server did not start: {error}")
             self._ends = 0
             return
         self._process = process
+        self.shared.http = process.http
         with ExitStack() as stack:
             ways = self._ways(process, stack)
             watchdog = threading.Thread(target=self._watch, args=(process,), name="watchdog")
@@ -160,13 +160,26 @@ class Torture:
                 watchdog.join()
         self._end(process, "SIGTERM" if how == "SIGTERM" else "SIGKILL", faults_before)
 
+    def _started(self) -> ForkedServer:
+        """A new server. RuntimeError if it does not start."""
+        options = self._options()
+        log, data_dir = self._directory / "server.log", self._directory / "data"
+        try:
+            return self._fork.start(log, data_dir=data_dir, **options)
+        except RuntimeError as error:
+            # What is recovered must have room in memory: a smaller limit than the last server's may be too small.
+            if "or raise --memory-limit" not in str(error):
+                raise
+            return self._fork.start(log, data_dir=data_dir, **options | {"memory_limit": MOST_MEMORY_BYTES})
+
     def _options(self) -> dict[str, Any]:
         chance = self._chance
         return {
-            "memory_limit": chance.choice((16, 24, 32, 64)) * MIB,
+            "memory_limit": chance.choice((16 * MIB, 24 * MIB, 32 * MIB, MOST_MEMORY_BYTES)),
             "segment_size": chance.choice((1 << 18, 1 << 20, 4 << 20)),
             "disk_limit": chance.choice((None, None, 64 * MIB, 256 * MIB)),
             "budget_deadline_seconds": 4,
+            "disk_seconds": chance.choice((0.0, 0.01, 0.1)),
             "stall_seconds": 5,
             "drain_grace_seconds": 1,
             "keepalive_seconds": 2,

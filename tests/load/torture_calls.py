@@ -15,8 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from http.client import HTTPException
 from typing import Any, Literal
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol import (
@@ -32,9 +36,9 @@ from flight_server.protocol import (
     Ticket,
     Unavailable,
 )
-from flight_server.protocol.errors import DataQuarantined
+from flight_server.protocol.errors import DataQuarantined, from_json
 from spark_client.connection import Server, TimedOut
-from spark_client.lanes import Closed, PutStream, partition_streams
+from spark_client.lanes import BrokenStream, Closed, PutStream, partition_streams
 from tests.load import marked_rows, name_model
 from tests.load.call_history import CallHistory
 from tests.load.marked_rows import SCHEMA, Rows, Seen, WrongRows
@@ -104,6 +108,8 @@ class Shared:
     written: dict[int, Rows] = field(default_factory=dict)
     """The rows of each write that may become visible."""
     done: Counter[str] = field(default_factory=Counter)
+    http: str = ""
+    """The present server's address on the bulk lane."""
     gave_up: threading.Event = field(default_factory=threading.Event)
     """Set when a change was given up: a good moment to kill the server."""
     over: threading.Event = field(default_factory=threading.Event)
@@ -206,6 +212,10 @@ class Calls:
         low, high, _ = self.chance.choices(_SIZES, [share for *_, share in _SIZES])[0]
         return self.chance.randint(low, high)
 
+    def _batch_rows(self, count: int) -> int:
+        # Each batch has a dictionary, which takes a KiB of memory for as long as the dataset lives.
+        return max(self.chance.choice(_BATCH_ROWS), count // 100)
+
     def _put(self, call: name_model.Put, rows: Rows) -> object:
         ((stream, count),) = rows.items()
         mode = "overwrite" if call.overwrites else "create"
@@ -229,7 +239,7 @@ class Calls:
         patience = self.patience_seconds(0.25)
         with PutStream(self.server, command, SCHEMA) as stream, _cancelled_after(stream.cancel, patience):
             for write, number, partition, count in streams:
-                for batch in marked_rows.batches(write, number, count, self.chance.choice(_BATCH_ROWS)):
+                for batch in marked_rows.batches(write, number, count, self._batch_rows(count)):
                     stream.write(batch, partition)
             if self.hurries and self.likely(0.03):
                 raise Closed("left without a commit")
@@ -243,7 +253,7 @@ class Calls:
         writer, _, call = self.server.open_put(descriptor, SCHEMA, self.patience_seconds(0.25))
         with call.errors():
             try:
-                for batch in marked_rows.batches(write, stream, count, self.chance.choice(_BATCH_ROWS)):
+                for batch in marked_rows.batches(write, stream, count, self._batch_rows(count)):
                     writer.write_batch(batch)
             finally:
                 # A write fails only when the call has ended; here it says why.
@@ -266,13 +276,15 @@ class Calls:
         history, began = self.name.history, time.monotonic()
         history.begin(call)
         try:
-            try:
+            if self.likely(0.2):
+                found = self._read_stream(deadline)
+            else:
                 info = self.server.flight_info(self.name.name, _left(deadline))
-            except NotFound as error:
-                self._answered(call, "not found", error.message[:80])
-                self.shared.done["read: not found"] += 1
-                return "not found"
-            found = self._read(info, deadline, pause_seconds)
+                found = self._read(info, deadline, pause_seconds)
+        except NotFound as error:
+            self._answered(call, "not found", error.message[:80])
+            self.shared.done["read: not found"] += 1
+            return "not found"
         except FlightShuffleError as error:
             self.check(error, time.monotonic() - began)
             history.answered(call, lambda _: True, f"no rows: {error.code}: {error.message[:300]}")
@@ -317,6 +329,22 @@ class Calls:
                 stream.close()
         if info.total_records >= 0 and seen.rows != info.total_records:
             raise WrongRows(f"{self.name.name}: {seen.rows} rows came of {info.total_records} announced")
+        return seen.writes(self.shared.written)
+
+    def _read_stream(self, deadline: float) -> tuple[int, ...]:
+        """Over HTTP, all partitions in one stream."""
+        seen = Seen()
+        try:
+            with urlopen(
+                f"{self.shared.http}/v1/datasets/{self.name.name}", timeout=_left(deadline)
+            ) as answer:
+                for batch in pa.ipc.open_stream(answer):
+                    seen.add(0, batch)
+                answer.read()  # raises unless the last chunk has come
+        except HTTPError as error:
+            raise from_json(error.read()) from error
+        except (OSError, HTTPException, pa.ArrowException) as error:
+            raise BrokenStream(f"the stream broke off: {error!r}") from error
         return seen.writes(self.shared.written)
 
     def peek(self, generation: str) -> None:

@@ -4,8 +4,8 @@ Guarantee: as ``server_process``, but a start takes a tenth of the time, most of
 file. In tests the servers' event loops are watched (``watched_server``).
 
 This module, run as a program, is the process that is forked from. It uses no gRPC itself, which does not work in a fork
-of a process that has used it. It reads requests as lines of JSON, ``["start", log, settings]`` and ``["poll", pid]``,
-and answers with a pid, an exit code or null. It and its servers end with its standard input.
+of a process that has used it. It reads requests as lines of JSON, ``["start", log, disk_seconds, settings]`` and
+``["poll", pid]``, and answers with a pid, an exit code or null. It and its servers end with its standard input.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import ctypes
 import importlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,11 +49,13 @@ class ServerFork:
         )
         self._lock = threading.Lock()
 
-    def start(self, log: Path, **settings: Any) -> ForkedServer:
+    def start(self, log: Path, *, disk_seconds: float = 0.0, **settings: Any) -> ForkedServer:
         """Start a server and return once it serves.
 
         Args:
             log: the file of its log.
+            disk_seconds: how long the disk takes at most, in three of ten cases, for an fsync, a rename or a removal:
+                what comes in between is then seen more often.
             settings: of ``flight_server.config``, such as ``memory_limit``; ports are any free ones.
 
         Raises:
@@ -59,7 +63,7 @@ class ServerFork:
         """
         log.unlink(missing_ok=True)
         given: dict[str, Any] = {"port": 0, "http_port": 0, "log_format": "json", **settings}
-        server = ForkedServer(self, self.ask("start", str(log), given), log)
+        server = ForkedServer(self, self.ask("start", str(log), disk_seconds, given), log)
         server.wait_until_ready()
         return server
 
@@ -172,7 +176,21 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _start(serve: Any, log: str, settings: dict[str, Any]) -> int:
+def _slow(disk_seconds: float) -> None:
+    def slowly(work: Callable[..., Any]) -> Callable[..., Any]:
+        def late(*arguments: Any, **more: Any) -> Any:
+            # Not in the event loop's thread, which calls none of these after the start.
+            if threading.current_thread() is not threading.main_thread() and random.random() < 0.3:
+                time.sleep(random.uniform(0, disk_seconds))
+            return work(*arguments, **more)
+
+        return late
+
+    for name in ("fsync", "rename", "unlink"):
+        setattr(os, name, slowly(getattr(os, name)))
+
+
+def _start(serve: Any, log: str, disk_seconds: float, settings: dict[str, Any]) -> int:
     parent = os.getpid()
     if pid := os.fork():
         return pid
@@ -185,6 +203,8 @@ def _start(serve: Any, log: str, settings: dict[str, Any]) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (file, 1), (file, 2)):
             os.dup2(source, target)
+        if disk_seconds:
+            _slow(disk_seconds)
         sys.argv = ["flight-server", *flags(settings)]
         serve()
     except SystemExit as end:
