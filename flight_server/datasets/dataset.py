@@ -389,9 +389,8 @@ class Dataset(Lifetime):
 
 def _are_many(partitions: dict[int, Partition]) -> bool:
     """Whether they, with their frames in RAM, cannot be released in one step."""
-    if len(partitions) > FEW:
-        return True
-    return len(partitions) + sum(partition.resident_frames for partition in partitions.values()) > FEW
+    few = len(partitions) <= FEW
+    return not few or sum(each.resident_frames for each in partitions.values()) > FEW
 
 
 def _do(steps: Generator[None, None, None], *, soon: bool) -> None:
