@@ -98,14 +98,15 @@ def emptied(things: MutableMapping[Any, Any]) -> Iterator[None]:
 
 async def run_later() -> None:
     """Do all steps that wait. What was left at a cancellation is done at the next call."""
+    present = Slice()
     while True:
         try:
             steps = _waiting.get_nowait()
         except Empty:
             return
         try:
-            async for _ in in_slices(steps):
-                pass
+            for _ in steps:
+                await present.end()
         except asyncio.CancelledError:
             _waiting.put(steps)
             raise
