@@ -73,18 +73,7 @@ async def seal(
         if not dataset.sealed:
             await durability.persist(dataset, range(dataset.partition_count), finish, check)
     else:
-        replaced: list[Dataset] = []
-
-        def take_name() -> None:
-            check()
-            before = catalogue.get(dataset.name)
-            finish()
-            if before is not None and before is not dataset and before.durable:
-                replaced.append(before)
-
-        await _whole(_accept(dataset, request, take_name))
-        if replaced:
-            await catalogue.disk.disposal.settled()  # so that no start brings it back
+        await _whole(_accept(dataset, request, partial(_finish, check, finish)))
     dataset.touch()
     return await in_steps(Sealed.of(dataset, dataset.partitions()))
 
@@ -103,6 +92,11 @@ async def _accept(dataset: Dataset, request: SealRequest, finish: Callable[[], N
         dataset.check_step("accept")
         await in_steps(dataset.closing())
         finish()
+
+
+def _finish(check: Callable[[], None], finish: Callable[[], None]) -> None:
+    check()
+    finish()
 
 
 async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:

@@ -170,18 +170,13 @@ class StreamSink:
             index = self._partition.index
             await self._durability.persist(self.dataset, [index], self._finish, self._check_name)
         else:
-            before = self._durability.catalogue.get(self.dataset.name)
             self._finish()
-            if self._overwrites and before is not None and before is not self.dataset and before.durable:
-                # So that no start brings it back. Cancelled, the put has its effect nevertheless.
-                await self._durability.catalogue.disk.disposal.settled()
 
     def _finish(self) -> None:
         self._check_name()
         self.dataset.end_stream(self._partition)
         if self._overwrites:
             self._durability.catalogue.install(self.dataset)
-        self._committed = True
 
     def _check_name(self) -> None:
         """Check that an overwrite can take the name now.

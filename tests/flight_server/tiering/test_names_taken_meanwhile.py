@@ -193,27 +193,3 @@ async def test_a_staged_overwrite_keeps_what_the_request_leaves_open(node: Node)
     await seal(node.durability, dataset, request)
     assert dataset.durable
     assert (dataset.lease_seconds, dataset.retention) == (77.0, Retention(readers=2))
-
-
-@pytest.mark.parametrize("staged_write", [True, False])
-async def test_what_is_not_durable_is_acknowledged_when_the_durable_one_that_it_replaces_is_gone(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staged_write: bool
-) -> None:
-    if staged_write:
-        request = CreateRequest("d", Kind.SHUFFLE, mode=WriteMode.OVERWRITE, write="plain")
-        plain = node.catalogue.stage(request, SCHEMA)[0]
-        replaces = seal(node.durability, plain, SealRequest("d", plain.generation, {}))
-    else:
-        sink = StreamSink(node.durability, PutCommand("d", mode="overwrite"), SCHEMA)
-        plain, replaces = sink.dataset, sink.end()
-    durable, wanted = staged(node, WriteMode.OVERWRITE)
-    await seal(node.durability, durable, wanted)
-    held = Held(durable.files, "forget", monkeypatch)
-    replacing = asyncio.ensure_future(replaces)
-    await held.reached()
-    assert node.catalogue.find("d") is plain
-    assert not replacing.done()
-    assert manifests(tmp_path)
-    held.go_on()
-    await replacing
-    assert not manifests(tmp_path)
