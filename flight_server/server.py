@@ -50,7 +50,7 @@ from flight_server.memory import Heap
 from flight_server.node import Node
 from flight_server.storage import DataDir, raise_open_files_limit
 from flight_server.tiering import recover
-from flight_server.transfer import message_limit_bytes
+from flight_server.transfer import NEWCOMERS_SECONDS, message_limit_bytes
 
 ACCEPT_PATIENCE_SECONDS = 24 * 3600
 CALLS_OF_A_CONNECTION = 10_000
@@ -273,6 +273,7 @@ class Server:
             ("silent_connections", self._http.end_silent),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
+        keep(_at_once(node.eviction.look_for_newcomers), "newcomers", every_seconds=NEWCOMERS_SECONDS)
         keep(run_later, "later", every_seconds=LATER_SECONDS)
         keep(self._sweep_host, "host_files", every_seconds=SWEEP_SECONDS)
 

@@ -197,9 +197,8 @@ class ChangelogReads:
         return encode(batch, version, last=last, max_message_bytes=self._max_message_bytes)
 
     async def _room(self, reader: Reader, size_bytes: int) -> Reservation:
-        pool = self._budget.sends if reader.pace.proven else self._budget.unproven
         return await reserve(
-            pool,
+            self._budget.sends_for(reader.pace),
             size_bytes,
             self._waits,
             dataset=reader.dataset,

@@ -10,7 +10,7 @@ from .counters import Counters
 from .dataset import Dataset
 from .partition import Partition, PartitionState, Totals
 from .repeated_creation import check_same
-from .sealing import accepting, extend, narrow
+from .sealing import accepting, extend
 from .staged_writes import Sealed, check_as_durable, check_mode
 
 __all__ = [
@@ -28,6 +28,5 @@ __all__ = [
     "check_same",
     "extend",
     "meant",
-    "narrow",
     "one_meaning",
 ]

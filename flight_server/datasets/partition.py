@@ -278,7 +278,7 @@ class Partition:
 
         Raises:
             NotFound: it has no place.
-            InvalidRequest: the partition has fewer frames.
+            InvalidRequest: the partition, or the range that it asked for, has fewer frames.
         """
         if frames > len(self._queue):
             raise InvalidRequest(

@@ -16,8 +16,9 @@ frame, whatever it repeats and in whatever order it reads ranges, for as long as
     be tried again needs a name.
 
 Resuming
-    A connection with the name, the end (``until``) and a start within the range of the one before is a resume. Every
-    other one begins another range; what the reader has acknowledged of the one before stays passed.
+    A connection with the name, the end (``until``) and a start within the range of the one before is a resume, if the
+    frames before its start are there. Every other one begins another range; what the reader has acknowledged of the
+    one before stays passed.
 
 Taking over
     When a second connection uses a name, the place goes on there, and the first connection gets an error.
@@ -41,7 +42,7 @@ from typing import Any
 
 from flight_server.concurrency import BroadcastQueue, Subscription
 from flight_server.memory import Metadata, Reservation
-from flight_server.protocol import Conflict, NotFound
+from flight_server.protocol import Conflict, InvalidRequest, NotFound
 
 PLACE_BYTES = 512
 RANGE_BYTES = 128
@@ -89,7 +90,7 @@ class Places:
             )
             self._by_reader[reader] = _Place(room, start, subscription.stop, start, subscription)
             return
-        resumes = subscription.stop == place.stop and place.begin < start
+        resumes = subscription.stop == place.stop and place.begin < start <= len(self._queue)
         if not resumes:
             self._trim(place)
             wanted = PLACE_BYTES + RANGE_BYTES * (len(place.passed) + 1)
@@ -114,11 +115,21 @@ class Places:
             self._left[reader] = place
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """The reader has received the frames of its range before ``frames``. Raises NotFound if it has no place."""
+        """The reader has received the frames of its range before ``frames``.
+
+        Raises:
+            NotFound: it has no place.
+            InvalidRequest: its range ends before; so what it says is of another one, and comes too late.
+        """
         self.expire(now)
         place = self._by_reader.get(reader)
         if place is None or (place.subscription is None and reader not in self._left):
             raise NotFound(f"reader {reader!r} has no place here, or has it no longer: read again")
+        if place.stop is not None and frames > place.stop:
+            raise InvalidRequest(
+                f"reader {reader!r} acknowledges {frames}, and has asked for the frames before {place.stop} of dataset "
+                f"{self._dataset!r}: acknowledge a range before the next one is read"
+            )
         self._advance(place, frames)
 
     def expire(self, now: float) -> None:

@@ -27,17 +27,22 @@ _index = attrgetter("index")
 
 
 def accepting(
-    dataset: Dataset, wanted: dict[int, str] | None, partition_bytes: int | None
+    dataset: Dataset, wanted: dict[int, str] | None, partition_bytes: int | None, only: int | None = None
 ) -> Generator[None, None, bool]:
     """Move the accepted attempts' frames into their partitions, where readers get them at once, in steps.
 
     One step decides; until the last one the dataset is ``moving``. The partitions stay open until
     :meth:`Dataset.close`, which the caller calls when a durable dataset is on disk. False if these attempts were
-    accepted before. ``partition_bytes``: see :func:`joined`.
+    accepted before.
+
+    Args:
+        partition_bytes: see :func:`joined`.
+        only: it has only so many partitions from then on; readers of others get NotFound.
 
     Raises:
         Conflict: see :meth:`Attempts.chosen`, or it is no shuffle, or was dropped.
-        OutOfBudget: ``metadata`` has no room for the partitions; nothing was accepted.
+        InvalidRequest: other partitions than ``only`` have frames.
+        OutOfBudget: ``metadata`` has no room for the partitions. Each time nothing was changed.
     """
     if dataset.kind is not Kind.SHUFFLE:
         raise Conflict(
@@ -57,8 +62,12 @@ def accepting(
             break
         # Other attempts may commit meanwhile, and be chosen.
         before, numbers = chosen, (yield from joined(chosen, partition_bytes))
+    if only is not None:
+        _check_narrow(dataset, max(numbers, default=0), only)
     new = sorted(index for index in set(numbers.values()) if not dataset.knows(index))
     dataset.count_partitions(len(new))
+    if only is not None:
+        dataset.have_only(only)
     if partition_bytes is not None:
         dataset.have_only(len(set(numbers.values())) or 1)
     dataset.attempts.accept(chosen)
@@ -89,14 +98,12 @@ def _move(
         dataset.attempts.handed_over(attempt)
 
 
-def narrow(dataset: Dataset, partitions: int) -> None:
-    """Have only the first ``partitions``; readers of others get NotFound. InvalidRequest if others have frames."""
-    used = max((index for attempt in dataset.attempts for index in attempt.partitions), default=0)
-    if not used < partitions <= dataset.partition_count:
-        why = f"it was created with {dataset.partition_count}, and there are frames for partition {used}"
+def _check_narrow(dataset: Dataset, last: int, partitions: int) -> None:
+    """Raise InvalidRequest if it cannot have only the first ``partitions``, because ``last`` has frames."""
+    if not last < partitions <= dataset.partition_count:
+        why = f"it was created with {dataset.partition_count}, and there are frames for partition {last}"
         text = f"dataset {dataset.name!r} cannot be sealed with {partitions} partitions: {why}"
         raise InvalidRequest(text, dataset=dataset.name)
-    dataset.have_only(partitions)
 
 
 def extend(target: Dataset, staged: Dataset) -> list[Partition]:

@@ -5,6 +5,7 @@
     │   └── metadata     at most 1/4: records and objects of datasets, partitions and frames (see ``metadata``)
     ├── sends      1/4   bytes that gRPC, HTTP and reads from disk hold on the way to readers
     │   ├── unproven     at most 1/8: readers that have not yet proven that they take what they are sent
+    │   │   └── further      at most 1/16: those of them that are not the first of their connection
     │   └── answers      at most 1/16, or one answer: large answers that are no frames (``transfer.answer_room``)
     └── arrivals   1/8   messages that have arrived and wait for room in ``frames``
 
@@ -32,8 +33,11 @@ Readers that take nothing
     "Waiting"). One that takes what it is sent keeps its room from message to message. Proven readers wait for the
     rest of ``sends``, first come, first served.
     Readers that come within ``pool.FRESH_SECONDS`` may fill that eighth, too. If they take nothing, ``eviction`` ends
-    one at each look, once they have stalled for ``delivery.READER_STALL_SECONDS``, until the next reader has room:
-    outside of the eighth, if it has waited for ``FRESH_SECONDS``.
+    them, once they have stalled for ``delivery.READER_STALL_SECONDS``, until those that wait have room: outside of the
+    eighth, if they have waited for ``FRESH_SECONDS``.
+    In a crowd of readers that take nothing, a good one looks like the others until it has got a message. So a
+    connection's first unproven reader waits for none of its further ones, and each gets its chance soon: for it
+    ``eviction`` ends readers that have not even taken their first message, much earlier.
     On the bulk lane without TLS such a reader holds no room, so all readers there are proven.
 
 The true peak
@@ -79,10 +83,17 @@ class Budget:
         self.metadata = Metadata(self.frames.part("metadata", memory_limit_bytes // 4))
         self.sends = self.memory.account("sends", memory_limit_bytes // 4)
         self.unproven = self.sends.part("unproven", memory_limit_bytes // 8)
+        self.further = self.unproven.part("further", memory_limit_bytes // 16)
         self.answers = self.sends.part("answers", memory_limit_bytes // 16)
         self.arrivals = self.memory.account("arrivals", memory_limit_bytes // 8)
         self.decoding = Decoding(memory_limit_bytes)
         self.disk = MemoryPool(disk_limit_bytes, "disk")
+
+    def sends_for(self, pace: Pace) -> MemoryPool:
+        """Of which pool a reader of that pace gets its room."""
+        if pace.proven:
+            return self.sends
+        return self.unproven if pace.first else self.further
 
     @property
     def max_schema_bytes(self) -> int:
@@ -108,6 +119,8 @@ class Pace:
         self._always = proven
         self._stalled = False
         self._taken_bytes = 0
+        self.begun = False  # it has taken a message
+        self.first = True  # of its connection
         self.on_stall: Callable[[], None] | None = None
 
     @property
@@ -118,6 +131,7 @@ class Pace:
         """The reader's transport has taken these bytes. After a stall the count begins again at 0."""
         self._taken_bytes = 0 if self._stalled else self._taken_bytes + size_bytes
         self._stalled = False
+        self.begun = True
 
     def stall(self) -> None:
         """A write to the reader has lasted for ``STALL_SECONDS``: called at each look of ``eviction``."""

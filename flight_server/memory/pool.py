@@ -13,14 +13,15 @@ Accounts
     limits of siblings should add up to the parent's: then no account can starve another (``accounts``).
 
 Parts
-    ``pool.part(name, limit_bytes)`` makes a child whose grants must fit both limits. The queues of the pool and of
-    its parts are served by turns. A queue whose part is full is passed over, so it delays no request of the pool.
+    ``pool.part(name, limit_bytes)`` makes a child whose grants must fit both limits; a part can have parts, too. The
+    queues of the pool and of all parts are served by turns. A queue whose part is full is passed over, so it delays no
+    request of the others.
 
 Waiting
     ``request(size, granted)`` queues a callback. A pool's queue is served first come, first served: small requests do
     not overtake a large one. A part's queue is served from both ends by turns, the newest first: among many readers
     that give nothing back, both a new one and the oldest are served soon. A request that has waited for
-    ``FRESH_SECONDS`` gets nothing of the part's last eighth, unless the part is empty.
+    ``FRESH_SECONDS`` gets nothing of the last eighth of its part, or of one around it, unless that is empty.
     The callback gets the reservation, in the thread that gave bytes back, so it must only pass it on
     (``loop.call_soon_threadsafe``).
 
@@ -36,7 +37,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .return_lock import ReturnLock
@@ -166,8 +167,9 @@ class MemoryPool:
         self._tell: Callable[[], object] | None = None
         self._queue: deque[Request] = deque()
         self._accounts: list[MemoryPool] = []
-        # A part's ``_whole`` is its pool, which serves the queues of its ``_sharers``, itself included, in this order.
-        self._whole: MemoryPool = _parent if _within and _parent is not None else self
+        # A part's ``_whole`` is the pool around all parts, which serves the queues of its ``_sharers``, itself included,
+        # in this order.
+        self._whole: MemoryPool = _parent._whole if _within and _parent is not None else self
         self._sharers: list[MemoryPool] = [self]
         self._newest_first = _within
         self.granted = 0  # how many requests that had to wait were granted
@@ -183,7 +185,7 @@ class MemoryPool:
         """See "Parts"."""
         child = MemoryPool(limit_bytes, name, _parent=self, _within=True)
         self._accounts.append(child)
-        self._sharers.append(child)
+        self._whole._sharers.append(child)
         return child
 
     @property
@@ -207,6 +209,16 @@ class MemoryPool:
     @property
     def waiting(self) -> int:
         return len(self._queue)
+
+    @property
+    def whole(self) -> MemoryPool:
+        """Of a part the pool around all parts; else the pool itself."""
+        return self._whole
+
+    def lacks(self, held: MemoryPool) -> bool:
+        """Whether the oldest request waits for what is held in ``held``, a pool of the same lock, or a part."""
+        with self._lock:
+            return bool(self._queue) and self._full_for(self._queue[0]) in held._around()
 
     def statistics(self) -> PoolStatistics:
         with self._lock:
@@ -271,8 +283,16 @@ class MemoryPool:
     # The pool's side of Reservation and Request.
 
     def _fits(self, size_bytes: int) -> bool:
-        whole = self._whole
-        return self._fits_here(size_bytes) and (whole is self or whole._fits_here(size_bytes))
+        return all(pool._fits_here(size_bytes) for pool in self._around())
+
+    def _around(self) -> Iterator[MemoryPool]:
+        """A part, the parts around it, and their pool."""
+        pool = self
+        while pool is not pool._whole:
+            yield pool
+            assert pool._parent is not None
+            pool = pool._parent
+        yield pool
 
     def _fits_here(self, size_bytes: int) -> bool:
         return self.limit_bytes is None or self._used_bytes + size_bytes <= self.limit_bytes
@@ -357,11 +377,19 @@ class MemoryPool:
     def _next_end(self) -> int | None:
         if self._whole is self:
             return 0
-        assert self.limit_bytes is not None
-        stale = time.monotonic() - FRESH_SECONDS
         for end in (-1, 0) if self._newest_first else (0, -1):
-            request = self._queue[end]
-            kept_bytes = self.limit_bytes // KEPT_FOR_FRESH if request.since < stale else 0
-            if self._used_bytes == 0 or self._fits_here(request.size_bytes + kept_bytes):
+            if self._full_for(self._queue[end]) is self._whole:
                 return end
         return None
+
+    def _full_for(self, request: Request) -> MemoryPool:
+        """The narrowest part that has no room for the request; the pool around the parts if they all have."""
+        fresh = request.since >= time.monotonic() - FRESH_SECONDS
+        for pool in self._around():
+            limit_bytes = pool.limit_bytes
+            if pool is pool._whole or limit_bytes is None:
+                continue
+            kept_bytes = 0 if fresh else limit_bytes // KEPT_FOR_FRESH
+            if pool._used_bytes and not pool._fits_here(request.size_bytes + kept_bytes):
+                return pool
+        return self._whole

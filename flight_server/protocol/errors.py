@@ -170,9 +170,10 @@ class Draining(Unavailable):
 
 
 class ReaderTooSlow(Unavailable):
-    """A stalled reader held bytes that other readers waited for."""
+    """A stalled reader held bytes that other readers waited for. ``held``: counts them until its call has ended."""
 
     code = "reader_too_slow"
+    held: object = None
 
 
 class ReadTrouble(Unavailable):

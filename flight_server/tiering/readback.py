@@ -16,7 +16,7 @@ Disk trouble
     can retry; the frame stays on disk.
 
 Unproven readers (``memory.accounts``)
-    Their room is in the account's part ``unproven``. ``release_sent`` keeps the room of sent messages for the next
+    Their room is in the account's part ``unproven`` or in its part ``further``. ``release_sent`` keeps the room of sent messages for the next
     ones; the reader releases it before it waits. Unproven readers do not read ahead.
 
 Who holds what
@@ -97,7 +97,7 @@ class ReadBack:
 
     @property
     def _sends(self) -> MemoryPool:
-        return self._budget.sends if self._reader.pace.proven else self._budget.unproven
+        return self._budget.sends_for(self._reader.pace)
 
     def next_nowait(self, frame: Message) -> tuple[Payload, Reservation] | None:
         """As :meth:`next_to_send`; None, and nothing taken, if the bytes are not in RAM or the room is not free."""

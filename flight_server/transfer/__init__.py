@@ -3,7 +3,7 @@
 from .answer_room import AnswerRoom
 from .delivery import Delivery
 from .descriptors import parse_descriptor
-from .eviction import Eviction
+from .eviction import NEWCOMERS_SECONDS, Eviction
 from .frame_ranges import FrameRange, check_no_range
 from .producers import Producer
 from .reading import Outgoing, Reads, Run, check_no_versions, head_of_read

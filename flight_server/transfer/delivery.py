@@ -35,6 +35,7 @@ class Delivery:
         self.stall_seconds = min(READER_STALL_SECONDS, stall_seconds)
         self.readers: dict[Subscription[Frame], Reader] = {}
         self._read: dict[int, Dataset] = {}  # by the id of the reader
+        self._first: set[str] = set()  # connections, each named as its peer, whose first reader is attached
         # Each write by its timeout, in the order in which they began.
         self.writes: dict[asyncio.Timeout, Write] = {}
         self._waits = waits
@@ -47,10 +48,23 @@ class Delivery:
         self._read[id(reader)] = dataset
         self._counters.gets += 1
         try:
-            yield
+            with self.of_connection(reader):
+                yield
         finally:
             del self.readers[subscription], self._read[id(reader)]
             subscription.close()
+
+    @contextmanager
+    def of_connection(self, reader: Reader) -> Iterator[None]:
+        """Tell the reader's pace whether it is the first of its connection: no other one that was is still attached."""
+        reader.pace.first = reader.peer not in self._first
+        if reader.pace.first:
+            self._first.add(reader.peer)
+        try:
+            yield
+        finally:
+            if reader.pace.first:
+                self._first.discard(reader.peer)
 
     def datasets(self) -> list[Dataset]:
         """Of each attached reader the generation that it reads."""
@@ -75,7 +89,8 @@ class Delivery:
             room: what the reader holds of ``sends`` meanwhile.
 
         Raises:
-            ReaderTooSlow: the reader took nothing for ``stall_seconds`` while others waited for its room.
+            ReaderTooSlow: ``eviction`` has ended the reader. The transport may have its bytes until the call has
+                ended: they stay counted in ``held``, outside of the part that others wait for.
             FlightShuffleError: ``partition`` has failed or was dropped meanwhile.
         """
         listed = Write(asyncio.get_running_loop().time(), reader, room, partition)
@@ -92,13 +107,22 @@ class Delivery:
             if partition is not None:
                 partition.check()
             self._counters.readers_ended_as_too_slow += 1
-            raise ReaderTooSlow(
-                f"dataset {reader.dataset!r} partition {reader.partition}: this reader took nothing for "
-                f"{self.stall_seconds} s while others waited for the room it held; read on from the "
-                "next frame, faster",
-                dataset=reader.dataset,
-                partition=reader.partition,
-            ) from None
+            raise self._too_slow(listed) from None
+
+    def _too_slow(self, write: Write) -> ReaderTooSlow:
+        # A function of its own: a variable of the caller would be in a cycle with the exception, and keep the room.
+        reader, room = write.reader, write.room
+        seconds = asyncio.get_running_loop().time() - write.since
+        slow = ReaderTooSlow(
+            f"dataset {reader.dataset!r} partition {reader.partition}: this reader took nothing for "
+            f"{seconds:.1f} s while others waited for the room it held; read on from the "
+            "next frame, faster",
+            dataset=reader.dataset,
+            partition=reader.partition,
+        )
+        if room is not None:
+            slow.held = room.pool.whole.exchange(room.free, room.size_bytes)
+        return slow
 
     @contextmanager
     def _listed(self, timeout: asyncio.Timeout, write: Write) -> Iterator[None]:

@@ -1,8 +1,15 @@
 """Eviction: ends readers that take nothing while other readers wait for the room that they hold.
 
 A reader whose write lasts for ``STALL_SECONDS`` loses what was read ahead for it and has to prove itself again (see
-``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends the one that has stalled
-for longest, if for ``Delivery.stall_seconds``. A write whose partition has failed or was dropped ends at the next look.
+``accounts``). When a queue of readers has got no room for ``PROGRESS_SECONDS``, each look ends those that have stalled
+for longest, if for ``Delivery.stall_seconds``, until the room of the ended is enough for all that wait. A write whose
+partition has failed or was dropped ends at the next look.
+
+Newcomers
+    A reader that has not taken even its first message is ended earlier, for readers that are the first of their
+    connection: after ``FIRST_SECONDS`` or, if the part ``unproven`` is large, after the time in which good readers on a
+    link of 1 Gbit/s, who share it, would have taken all of that part. So each connection of a crowd gets its chance
+    soon, and of 1,000 paused readers on 50 connections few are ended.
 
 Ended generations
     A generation without a name is kept for its readers alone, on disk, too. While the disk is full for others, each
@@ -20,6 +27,10 @@ from flight_server.tiering import Spiller
 from .delivery import Delivery
 
 PROGRESS_SECONDS = 0.5
+NEWCOMERS_SECONDS = 0.02
+"""The time between two looks for newcomers."""
+FIRST_SECONDS = 0.1
+FIRST_BYTES_PER_SECOND = 100 << 20
 FULL_SECONDS = 2.0
 """A write is tried again more often than this while anything waits for the disk."""
 
@@ -29,10 +40,15 @@ class Eviction:
 
     def __init__(self, budget: Budget, delivery: Delivery, spiller: Spiller) -> None:
         self._spiller = spiller
-        self._sends, self._answers = budget.sends, budget.answers
+        self._unproven = budget.unproven
         self._delivery = delivery
         # Of each queue of readers: how many requests it had granted when that last changed, and when it did.
-        self._progress = dict.fromkeys((budget.sends, budget.unproven, budget.answers), (0, 0.0))
+        queues = (budget.sends, budget.unproven, budget.further, budget.answers)
+        self._progress = dict.fromkeys(queues, (0, 0.0))
+        unproven_bytes = budget.unproven.limit_bytes or 0
+        self._first_seconds = min(
+            delivery.stall_seconds, max(FIRST_SECONDS, unproven_bytes / FIRST_BYTES_PER_SECOND)
+        )
 
     def look(self) -> None:
         """Check every write that lasts. ``server`` calls this twice a second."""
@@ -48,7 +64,13 @@ class Eviction:
             if pool.granted != granted or not pool.waiting:
                 self._progress[pool] = (pool.granted, now)
             elif now - since >= patience_seconds:
-                self._end_longest(pool, now)
+                self._end_longest(pool, now, self._delivery.stall_seconds)
+
+    def look_for_newcomers(self) -> None:
+        """See "Newcomers". ``server`` calls this each ``NEWCOMERS_SECONDS``."""
+        if self._unproven.waiting:
+            now = asyncio.get_running_loop().time()
+            self._end_longest(self._unproven, now, self._first_seconds, begun=False)
 
     def _end_kept_on_a_full_disk(self, now: float) -> None:
         full_at = self._spiller.full_at
@@ -61,16 +83,17 @@ class Eviction:
             if dataset is not None and dataset.ended and timeout.when() is None:
                 timeout.reschedule(now)
 
-    def _end_longest(self, pool: MemoryPool, now: float) -> None:
+    def _end_longest(self, pool: MemoryPool, now: float, seconds: float, *, begun: bool = True) -> None:
+        """End readers that have stalled for so long, until the queue of ``pool`` has room; with ``begun`` False only
+        some that have not taken a message.
+        """
+        missing_bytes = pool.wanted_bytes
         for timeout, write in self._delivery.writes.items():
-            if now - write.since < self._delivery.stall_seconds:
+            if missing_bytes <= 0 or now - write.since < seconds:
                 return
             room = write.room
-            if room is not None and self._helps(pool, room.pool) and timeout.when() is None:
+            if room is None or (write.reader.pace.begun and not begun) or not pool.lacks(room.pool):
+                continue
+            missing_bytes -= room.size_bytes
+            if timeout.when() is None:
                 timeout.reschedule(now)
-                return
-
-    def _helps(self, waiting: MemoryPool, held: MemoryPool) -> bool:
-        """Whether what is released of ``held`` can be what the queue of ``waiting`` lacks."""
-        lacks_all = waiting is self._sends or (waiting is self._answers and not waiting.used_bytes)
-        return lacks_all or held in (waiting, self._answers)

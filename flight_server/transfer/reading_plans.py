@@ -66,6 +66,10 @@ def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Ite
     work.
     """
     for number in numbers:
+        known = dataset.knows(number) or number >= dataset.partition_count
+        if not known and dataset.sealed and not dataset.dropped:
+            yield None
+            continue  # without frames; to make it would take memory for as long as the dataset lives
         partition = dataset.partition(number)
         partition.check()
         if partition.state is not PartitionState.SEALED:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,6 @@ from flight_server.datasets import (
     accepting,
     check_mode,
     extend,
-    narrow,
 )
 from flight_server.protocol import Conflict, Kind, SealRequest, Transaction, WriteMode
 from flight_server.storage import to_its_end
@@ -66,15 +66,14 @@ async def seal(
             partial(_take_name, catalogue, dataset, request.transaction),
         )
     check()
-    if mode is not None and request.partitions is not None and dataset.attempts.accepted is None:
-        narrow(dataset, request.partitions)
-    partition_bytes = None if mode is None else request.partition_bytes
+    if mode is None:
+        request = replace(request, partitions=None, partition_bytes=None)
     if dataset.durable:
-        await _whole(_accept(dataset, request.attempts, partition_bytes))
+        await _whole(_accept(dataset, request))
         if not dataset.sealed:
             await durability.persist(dataset, range(dataset.partition_count), finish, check)
     else:
-        await _whole(_accept(dataset, request.attempts, partition_bytes, partial(_finish, check, finish)))
+        await _whole(_accept(dataset, request, partial(_finish, check, finish)))
     dataset.touch()
     return await in_steps(Sealed.of(dataset, dataset.partitions()))
 
@@ -84,14 +83,9 @@ async def _whole(work: Coroutine[Any, Any, None]) -> None:
     await to_its_end(asyncio.ensure_future(work))
 
 
-async def _accept(
-    dataset: Dataset,
-    wanted: dict[int, str] | None,
-    partition_bytes: int | None,
-    finish: Callable[[], None] | None = None,
-) -> None:
+async def _accept(dataset: Dataset, request: SealRequest, finish: Callable[[], None] | None = None) -> None:
     """Accept the attempts; with ``finish`` seal their partitions, too, and call it in the last step."""
-    await in_steps(accepting(dataset, wanted, partition_bytes))
+    await in_steps(accepting(dataset, request.attempts, request.partition_bytes, request.partitions))
     while dataset.moving:  # by another call of the seal
         await dataset.changes.next()
     if finish is not None:
@@ -129,7 +123,7 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
         if staged.attempts.accepted is None:
             staged.retention = target.retention
         try:
-            await _whole(_accept(staged, request.attempts, request.partition_bytes, finish))
+            await _whole(_accept(staged, replace(request, partitions=None), finish))
         except Conflict:
             appended = catalogue.staged.appended(staged.name, staged.generation)
             if appended is None:

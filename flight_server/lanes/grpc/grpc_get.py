@@ -57,7 +57,8 @@ class GrpcGet:
         check_no_range(dataset, ticket.until)
         reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
         if dataset.kind is Kind.CHANGELOG:
-            await self._serve_changelog(dataset, ticket.versions or Versions(), reader, asked, context)
+            with self._reads.delivery.of_connection(reader):
+                await self._serve_changelog(dataset, ticket.versions or Versions(), reader, asked, context)
             return
         check_no_versions(dataset, ticket.versions)
         envelopes = await _begin(dataset, asked, context)

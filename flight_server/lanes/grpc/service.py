@@ -165,7 +165,11 @@ class FlightService:
                     error_id=error_id,
                 )
             # Outside the except clauses, so that the exception has no context.
-            await _abort(context, answer)
+            try:
+                await _abort(context, answer)
+            finally:
+                if isinstance(answer, ReaderTooSlow):
+                    answer.held = None  # gRPC keeps the exception that ends the call, and so this frame
             return None
 
         return guarded

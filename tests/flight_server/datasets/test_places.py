@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flight_server.concurrency.broadcast_queue import BroadcastQueue, Subscription
 from flight_server.datasets.places import PLACE_BYTES, RANGE_BYTES, Places
 from flight_server.memory import MemoryPool, Metadata
-from flight_server.protocol.errors import Conflict, NotFound, OutOfBudget
+from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound, OutOfBudget
 
 ITEMS = 10
 
@@ -133,6 +133,35 @@ def test_a_reader_that_goes_on_in_another_range_has_not_passed_what_lies_between
     rig.places.acknowledge("one", 9, now=0)
     assert rig.queue.first == 2
     assert rig.comes("one", 2, stop=7).next_nowait() == 2
+
+
+def test_a_reader_cannot_acknowledge_frames_beyond_the_range_that_it_asked_for_last() -> None:
+    rig = Rig()
+    rig.queue.passed(0, ITEMS)
+    rig.comes("one", 5, stop=8)
+    rig.places.acknowledge("one", 8, now=0)
+    rig.comes("one", 0, stop=3)
+    with pytest.raises(InvalidRequest, match="'one' acknowledges 8, and has asked for the frames before 3"):
+        rig.places.acknowledge("one", 8, now=0)  # sent again, too late
+    rig.places.acknowledge("one", 3, now=0)
+    assert rig.comes("one", 3, stop=5).next_nowait() == 3
+
+
+def test_a_reader_that_asks_for_what_is_to_come_has_not_had_what_comes_before_it() -> None:
+    queue: BroadcastQueue[int] = BroadcastQueue(retain_readers=1)
+    rig = Rig()
+    rig.queue, rig.places = queue, Places(queue)
+    queue.publish(0, 1)
+    one = rig.comes("one")
+    assert one.next_nowait() == 0
+    rig.comes("one", 3)
+    for number in range(1, 5):
+        queue.publish(number, 1)
+    rig.places.acknowledge("one", 5, now=0)
+    assert queue.first == 0, "it had frame 0 at most, and has not said so"
+    rig.comes("one", 0, stop=3)
+    rig.places.acknowledge("one", 3, now=0)
+    assert queue.first == 5
 
 
 def test_a_range_that_was_left_early_is_given_back_and_completed_ones_are_not() -> None:

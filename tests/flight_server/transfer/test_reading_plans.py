@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import Commit, CreateRequest, Kind, PlanRequest
-from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound
+from flight_server.protocol.errors import Conflict, DatasetDropped, InvalidRequest, NotFound
 from flight_server.transfer import reading_plans
 from flight_server.transfer.reading_plans import cut, plan
 from tests.support.accepting import accept
@@ -100,6 +100,18 @@ async def test_a_plan_has_the_pieces_of_all_partitions_with_frames_or_of_those_a
     assert await plan(dataset, PlanRequest("d", 1 << 40, partitions=(3, 0))) == [(3, 0, 1200, 120_000)]
     with pytest.raises(NotFound, match="partitions 0 to 4"):
         await plan(dataset, PlanRequest("d", 1, partitions=(5,)))
+
+
+async def test_partitions_without_rows_take_no_memory_when_a_plan_names_them(catalogue: Catalogue) -> None:
+    dataset = shuffle(catalogue, {1: [50]})
+    accept(dataset, {0: "a"})
+    dataset.close()
+    used_bytes = catalogue.budget.metadata.pool.used_bytes
+    assert await plan(dataset, PlanRequest("d", 100, partitions=(4, 1, 0, 2, 3))) == [(1, 0, 1, 50)]
+    assert catalogue.budget.metadata.pool.used_bytes == used_bytes
+    dataset.drop()
+    with pytest.raises(DatasetDropped):
+        await plan(dataset, PlanRequest("d", 100, partitions=(4,)))
 
 
 async def test_a_dataset_that_is_still_written_has_no_plan(catalogue: Catalogue) -> None:

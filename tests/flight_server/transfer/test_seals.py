@@ -15,7 +15,7 @@ from flight_server.concurrency import slices
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
-from flight_server.protocol.errors import Conflict, FlightShuffleError, NotFound
+from flight_server.protocol.errors import Conflict, FlightShuffleError, InvalidRequest, NotFound
 from flight_server.transfer import seals
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame
@@ -288,3 +288,18 @@ async def test_an_append_whose_seal_is_repeated_while_it_ends_is_sealed_for_both
         monkeypatch.setattr(slices, "SLICE_SECONDS", 60.0)  # the rest is one step
         assert await asyncio.gather(first, second) == [target] * 2
         assert target.partition_count == 20 * (passes + 1)
+
+
+@pytest.mark.parametrize("mode", [WriteMode.NEW, WriteMode.OVERWRITE])
+async def test_a_seal_that_is_refused_leaves_all_partitions(catalogue: Catalogue, mode: WriteMode) -> None:
+    durability: Any = SimpleNamespace(catalogue=catalogue)
+    dataset = large(catalogue, "w", mode)
+    narrower = SealRequest("d", dataset.generation, {0: "a", 1: "late"}, 20)
+    dataset.partition_count = 30  # 10 have no frames
+    with pytest.raises(Conflict, match="not committed"):
+        await seals.seal(durability, dataset, narrower)
+    with pytest.raises(InvalidRequest, match="frames for partition 19"):
+        await seals.seal(durability, dataset, replace(narrower, attempts={0: "a"}, partitions=19))
+    assert dataset.partition_count == 30
+    await seals.seal(durability, dataset, replace(narrower, attempts={0: "a"}))
+    assert dataset.partition_count == 20
