@@ -17,6 +17,7 @@ Durable datasets
 
 from __future__ import annotations
 
+import asyncio
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ from flight_server.protocol import (
     Unavailable,
     check_new_dataset_name,
 )
-from flight_server.storage import Disk, DurableFiles, Leaving
+from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
 
 from .ambiguous_names import meant
 from .dataset import Dataset
@@ -330,8 +331,8 @@ class Catalogue:
     async def remove(self, name: str, generation: str | None = None, *, staged: bool = False) -> Dataset:
         """Drop a dataset. A durable one is found until its manifest is deleted; then no restart brings it back.
 
-        A staged write that is just getting its name is dropped when it has it. Cancelling is safe: the removal goes on,
-        or has not begun.
+        A staged write that is just getting its name is dropped when it has it. Cancelling is safe: the removal is made
+        to its end, or has not begun.
 
         Args:
             staged: only while it is staged.
@@ -347,7 +348,7 @@ class Catalogue:
         async with self.disk.turn(name):
             # Without a generation it is the one that the name leads to by now.
             dataset = self.find(name, generation)
-            files, disposal = dataset.files, self.disk.disposal
+            files = dataset.files
             if staged and self.staged.mode_of(dataset) is None:
                 raise NotFound(
                     f"this generation of dataset {name!r} is not staged: it was sealed", dataset=name
@@ -355,16 +356,21 @@ class Catalogue:
             if files is None:
                 return self.drop(name, dataset.generation)
             self._leave(dataset, files, "dropped")
-            await disposal.settled()
-            if files.committed or disposal.may_come_back(name):
-                raise Unavailable(
-                    f"dataset {name!r} is not dropped yet: the disk does not let its files go. It goes when the disk "
-                    "works; if the server restarts before, drop it again",
-                    dataset=name,
-                )
-            self._take_away(dataset, dropped=True)
-            await disposal.settled()  # its segments, too
+            # To its end also when the call is cancelled: else the name would lead to what no start finds.
+            await to_its_end(asyncio.ensure_future(self._removed(dataset, files)))
             return dataset
+
+    async def _removed(self, dataset: Dataset, files: DurableFiles) -> None:
+        disposal, name = self.disk.disposal, dataset.name
+        await disposal.settled()
+        if files.committed or disposal.may_come_back(name):
+            raise Unavailable(
+                f"dataset {name!r} is not dropped yet: the disk does not let its files go. It goes when the disk "
+                "works; if the server restarts before, drop it again",
+                dataset=name,
+            )
+        self._take_away(dataset, dropped=True)
+        await disposal.settled()  # its segments, too
 
     def alive(self) -> list[Dataset]:
         """All datasets that an object holds, oldest first, also without a name."""

@@ -109,6 +109,8 @@ async def test_an_overwrite_that_was_cancelled_while_its_manifest_was_written_ha
         await sealing
     assert node.catalogue.find("d") is dataset
     assert (await seal(node.durability, dataset, request)).generation == dataset.generation
+    # Two servers must not delete the files of the old one at the same time.
+    await node.catalogue.disk.disposal.settled()
     assert bytes_of(restarted(tmp_path).find("d"), 0) == [b"new"]
 
 

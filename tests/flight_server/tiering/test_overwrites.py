@@ -133,6 +133,21 @@ async def test_a_drop_of_a_name_that_waits_for_an_overwrite_drops_what_the_name_
     assert manifests(tmp_path) == []
 
 
+async def test_a_drop_that_is_given_up_takes_the_name_away_with_the_files(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = await written(node, b"x")
+    held = Held(dataset.files, "forget", monkeypatch)
+    drop = asyncio.ensure_future(node.catalogue.remove("d"))
+    await held.reached()
+    drop.cancel()
+    held.go_on()
+    with pytest.raises(asyncio.CancelledError):
+        await drop
+    assert manifests(tmp_path) == []
+    assert node.catalogue.get("d") is None
+
+
 async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_does_not(
     node: Node, tmp_path: Path
 ) -> None:
