@@ -86,6 +86,9 @@ class Call:
     def peer(self) -> str:
         return self._peer
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     async def send_initial_metadata(self, _: object) -> None:
         pass
 
