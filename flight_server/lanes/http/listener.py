@@ -52,7 +52,7 @@ import structlog
 from aiohttp import web
 
 from flight_server.access import Doorkeeper, authorize
-from flight_server.concurrency import Running
+from flight_server.concurrency import Running, Turns
 from flight_server.datasets import one_meaning
 from flight_server.protocol import (
     PUT_PATH,
@@ -82,6 +82,9 @@ from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
 BACKLOG = 1024
 IDLE_CONNECTION_SECONDS = 75.0
 SHUTDOWN_SECONDS = 1.0
+NEWCOMER_BYTES = 512 << 10
+"""Of a turn: two reads begin in one pass of the event loop. To begin one takes about as long as to send 1 MiB, so
+readers that have begun keep a good part of the loop while a crowd comes."""
 KEEPALIVE_PROBES = 3
 
 _HEALTH = frozenset({"/healthz", "/readyz"})
@@ -138,6 +141,7 @@ class HttpServer:
         # Connections that have sent a request, and when each other one was first seen.
         self._asked: set[object] = set()
         self._silent_since: dict[object, float] = {}
+        self._newcomers = Turns(both_ends=True)
         self._doorkeeper = Doorkeeper(options.names, observed.background, any_name=options.token is not None)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
@@ -278,6 +282,7 @@ class HttpServer:
             wanted.check()
             return ArrowStream(await wanted.headers())
         catalogue.check_open()
+        await self._newcomers.take(NEWCOMER_BYTES)
         return await wanted.answer(request)
 
     async def _put(self, request: web.Request) -> web.StreamResponse:

@@ -89,6 +89,9 @@ class Call:
     def peer(self) -> str:
         return self._peer
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     async def send_initial_metadata(self, _: object) -> None:
         pass
 
@@ -115,3 +118,15 @@ async def test_a_reader_whose_client_takes_everything_lets_the_others_in_between
                 group.create_task(service.do_get(wire.field(1, b"d"), Call(peer, taken, leads)))
         assert set(taken.values()) == {FRAMES + 1}  # and the schema
         assert max(leads) <= 3
+
+
+async def test_with_both_ends_a_reader_that_comes_last_is_let_through_before_most_of_the_crowd() -> None:
+    turns, order = Turns(both_ends=True), list[int]()
+
+    async def newcomer(number: int) -> None:
+        await turns.take(TURN_BYTES)
+        order.append(number)
+
+    await asyncio.gather(*(newcomer(number) for number in range(100)))
+    assert sorted(order) == list(range(100))
+    assert order[:5] == [0, 99, 1, 98, 2]
