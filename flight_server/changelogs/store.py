@@ -106,8 +106,9 @@ class Store:
             emitter.wake()
 
     def damaged(self, changelog: Changelog, what: str) -> None:
-        dataset = self.catalogue.get(changelog.name, changelog.generation)
-        if dataset is not None and dataset.files is not None:
+        dataset = self.catalogue.get(changelog.name)
+        # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
+        if dataset is not None and dataset.changelog is changelog and dataset.files is not None:
             said = Quarantined.now(changelog.name, changelog.generation, changelog.directory, what)
             self.catalogue.disk.disposal.damaged(dataset.files, said)
 

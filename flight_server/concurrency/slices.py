@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
@@ -84,9 +84,9 @@ async def dumped(body: Mapping[str, Any]) -> bytes:
     return "".join([part async for part in in_slices(encoder.iterencode(body), 10 * AT_ONCE)]).encode()
 
 
-def later(steps: Iterator[None]) -> None:
+def later(steps: Iterator[None], put: Callable[[Iterator[None]], None] = _waiting.put) -> None:
     """Have the steps done by :func:`run_later`. Any thread, also from a finalizer."""
-    _waiting.put(steps)
+    put(steps)  # an argument: the interpreter clears the module's names before the last finalizers run
 
 
 def emptied(things: MutableMapping[Any, Any]) -> Iterator[None]:
@@ -98,14 +98,15 @@ def emptied(things: MutableMapping[Any, Any]) -> Iterator[None]:
 
 async def run_later() -> None:
     """Do all steps that wait. What was left at a cancellation is done at the next call."""
+    present = Slice()
     while True:
         try:
             steps = _waiting.get_nowait()
         except Empty:
             return
         try:
-            async for _ in in_slices(steps):
-                pass
+            for _ in steps:
+                await present.end()
         except asyncio.CancelledError:
             _waiting.put(steps)
             raise

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from enum import StrEnum
 
+from flight_server.concurrency import FEW, at_once, later
 from flight_server.frames import Frame, FrameTable
 from flight_server.memory import ATTEMPT_BYTES, Metadata
 from flight_server.protocol import AlreadyExists, Commit, Conflict, InvalidRequest
@@ -129,10 +130,15 @@ class Attempt:
 
     def discard(self) -> None:
         """Release all frames. Twice is fine."""
-        self.state = self._check_step("discard")
-        self._release()
+        self.end()
+        self.release()
 
-    def _release(self) -> None:
+    def end(self) -> None:
+        """Discard it; the caller releases its frames. Twice is fine."""
+        self.state = self._check_step("discard")
+
+    def release(self) -> None:
+        """Release the frames of a discarded attempt. Twice is fine."""
         self._table.release(len(self._table))
         self._partitions = array("I")
 
@@ -151,7 +157,7 @@ class Attempt:
                 self._check_step("hand over")
             partition(place).adopt(table, index)
         self.state = self._check_step("hand over")
-        self._release()
+        self.release()
 
     def _check_step(self, verb: str) -> AttemptState:
         after = _AFTER.get((self.state, verb))
@@ -263,8 +269,7 @@ class Attempts:
         kept = {(attempt.producer, attempt.attempt): attempt for attempt in chosen}
         others = [attempt for key, attempt in self._by_key.items() if key not in kept]
         self._by_key = kept
-        for attempt in others:
-            attempt.discard()
+        _discard(others)
 
     def handed_over(self, attempt: Attempt) -> None:
         """Forget an accepted attempt, whose frames its partitions have."""
@@ -279,9 +284,24 @@ class Attempts:
                 del self._first_commit[attempt.producer]
 
     def discard_all(self) -> None:
-        for attempt in self._by_key.values():
-            attempt.discard()
+        _discard(list(self))
         self._by_key.clear()
+
+
+def _discard(attempts: list[Attempt]) -> None:
+    """Discard them now. Many frames are released in steps, soon."""
+    for attempt in attempts:
+        attempt.end()
+    if sum(attempt.frame_count for attempt in attempts) > FEW:
+        later(_releasing(attempts))
+    else:
+        at_once(_releasing(attempts))
+
+
+def _releasing(attempts: list[Attempt]) -> Generator[None, None, None]:
+    for attempt in attempts:
+        attempt.release()
+        yield
 
 
 def joined(attempts: list[Attempt], partition_bytes: int | None) -> Generator[None, None, dict[int, int]]:

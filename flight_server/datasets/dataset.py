@@ -88,7 +88,7 @@ class Dataset(Lifetime):
     def __del__(self) -> None:
         # Its partitions would be released in one step. After an error in __init__ there are none.
         partitions = getattr(self, "_partitions", {})
-        if len(partitions) > FEW:
+        if _are_many(partitions):
             later(emptied(partitions))
 
     def request(self) -> CreateRequest:
@@ -292,7 +292,7 @@ class Dataset(Lifetime):
         """
         if not self.sealed:
             self.step("seal")
-            self._soon(self.closing())
+            _do(self.closing(), soon=len(self._partitions) > FEW)
             self.changes.tell()  # no reader may have asked for a partition yet
 
     def closing(self) -> Generator[None, None, None]:
@@ -301,12 +301,6 @@ class Dataset(Lifetime):
             if partition.state is PartitionState.OPEN:
                 partition.seal()
             yield
-
-    def _soon(self, steps: Generator[None, None, None]) -> None:
-        if len(self._partitions) > FEW:
-            later(steps)
-        else:
-            at_once(steps)
 
     def _write(self, producer: int, attempt: str) -> None:
         try:
@@ -323,7 +317,7 @@ class Dataset(Lifetime):
     def drop(self, why: str = "dropped") -> None:
         """Release all frames and attempts; streams in progress get an error. Twice is fine.
 
-        No new reader gets a frame; of many partitions those that are being read follow soon.
+        No new reader gets a frame; if there are many partitions or frames, those that are being read follow soon.
         """
         self.step("drop")
         if self.puller is not None:
@@ -335,7 +329,7 @@ class Dataset(Lifetime):
         if not self._partitions:
             self.partition(0)  # readers that wait for the schema learn it there
         self.changes.tell()
-        self._soon(self._dropping())
+        _do(self._dropping(), soon=_are_many(self._partitions))
 
     def _dropping(self) -> Generator[None, None, None]:
         for partition in self.partitions():
@@ -391,3 +385,16 @@ class Dataset(Lifetime):
     @property
     def rows(self) -> int:
         return sum(partition.totals.rows for partition in self._partitions.values())
+
+
+def _are_many(partitions: dict[int, Partition]) -> bool:
+    """Whether they, with their frames in RAM, cannot be released in one step."""
+    few = len(partitions) <= FEW
+    return not few or sum(each.resident_frames for each in partitions.values()) > FEW
+
+
+def _do(steps: Generator[None, None, None], *, soon: bool) -> None:
+    if soon:
+        later(steps)
+    else:
+        at_once(steps)

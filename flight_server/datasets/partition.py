@@ -162,6 +162,11 @@ class Partition:
         return self._table.resident_bytes
 
     @property
+    def resident_frames(self) -> int:
+        """How many unreleased frames are in RAM."""
+        return self._table.resident_frames
+
+    @property
     def table(self) -> Records:
         """The records of the frames: everything but their bytes."""
         return self._table

@@ -36,8 +36,9 @@ Memory
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from flight_server.concurrency import BroadcastQueue, Subscription
@@ -142,7 +143,7 @@ class Places:
             if stop is None or place.acknowledged < stop:
                 for begin, end in place.counted:
                     self._queue.passed(begin, end, -1)
-                    place.passed = _without(place.passed, begin, end)
+                    _remove(place.passed, begin, end)
             place.counted = []
             self._trim(place)
             if not place.passed:
@@ -152,32 +153,53 @@ class Places:
         if frames <= place.acknowledged:
             return
         begin, place.acknowledged = place.acknowledged, frames
-        fresh = [(begin, frames)]
-        for before in place.passed:
-            fresh = _without(fresh, *before)
-        for each in fresh:
-            place.passed = _with(place.passed, *each)
-            place.counted = _with(place.counted, *each)
-        for each in fresh:
+        for each in _gaps(place.passed, begin, frames):
+            _add(place.passed, *each)
+            _add(place.counted, *each)
             self._queue.passed(*each)
 
     def _trim(self, place: _Place) -> None:
         """Forget what is released, which no reader can repeat."""
-        place.passed = _without(place.passed, 0, self._queue.first)
+        _remove(place.passed, 0, self._queue.first)
 
     def _what(self, reader: str) -> str:
         return f"the place of reader {reader!r} in dataset {self._dataset!r}"
 
 
-def _with(ranges: list[Range], begin: int, end: int) -> list[Range]:
-    """The ranges and one more that none of them overlaps; neighbours become one."""
-    found = [each for each in ranges if each[1] != begin and each[0] != end]
-    joined = [each for each in ranges if each[1] == begin or each[0] == end]
-    insort(found, (min([begin, *(first for first, _ in joined)]), max([end, *(last for _, last in joined)])))
-    return found
+# Ranges in order, neither empty nor neighbours. Each function takes time with the ranges between ``begin`` and ``end``
+# only: a reader may have passed 100,000 others.
 
 
-def _without(ranges: list[Range], begin: int, end: int) -> list[Range]:
-    """The parts of the ranges that are not between ``begin`` and ``end``."""
-    parts = ((low, min(high, begin)) for low, high in ranges), ((max(low, end), high) for low, high in ranges)
-    return sorted((low, high) for part in parts for low, high in part if low < high)
+def _between(ranges: list[Range], begin: int, end: int) -> tuple[int, int]:
+    """Where those lie that have a frame from ``begin`` to before ``end``: the first one, and the one after the last."""
+    return bisect_right(ranges, begin, key=itemgetter(1)), bisect_left(ranges, end, key=itemgetter(0))
+
+
+def _gaps(ranges: list[Range], begin: int, end: int) -> list[Range]:
+    """The parts from ``begin`` to before ``end`` that are in none of the ranges."""
+    first, last = _between(ranges, begin, end)
+    gaps = []
+    for low, high in ranges[first:last]:
+        gaps.append((begin, low))
+        begin = high
+    return [(low, high) for low, high in (*gaps, (begin, end)) if low < high]
+
+
+def _add(ranges: list[Range], begin: int, end: int) -> None:
+    """One more range that none of them overlaps; neighbours become one."""
+    first = last = bisect_left(ranges, begin, key=itemgetter(0))
+    if first and ranges[first - 1][1] == begin:
+        first -= 1
+        begin = ranges[first][0]
+    if last < len(ranges) and ranges[last][0] == end:
+        end = ranges[last][1]
+        last += 1
+    ranges[first:last] = [(begin, end)]
+
+
+def _remove(ranges: list[Range], begin: int, end: int) -> None:
+    """Leave the parts that are not between ``begin`` and ``end``."""
+    first, last = _between(ranges, begin, end)
+    if first < last:
+        rest = (ranges[first][0], begin), (end, ranges[last - 1][1])
+        ranges[first:last] = [(low, high) for low, high in rest if low < high]

@@ -46,6 +46,11 @@ class FrameTable(Records):
         self._resident: dict[int, Frame] | None = None
         self._loaned: dict[int, weakref.ref[Frame]] | None = None
 
+    @property
+    def resident_frames(self) -> int:
+        """How many frames are in RAM."""
+        return 0 if self._resident is None else len(self._resident)
+
     def append(self, frame: Frame, size_bytes: int) -> None:
         """Add the next frame. Raises as :meth:`add`."""
         index = self.add(size_bytes, frame.rows, frame.crc32c, frame.metadata_crc32c, frame.dictionaries)
@@ -82,9 +87,11 @@ class FrameTable(Records):
             self._resident = self._runs = None
             self.resident_bytes = 0
         if self._resident is not None and self._runs is not None:
-            for index in self._runs.upwards(self._first, stop):
-                self.resident_bytes -= self._resident.pop(index).size_bytes
+            released = {index: self._resident.pop(index) for index in self._runs.upwards(self._first, stop)}
+            self.resident_bytes -= sum(frame.size_bytes for frame in released.values())
             self._runs.remove_below(stop)
+            if len(released) > FEW:
+                later(emptied(released))
         super().release(stop)
 
     def adopt(self, other: FrameTable, index: int) -> Record:

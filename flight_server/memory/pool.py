@@ -15,7 +15,7 @@ Accounts
 Parts
     ``pool.part(name, limit_bytes)`` makes a child whose grants must fit both limits; a part can have parts, too. The
     queues of the pool and of all parts are served by turns. A queue whose part is full is passed over, so it delays no
-    request of the others.
+    request of the others. The requests of a part go before those of its own parts.
 
 Waiting
     ``request(size, granted)`` queues a callback. A pool's queue is served first come, first served: small requests do
@@ -37,7 +37,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .return_lock import ReturnLock
@@ -167,10 +167,15 @@ class MemoryPool:
         self._tell: Callable[[], object] | None = None
         self._queue: deque[Request] = deque()
         self._accounts: list[MemoryPool] = []
-        # A part's ``_whole`` is the pool around all parts, which serves the queues of its ``_sharers``, itself included,
-        # in this order.
+        # A part's ``_whole`` is the pool around all parts, which serves the queues of its ``_sharers``, itself among
+        # them, in this order.
         self._whole: MemoryPool = _parent._whole if _within and _parent is not None else self
         self._sharers: list[MemoryPool] = [self]
+        # This pool, the parts around it, and the pool around those.
+        self._around: tuple[MemoryPool, ...] = (
+            self,
+            *(_parent._around if _within and _parent is not None else ()),
+        )
         self._newest_first = _within
         self.granted = 0  # how many requests that had to wait were granted
         _pools.add(self)
@@ -216,9 +221,11 @@ class MemoryPool:
         return self._whole
 
     def lacks(self, held: MemoryPool) -> bool:
-        """Whether the oldest request waits for what is held in ``held``, a pool of the same lock, or a part."""
+        """Whether the oldest request waits for bytes of this kind: ``held`` is the pool that is full, or in it."""
         with self._lock:
-            return bool(self._queue) and self._full_for(self._queue[0]) in held._around()
+            if not self._queue or self._behind():
+                return False
+            return self._full_for(self._queue[0]) in held._around
 
     def statistics(self) -> PoolStatistics:
         with self._lock:
@@ -283,16 +290,7 @@ class MemoryPool:
     # The pool's side of Reservation and Request.
 
     def _fits(self, size_bytes: int) -> bool:
-        return all(pool._fits_here(size_bytes) for pool in self._around())
-
-    def _around(self) -> Iterator[MemoryPool]:
-        """A part, the parts around it, and their pool."""
-        pool = self
-        while pool is not pool._whole:
-            yield pool
-            assert pool._parent is not None
-            pool = pool._parent
-        yield pool
+        return all(pool._fits_here(size_bytes) for pool in self._around)
 
     def _fits_here(self, size_bytes: int) -> bool:
         return self.limit_bytes is None or self._used_bytes + size_bytes <= self.limit_bytes
@@ -318,7 +316,9 @@ class MemoryPool:
         if size_bytes < 0:
             raise ValueError(f"cannot grow by {size_bytes} bytes")
         with self._lock:
-            if self._queue or not self._fits(size_bytes) or self._whole._next_queue() is not None:
+            if self._queue or self._behind() or not self._fits(size_bytes):
+                return False
+            if self._whole._next_queue() is not None:
                 return False
             self._count(size_bytes)
             return True
@@ -370,9 +370,13 @@ class MemoryPool:
     def _next_queue(self) -> tuple[MemoryPool, int] | None:
         """The next queue in turn whose part can grant its head, and the end that is served."""
         for pool in self._sharers:
-            if pool._queue and (end := pool._next_end()) is not None:
+            if pool._queue and not pool._behind() and (end := pool._next_end()) is not None:
                 return pool, end
         return None
+
+    def _behind(self) -> bool:
+        """Whether a request of a part around this one waits, which goes before."""
+        return any(pool._queue for pool in self._around[1:-1])
 
     def _next_end(self) -> int | None:
         if self._whole is self:
@@ -383,12 +387,11 @@ class MemoryPool:
         return None
 
     def _full_for(self, request: Request) -> MemoryPool:
-        """The narrowest part that has no room for the request; the pool around the parts if they all have."""
+        """The narrowest part that has no room for the request; the pool around if all parts have."""
         fresh = request.since >= time.monotonic() - FRESH_SECONDS
-        for pool in self._around():
+        for pool in self._around[:-1]:
             limit_bytes = pool.limit_bytes
-            if pool is pool._whole or limit_bytes is None:
-                continue
+            assert limit_bytes is not None
             kept_bytes = 0 if fresh else limit_bytes // KEPT_FOR_FRESH
             if pool._used_bytes and not pool._fits_here(request.size_bytes + kept_bytes):
                 return pool

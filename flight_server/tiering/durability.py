@@ -67,6 +67,7 @@ from .lost_frames import frame_lost
 from .spiller import Spiller
 
 BATCH_BYTES = 16 << 20
+BATCH_FRAMES = 4096
 RETRY_SECONDS = 0.25
 
 T = TypeVar("T")
@@ -285,11 +286,11 @@ class _Seal:
 
 
 def _batch(frames: Iterable[Frame]) -> list[Frame]:
-    """The first frames, up to ``BATCH_BYTES``, at least one."""
+    """The first frames, up to ``BATCH_BYTES`` and ``BATCH_FRAMES``, at least one."""
     batch: list[Frame] = []
     size_bytes = 0
     for frame in frames:
-        if batch and size_bytes + frame.size_bytes > BATCH_BYTES:
+        if len(batch) == BATCH_FRAMES or (batch and size_bytes + frame.size_bytes > BATCH_BYTES):
             break
         batch.append(frame)
         size_bytes += frame.size_bytes

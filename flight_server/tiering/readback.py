@@ -16,8 +16,8 @@ Disk trouble
     can retry; the frame stays on disk.
 
 Unproven readers (``memory.accounts``)
-    Their room is in the account's part ``unproven`` or in its part ``further``. ``release_sent`` keeps the room of sent messages for the next
-    ones; the reader releases it before it waits. Unproven readers do not read ahead.
+    Their room is in the account's part ``unproven`` or in its part ``further``. ``release_sent`` keeps the room of sent
+    messages for the next ones; the reader releases it before it waits. Unproven readers do not read ahead.
 
 Who holds what
     This object, which belongs to one stream, holds the bytes read back; other readers of the same frames share them

@@ -15,6 +15,7 @@ from .version_appends import VersionAppends
 
 __all__ = [
     "MAX_CONTROL_BYTES",
+    "NEWCOMERS_SECONDS",
     "AnswerRoom",
     "Delivery",
     "Eviction",

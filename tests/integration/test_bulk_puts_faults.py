@@ -237,7 +237,7 @@ def test_dropping_the_dataset_ends_its_put_with_the_reason(raw: RawFlight, locat
         put.send(*messages[2:])
         with pytest.raises(Refused, match="dropped") as refused:
             put.finish()
-    assert refused.value.body["error"] == "conflict"
+    assert refused.value.body["error"] == "dataset_dropped"
 
 
 def test_random_bytes_never_hurt_the_server(raw: RawFlight, location: str) -> None:

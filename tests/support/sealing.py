@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -87,11 +88,12 @@ def seal(dataset: Dataset, index: int) -> None:
 
 
 def manifests(tmp_path: Path) -> list[Path]:
-    return list(tmp_path.rglob(MANIFEST_NAME))
+    return [path for path in files(tmp_path) if path.name == MANIFEST_NAME]
 
 
 def files(tmp_path: Path) -> list[Path]:
-    return [path for path in tmp_path.rglob("*") if path.is_file()]
+    # Unlike ``rglob``, ``walk`` passes over a directory that is just being deleted.
+    return [Path(directory, name) for directory, _, names in os.walk(tmp_path) for name in names]
 
 
 def restarted(tmp_path: Path, **options: Any) -> Catalogue:

@@ -102,7 +102,8 @@ class GrpcAnswers:
         self._sent.clear()
         self._queue.append((metadata, room))
         self._queued_bytes += _ANSWER_COST_BYTES + (0 if room is not None else len(metadata))
-        while not self._has_room() and len(self._queue) > 1:
+        kept = 1 if metadata else 2  # the empty one at the end takes no other's place
+        while not self._has_room() and len(self._queue) > kept:
             self._take()  # the client reads no answers
         self._more.set()
 

@@ -108,9 +108,7 @@ async def test_a_reader_that_has_taken_a_message_is_not_ended_for_a_newcomer(tmp
             await anext(runs)
             run = await anext(runs)  # it has taken the first
             held = node.budget.unproven.reserve((SLOTS - 1) * FRAME_BYTES)
-            write = asyncio.ensure_future(
-                node.delivery.deliver(takes_nothing, b"", reader, room=run[0].room)
-            )
+            write = asyncio.ensure_future(node.delivery.deliver(takes_nothing, b"", reader, room=run[0].room))
             newcomer = asyncio.ensure_future(read(node, dataset, "new", good=True))
             for _ in range(3):
                 await asyncio.sleep(2 * STALL_SECONDS)

@@ -286,7 +286,7 @@ async def test_an_append_whose_seal_is_repeated_while_it_ends_is_sealed_for_both
         await asyncio.sleep(0)
         assert not first.done()
         monkeypatch.setattr(slices, "SLICE_SECONDS", 60.0)  # the rest is one step
-        assert await asyncio.gather(first, second) == [target] * 2
+        assert [*await asyncio.gather(first, second)] == [target] * 2
         assert target.partition_count == 20 * (passes + 1)
 
 
