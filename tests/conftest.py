@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--torture-seconds",
         type=float,
-        default=45.0,
+        default=40.0,
         help="how long the torture kills one server after the other",
     )
     parser.addoption("--torture-seed", type=int, default=1, help="what the torture chooses")
