@@ -83,9 +83,6 @@ class Call:
         self._taken = taken
         self._leads = leads
 
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
     def peer(self) -> str:
         return self._peer
 
