@@ -135,8 +135,9 @@ def test_a_put_over_http_is_a_version_and_says_so(server: ServerProcess, client:
         "generation": "",
         "version": 3,
     }
-    with pytest.raises(raw_put.Refused, match=r"invalid_request.*without its commit message"):
+    with pytest.raises(raw_put.Refused, match="without its commit message") as refused:
         raw_put.put(location, put_messages(attempt, batches))
+    assert refused.value.body["error"] == "invalid_request"
     assert snapshot(client, "posted") == [("EUR", 1, 1.1)] * 3
 
 
