@@ -7,7 +7,7 @@
 
 Guarantee: the text has the meaning that exists. If both exist it is refused, so that a dataset that is created later
 never answers the readers of another one. A partition exists if its dataset has so many; a dataset whose files are in
-quarantine exists, too. These forms have one meaning, whatever else exists: a JSON ticket, as get_flight_info gives it;
+quarantine exists, too. These forms have one meaning always: a JSON ticket, as get_flight_info gives it;
 a path with ``?generation=``, as it gives it; a path whose name has its slashes as ``%2F``.
 """
 

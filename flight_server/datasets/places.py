@@ -1,7 +1,7 @@
 """Places: which frames of a partition each reader has passed, for retention by readers.
 
 Guarantee: a frame can be read again until enough readers have passed it. A reader with a name counts once for each
-frame, whatever it repeats and in whatever order it reads ranges, for as long as the partition lives.
+frame, also if it repeats, and in any order of ranges, for as long as the partition lives.
 
     who reads                      what counts as passed                                  when
     =============================  =====================================================  =========================
