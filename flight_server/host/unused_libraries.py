@@ -36,6 +36,6 @@ class _NotInstalled(MetaPathFinder):
 sys.meta_path.insert(0, _NotInstalled())
 if "rich" not in sys.modules:
     sys.modules["rich"] = None  # type: ignore[assignment]  # Python's way to say that an import fails
-    import structlog  # noqa: F401
+    import structlog  # noqa: F401  # only so that it looks for rich now
 
     del sys.modules["rich"]
