@@ -41,7 +41,7 @@ from flight_server.storage import Forgotten
 
 from .holds import Holds, gone
 from .journal import State, log_name, run_name
-from .timeline import Timeline
+from .timeline import Timeline, past_time
 from .views import View
 
 MAX_TRANSACTIONS = 1000
@@ -122,7 +122,7 @@ class Changelog:
         self.runs: tuple[Run, ...] = ()
         self.since = state.since
         self.upper = state.covered
-        self.timeline = Timeline(state.delay_seconds, state.covered, state.covered_time)
+        self.timeline = Timeline(state.delay_seconds, state.covered, past_time(state.covered_time))
         self.transactions: dict[str, tuple[int, int]] = {
             name: (number, version) for name, (number, version) in state.transactions.items()
         }
@@ -337,7 +337,6 @@ class Changelog:
 
     def statistics(self) -> dict[str, Any]:
         """For the action ``statistics``."""
-        now = time.time()
         return {
             "state": self.state.value,
             "keep": self.declared.keep,
@@ -352,7 +351,7 @@ class Changelog:
             "fuel_rows": self.fuel_rows,
             "debt_rows": self.debt_rows,
             "merging": self.merge is not None,
-            "holds": self.holds.listed(now),
+            "holds": self.holds.listed(time.monotonic()),
             "followers": self.holds.followers,
             **({} if self.damage is None else {"damage": self.damage}),
         }

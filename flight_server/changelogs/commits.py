@@ -43,6 +43,7 @@ from flight_server.storage import DiskTrouble, sync_directory, to_its_end
 
 from .changelog import Changelog, ChangelogState
 from .journal import Commit, commit_entry
+from .timeline import wall_time
 
 GROUP_ROWS = 64 << 10
 MAX_RUNS = 256
@@ -233,12 +234,12 @@ class Commits:
             delete_soon(self._threads, file)
 
     async def _write(self, changelog: Changelog, group: list[_Waiting]) -> None:
-        now = max(time.time(), changelog.timeline.last)
+        now = time.monotonic()
         first = changelog.upper + 1
         commits = [
             Commit(
                 version,
-                now,
+                wall_time(now),
                 waiting.rows,
                 None
                 if waiting.transaction is None

@@ -137,7 +137,7 @@ class Compactor:
 
     def _begin(self, changelog: Changelog) -> bool:
         """Begin the next merge; False if none is due."""
-        now = time.time()
+        now = time.monotonic()
         since = changelog.advanced_since(now)
         idle_in = changelog.timeline.last + max(changelog.delay_seconds, IDLE_SECONDS) - now
         found = plan(

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Hold:
-    """One hold; times in seconds since the epoch.
+    """One hold; times in seconds of the monotonic clock.
 
     Args:
         passed: since when there is a newer version, as far as was looked; None if there was none.
@@ -129,8 +129,9 @@ class Holds:
                 holds[name] = replace(hold, passed=passed)
         return ended
 
-    def to_json(self) -> dict[str, list[float]]:
-        return {name: [hold.version, hold.until] for name, hold in self._holds.items()}
+    def leases(self) -> dict[str, tuple[int, float]]:
+        """The version and the end of each hold that has a name."""
+        return {name: (hold.version, hold.until) for name, hold in self._holds.items()}
 
     def listed(self, now: float) -> list[dict[str, Any]]:
         """For ``statistics``."""

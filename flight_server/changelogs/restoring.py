@@ -57,6 +57,7 @@ from .journal import State, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
 from .store import Store
+from .timeline import monotonic_time, past_time
 
 Hashes = NDArray[np.uint64]
 
@@ -122,7 +123,7 @@ def _recover(store: Store, directory: Path, marker: Marker, state: State) -> Non
     changelog.runs = tuple(_run(changelog, name, version) for name, version in state.runs)
     changelog.holds.lapsed = {name: int(version) for name, version in state.lapsed.items()}
     for name, (version, until) in state.holds.items():
-        changelog.holds.put(name, int(version), until)
+        changelog.holds.put(name, int(version), monotonic_time(until))
     used = {name for name, _ in state.runs}
     retracted = _replay(store, changelog, state, used)
     if state.merge is not None:
@@ -212,7 +213,9 @@ def _replay_entry(changelog: Changelog, entry: Entry, covered: int) -> tuple[Upd
     header = entry.header
     try:
         if "hold" in header:
-            changelog.holds.put(str(header["hold"]), int(header["version"]), float(header["until"]))
+            changelog.holds.put(
+                str(header["hold"]), int(header["version"]), monotonic_time(float(header["until"]))
+            )
         changelog.holds.release(map(str, header.get("release", ())))
         names = [str(name) for name in header.get("files", ())]
     except (TypeError, ValueError, KeyError) as error:
@@ -224,7 +227,7 @@ def _replay_entry(changelog: Changelog, entry: Entry, covered: int) -> tuple[Upd
         if commit.version != changelog.upper + 1:
             raise Damaged(f"version {commit.version} follows version {changelog.upper} in the log")
         changelog.upper = commit.version
-        changelog.timeline.add(commit.version, commit.time)
+        changelog.timeline.add(commit.version, past_time(commit.time))
         changelog.note_transaction(commit.transaction, commit.version)
     files = [_run(changelog, name, commits[0].version) for name in names]
     return (of_block(changelog.layout, entry.body) if entry.body else None), files

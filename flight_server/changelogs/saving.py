@@ -15,6 +15,7 @@ from flight_server.storage import to_its_end
 
 from .changelog import Changelog
 from .journal import State
+from .timeline import wall_time
 
 T = TypeVar("T")
 
@@ -40,10 +41,10 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         declared.lease_seconds,
         changelog.since,
         covered,
-        changelog.timeline.last,
+        wall_time(changelog.timeline.last),
         _number(first_log),
         files,
-        changelog.holds.to_json(),
+        {name: [version, wall_time(until)] for name, (version, until) in changelog.holds.leases().items()},
         changelog.holds.lapsed,
         {name: list(numbers) for name, numbers in changelog.transactions.items()},
         merge,

@@ -41,6 +41,7 @@ from .compactor import Compactor
 from .emitting import Emitter, is_emitting
 from .journal import hold_entry, release_entry
 from .reads import ChangelogReads
+from .timeline import wall_time
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
@@ -266,7 +267,7 @@ class Store:
                 )
             if request.release:
                 released = sorted({*released, request.hold})
-            until = time.time() + request.lease_seconds
+            until = time.monotonic() + request.lease_seconds
             held = changelog.holds.get(request.hold)
             entries = [release_entry(released)] if released else []
             if request.release:
@@ -275,7 +276,7 @@ class Store:
                 version = changelog.holds.check(
                     request.hold, request.version, changelog.since, changelog.upper
                 )
-                entries.append(hold_entry(request.hold, version, until))
+                entries.append(hold_entry(request.hold, version, wall_time(until)))
                 # Before the disk is awaited, so that no merge goes past it meanwhile.
                 changelog.holds.put(request.hold, version, until)
             try:
@@ -294,12 +295,12 @@ class Store:
             "version": version,
             "since": changelog.since,
             "upper": changelog.upper,
-            "lease_left_seconds": 0.0 if request.release else round(until - time.time(), 3),
+            "lease_left_seconds": 0.0 if request.release else round(until - time.monotonic(), 3),
         }
 
     def expire_holds(self) -> None:
         """End holds whose lease or lag has ended, and forget closed changelogs: a duty of the server."""
-        now = time.time()
+        now = time.monotonic()
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]

@@ -1,7 +1,13 @@
-"""Timeline: when versions were committed, as far as ``delay_seconds`` asks for it."""
+"""Timeline: when versions were committed, as far as ``delay_seconds`` asks for it.
+
+Clocks
+    Times in RAM are of the monotonic clock, so a host's clock that is put forward or back changes no delay and no
+    lease. On disk they are of the host's clock; a stored time that is still to come counts as now.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 STEPS = 256
@@ -12,28 +18,28 @@ class Timeline:
     """The versions of about the last ``delay_seconds``.
 
     Args:
-        version, time: the newest version and when it was committed, in seconds since the epoch.
+        version, committed: the newest version and when it was committed, in seconds of the monotonic clock.
     """
 
-    def __init__(self, delay_seconds: float, version: int, time: float) -> None:
+    def __init__(self, delay_seconds: float, version: int, committed: float) -> None:
         self._step_seconds = delay_seconds / STEPS
         self._delay_seconds = delay_seconds
         self._horizon = 0
-        self._times: deque[tuple[float, int]] = deque([(time, version)])
+        self._times: deque[tuple[float, int]] = deque([(committed, version)])
 
     @property
     def last(self) -> float:
         """When the newest version was committed."""
         return self._times[-1][0]
 
-    def add(self, version: int, time: float) -> None:
-        """A version was committed. A clock that goes back counts as one that stands still."""
-        time = max(time, self.last)
+    def add(self, version: int, committed: float) -> None:
+        """A version was committed. A time before the last one counts as that."""
+        committed = max(committed, self.last)
         times = self._times
-        if len(times) > 1 and time - times[-2][0] < self._step_seconds:
-            times[-1] = (time, version)
+        if len(times) > 1 and committed - times[-2][0] < self._step_seconds:
+            times[-1] = (committed, version)
         else:
-            times.append((time, version))
+            times.append((committed, version))
 
     def horizon(self, now: float) -> int:
         """The newest version that is certainly ``delay_seconds`` old."""
@@ -43,3 +49,18 @@ class Timeline:
         if self._times[0][0] <= due:
             self._horizon = self._times[0][1]
         return self._horizon
+
+
+def wall_time(seconds: float) -> float:
+    """A time of the monotonic clock as one of the host's clock."""
+    return time.time() + (seconds - time.monotonic())
+
+
+def monotonic_time(seconds: float) -> float:
+    """A time of the host's clock, before or after now, as one of the monotonic clock."""
+    return time.monotonic() + (seconds - time.time())
+
+
+def past_time(seconds: float) -> float:
+    """The same of what has happened: at most now."""
+    return min(monotonic_time(seconds), time.monotonic())

@@ -61,7 +61,7 @@ class History:
     def merge(self, *, to_file: bool, memory: bool, commit: list[Update] | None = None) -> None:
         changelog = self.engine.changelog
         runs = tuple(run for run in changelog.runs if isinstance(run, MemoryRun) == memory)
-        merge = self.engine.begin_merge(runs, changelog.advanced_since(time.time()), to_file=to_file)
+        merge = self.engine.begin_merge(runs, changelog.advanced_since(time.monotonic()), to_file=to_file)
         while not merge.done:
             merge.step()
             if commit:

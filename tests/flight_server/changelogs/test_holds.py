@@ -82,7 +82,7 @@ def test_holds_are_shown_and_found_by_their_prefix(holds: Holds) -> None:
     holds.put("job-2", 6, 100.0)
     holds.put("other", 7, 100.0)
     assert holds.named("job-") == ["job-1", "job-2"]
-    assert holds.to_json() == {"job-1": [5, 100.0], "job-2": [6, 100.0], "other": [7, 100.0]}
+    assert holds.leases() == {"job-1": (5, 100.0), "job-2": (6, 100.0), "other": (7, 100.0)}
     assert holds.listed(98.5)[0] == {"hold": "job-1", "version": 5, "lease_left_seconds": 1.5}
     hold = holds.get("job-1")
     assert hold is not None

@@ -1,0 +1,65 @@
+"""A host's clock that is wrong for a while: delays and leases do not follow it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flight_server.protocol import HoldRequest
+from tests.support.changelog_store import NAME, Engine
+
+DAY_SECONDS = 86_400.0
+SCHEMA = pa.schema([("key", pa.string()), ("time", pa.int64())])
+LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
+
+
+@contextmanager
+def a_day_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    real = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() + DAY_SECONDS)
+        yield
+
+
+def hold(engine: Engine, name: str) -> float:
+    """How long its lease is still."""
+    request = HoldRequest(NAME, name, lease_seconds=60.0)
+    answer = engine.run(engine.store.hold(engine.catalogue.find(NAME), request))
+    return float(answer["lease_left_seconds"])
+
+
+def horizon(engine: Engine) -> int:
+    """How far compaction may go."""
+    return engine.changelog.advanced_since(time.monotonic())
+
+
+def test_a_clock_that_was_a_day_ahead_for_one_commit_does_not_stop_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(("a", 1), 1)])
+        with a_day_ahead(monkeypatch):
+            engine.commit([(("a", 2), 1)])
+        assert engine.commit([(("a", 3), 1)]) == horizon(engine) == 3
+
+
+def test_a_restart_takes_no_time_for_later_than_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine, a_day_ahead(monkeypatch):
+        engine.commit([(("a", 1), 1)])
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        assert horizon(engine) == 1
+
+
+def test_a_clock_that_is_put_forward_ends_no_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(("a", 1), 1)])
+        assert hold(engine, "reader") == pytest.approx(60.0, abs=30.0)
+        engine.commit([(("a", 2), 1)])
+        with a_day_ahead(monkeypatch):
+            engine.store.expire_holds()
+        assert engine.changelog.holds.oldest() == 1
