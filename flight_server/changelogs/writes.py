@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
-from flight_server.runs import MAX_HASH, Layout, RunFile, RunWriter, Updates
+from flight_server.runs import MAX_HASH, RunFile, RunWriter, Updates
 from flight_server.storage import DiskTrouble, to_its_end
 
 from .changelog import Changelog
@@ -73,7 +73,7 @@ class ChangelogWrite:
             room: counts the batch's bytes; the write owns it from now on.
 
         Raises:
-            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``.
+            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``; or, of a large write, as of ``commit``.
             OutOfBudget, Unavailable: the disk does not take a large write now.
         """
         self._check(batch)
@@ -107,7 +107,10 @@ class ChangelogWrite:
             )
 
     async def commit(self, transaction: Transaction | None = None) -> Committed:
-        """Make it a version. Cancelling is safe: it may become one all the same. Raises as :meth:`Commits.commit`."""
+        """Make it a version. Cancelling is safe: it may become one all the same.
+
+        Raises as :meth:`Commits.commit`, and BadFrame: a column that is declared without nulls has some.
+        """
         changelog = self.changelog
         updates: Updates | None = None
         if self._files and self._batches:
@@ -116,9 +119,7 @@ class ChangelogWrite:
             few = self._waiting_rows <= IN_LOOP_ROWS
             batches = self._batches
             updates = (
-                _updates(changelog.layout, batches)
-                if few
-                else await self._in_thread(_updates, changelog.layout, batches)
+                _updates(changelog, batches) if few else await self._in_thread(_updates, changelog, batches)
             )
         await self._test_rule(None if updates is None else updates.rows)
         files, self._files = self._files, []
@@ -162,9 +163,11 @@ class ChangelogWrite:
         return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
 
 
-def _updates(layout: Layout, batches: list[pa.RecordBatch]) -> Updates:
-    """Sorted updates, with version 0."""
+def _updates(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
+    """Sorted updates, with version 0. Raises BadFrame: see :meth:`Layout.check_nulls`."""
+    layout = changelog.layout
     rows = pa.concat_batches([layout.rows(batch) for batch in batches])
+    layout.check_nulls(rows, changelog.name)
     diffs = np.concatenate([_diffs(batch) for batch in batches])
     updates = Updates.of(layout, rows, np.zeros(len(diffs), np.int64), diffs)
     return updates.where(updates.diffs != 0)
@@ -180,7 +183,7 @@ def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 def _file(changelog: Changelog, path: Path, batches: list[pa.RecordBatch]) -> RunFile:
     """A run file of the rows, or none after an error. Runs in a thread."""
-    updates = _updates(changelog.layout, batches)
+    updates = _updates(changelog, batches)
     writer = RunWriter(path, changelog.layout, changelog.disk.empty())
     try:
         writer.add(updates)

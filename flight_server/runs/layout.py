@@ -7,9 +7,9 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from flight_server.protocol import DIFF_COLUMN, RESERVED_COLUMNS, InvalidRequest, KeepRule
+from flight_server.protocol import DIFF_COLUMN, RESERVED_COLUMNS, BadFrame, InvalidRequest, KeepRule
 
-from .codes import compute, is_comparable
+from .codes import compute, is_comparable, plain
 from .key_hashes import Hashes, key_hashes
 
 
@@ -102,6 +102,17 @@ class Layout:
             columns.append(column if column.type == field.type else _stored(column, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
+    def check_nulls(self, rows: pa.RecordBatch, dataset: str) -> None:
+        """Raise BadFrame if one of the declared columns, or a nested field, has a null and is declared without."""
+        for field, column in zip(self.schema, rows.columns, strict=True):
+            name = _null_in(column, field)
+            if name is not None:
+                raise BadFrame(
+                    f"dataset {dataset!r}: {name} has nulls, and the changelog's schema declares it without; "
+                    "fill them, or declare the changelog with a nullable field",
+                    dataset=dataset,
+                )
+
 
 def _stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
     while column.type != stored_type(column.type):
@@ -112,6 +123,36 @@ def _stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
         else:
             column = column.cast(kind)
     return column
+
+
+def _null_in(values: pa.Array, field: pa.Field) -> str | None:
+    """The name of the field, or of a field in it, that has a null against its declaration."""
+    if not field.nullable and values.null_count:
+        return f"field {field.name!r}"
+    values = plain(values)
+    if _has_strict(values.type):
+        for part, nested in _parts(values.drop_null()):  # what a null hides counts for nothing
+            name = _null_in(part, nested)
+            if name is not None:
+                return f"{name} of {field.name!r}"
+    return None
+
+
+def _has_strict(kind: pa.DataType) -> bool:
+    children = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return any(not child.nullable or _has_strict(child.type) for child in children)
+
+
+def _parts(values: pa.Array) -> list[tuple[pa.Array, pa.Field]]:
+    """The nested values of an array without nulls, with their fields."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return list(zip(values.flatten(), kind.fields, strict=True))
+    if pa.types.is_map(kind):
+        start, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        fields = [(values.keys, kind.key_field), (values.items, kind.item_field)]
+        return [(part.slice(start, end - start), field) for part, field in fields]
+    return [(values.flatten(), kind.value_field)]
 
 
 def _shown(types: dict[str, pa.DataType]) -> str:
