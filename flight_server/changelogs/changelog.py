@@ -141,6 +141,7 @@ class Changelog:
         self.untested = state.keep is not None and state.keep["rule"] == RuleName.SQL
         self.checked_rows = 0
         self.damage: str | None = None
+        self.not_emitting: str | None = None  # why what its rule puts together goes nowhere
         self._next_run = 1
         self._hooks = hooks
 
@@ -354,6 +355,7 @@ class Changelog:
             "holds": self.holds.listed(time.monotonic()),
             "followers": self.holds.followers,
             **({} if self.damage is None else {"damage": self.damage}),
+            **({} if self.not_emitting is None else {"not_emitting": self.not_emitting}),
         }
 
 

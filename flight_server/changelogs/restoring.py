@@ -6,8 +6,8 @@ where it was. It runs before the server listens, under the directory's lock, so 
 
 Damage
     A changelog whose state file, log or runs are proven damaged goes to the quarantine; others are not concerned. A
-    torn tail of the last log is cut off: it was never acknowledged. An I/O error proves no damage: nothing is deleted,
-    and the start ends. It also ends at a rule that this server cannot run.
+    torn tail of the last log is cut off: it was never acknowledged. A changelog whose rule this server cannot run goes
+    to the quarantine, too. An I/O error proves no damage: nothing is deleted, and the start ends.
 """
 
 from __future__ import annotations
@@ -100,9 +100,10 @@ def recover_changelogs(store: Store) -> int:
         except OutOfBudget as full:
             raise OSError(f"changelog {marker.dataset!r} cannot be recovered: {full.message}") from None
         except FlightShuffleError as error:
-            raise OSError(
-                f"changelog {marker.dataset!r} in {directory} cannot be served: {error.message}; nothing was changed"
-            ) from None
+            said = Quarantined.now(
+                marker.dataset, marker.generation, directory, f"not served: {error.message}"
+            )
+            disk.disposal.quarantine.append(put_aside(directory, said))
     return found
 
 

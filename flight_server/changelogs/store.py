@@ -23,6 +23,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
     CreateRequest,
+    FlightShuffleError,
     HoldRequest,
     InvalidRequest,
     Kind,
@@ -130,7 +131,8 @@ class Store:
 
         Raises:
             AlreadyExists, InvalidRequest: the name leads to a different dataset, also if that was made meanwhile.
-            InvalidRequest: the rule does not fit the schema, or a column cannot be kept.
+            InvalidRequest: the rule does not fit the schema, or a column cannot be kept; or, as AlreadyExists, the name
+                that its rule emits to leads to something else.
             Unavailable: the disk refuses.
             Draining, OutOfBudget: see :meth:`Catalogue.create`.
         """
@@ -156,6 +158,7 @@ class Store:
                 self.threads, self._new, request, dataset.generation, layout, directory
             )
         )
+        self._check_emitted(changelog)
         self._count(changelog)
         files = ChangelogFiles(directory, self.catalogue.disk.marker(request.dataset, dataset.generation))
 
@@ -188,22 +191,36 @@ class Store:
         emitter = self._emitters.get(changelog.generation)
         if not is_emitting(changelog) or (emitter is not None and emitter.open):
             return
-        assert isinstance(changelog.rule, Emitting)
-        assert changelog.declared.keep is not None
-        name, schema = str(changelog.declared.keep["emit"]), changelog.rule.emitted_schema
-        assert schema is not None
-        text = base64.b64encode(schema.serialize().to_pybytes()).decode()
-        target, _ = await self.create(
-            CreateRequest(name, Kind.CHANGELOG, schema=text), SchemaMessage.of(schema)
-        )
+        target, _ = await self.create(*_emitted(changelog))
+        changelog.not_emitting = None
         self._emitters[changelog.generation] = Emitter(
             changelog, self.of(target), self.commits, self._background, self.threads
         )
 
+    def _check_emitted(self, changelog: Changelog) -> None:
+        """Raise InvalidRequest or AlreadyExists if what it emits has no place in the dataset that its rule names."""
+        if not is_emitting(changelog):
+            return
+        request, schema = _emitted(changelog)
+        if request.dataset == changelog.name:
+            raise InvalidRequest(
+                f"keep: changelog {changelog.name!r} cannot emit into itself; give 'emit' another name",
+                dataset=changelog.name,
+            )
+        target = self.catalogue.get(request.dataset)
+        if target is not None and target.failure is None:
+            check_same(target, request, schema)
+
     async def start(self) -> None:
-        """Go on with what recovered changelogs emit; once, before the compactor runs."""
+        """Go on with what recovered changelogs emit; once, before the compactor runs. A changelog whose rule names
+        something else by now emits nothing: a log line and ``statistics`` say so.
+        """
         for changelog in self:
-            await self._emit_from(changelog)
+            try:
+                await self._emit_from(changelog)
+            except FlightShuffleError as trouble:
+                changelog.not_emitting = trouble.message
+                _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
             self.wake(changelog)
 
     def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
@@ -321,3 +338,16 @@ class Store:
         self.threads.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
         self.compactor.close()
+
+
+def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:
+    """What makes the changelog that the rule of this one emits into."""
+    assert isinstance(changelog.rule, Emitting)
+    assert changelog.declared.keep is not None
+    name, schema = str(changelog.declared.keep["emit"]), changelog.rule.emitted_schema
+    assert schema is not None
+    text = base64.b64encode(schema.serialize().to_pybytes()).decode()
+    return (
+        CreateRequest(name, Kind.CHANGELOG, schema=text, delay_seconds=DEFAULT_DELAY_SECONDS),
+        SchemaMessage.of(schema),
+    )

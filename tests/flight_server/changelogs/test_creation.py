@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flight_server.changelogs import restoring
 from flight_server.changelogs.changelog_files import ChangelogFiles
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.protocol import AlreadyExists, Conflict, CreateRequest, Kind, PutCommand
+from flight_server.protocol import AlreadyExists, Conflict, CreateRequest, Kind, PutCommand, Unsupported
 from flight_server.runs import STATE_NAME
 from flight_server.transfer.sinks import StreamSink
 from tests.support.changelog_store import NAME, Engine
@@ -93,3 +95,20 @@ def test_an_overwrite_does_not_replace_a_changelog_that_was_created_after_it_beg
         assert states(engine) == 2
 
     engine.run(work())
+
+
+def test_a_rule_that_this_server_cannot_run_is_put_aside_and_the_start_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Unsupported("keep: the rule 'sql' needs DuckDB on the server")
+
+    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+        generation = engine.changelog.generation
+    with monkeypatch.context() as without:
+        without.setattr(restoring, "make_rule", refuse)
+        with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+            (said,) = engine.disk.disposal.quarantine
+            assert (said.dataset, said.generation) == (NAME, generation)
+            assert "needs DuckDB" in said.reason
+            assert (Path(said.path) / STATE_NAME).exists(), "people can move it back"
