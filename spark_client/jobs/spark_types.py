@@ -5,15 +5,12 @@ So a function gets the same Arrow types after Spark and after an exchange. Works
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -25,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from flight_server.protocol import InvalidRequest
+from spark_client.pyspark_parts import PandasConversion, arrow_schema_of, from_arrow_type
 from spark_client.steps import BatchLimits, PandasForm
 
 from .spark_settings import is_on, spark_setting
@@ -142,7 +140,7 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
     fields = []
     for field in struct:
         try:
-            fields.extend(_converted(StructType([field]), timezone=zone, prefers_large_types=large))
+            fields.extend(arrow_schema_of(StructType([field]), timezone=zone, large=large))
         except (PySparkTypeError, UnsupportedOperationException, ValueError) as error:
             # The ValueError is pyarrow's: null elements declared not null, as in Spark SQL's array().
             name = field.dataType.simpleString()
@@ -190,27 +188,19 @@ def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
         ) from error
 
 
-def pandas_form(spark: SparkSession, given: StructType, struct: StructType, schema: pa.Schema) -> PandasForm:
-    """How functions of pandas get rows of ``given`` and return rows of ``struct``, by the session's settings now."""
-    return PandasForm(
-        given,
-        struct,
-        schema,
+def pandas_form(spark: SparkSession, struct: StructType, schema: pa.Schema) -> PandasForm:
+    """How functions of pandas get rows, and return rows of ``struct``, by the session's settings now."""
+    conversion = PandasConversion(
         timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
         safe=is_on(spark, "spark.sql.execution.pandas.convertToArrowArraySafely"),
         by_name=is_on(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"),
         int_to_decimal=is_on(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
         int_extension=is_on(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
+        large=is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes"),
     )
+    return PandasForm(struct, schema, conversion)
 
 
 def utc_arrow_schema(struct: StructType) -> pa.Schema:
     """What Spark's Python data sources must give, and get, for ``struct``, in every session."""
-    return _converted(struct, timezone="UTC")
-
-
-def _converted(struct: StructType, **options: Any) -> pa.Schema:
-    options["error_on_duplicated_field_names_in_struct"] = True
-    # Spark 4.1 has no `timezone`: its timestamps are labelled UTC, which is the same instant.
-    accepted = inspect.signature(to_arrow_schema).parameters
-    return to_arrow_schema(struct, **{name: value for name, value in options.items() if name in accepted})
+    return arrow_schema_of(struct, timezone="UTC")
