@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
@@ -35,9 +37,10 @@ def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
         InvalidRequest: ``df`` is no DataFrame, is a stream without ``streams``, or has a dot or backtick in a column's
             name.
     """
-    if not hasattr(df, "mapInArrow"):
+    if not isinstance(df, DataFrame):
         raise InvalidRequest(
-            f"{where} is of type {type(df).__name__}, not a DataFrame of Spark; spark.createDataFrame makes one"
+            f"{where} is {type(df).__module__.partition('.')[0]}.{type(df).__name__}, not a DataFrame of Spark; "
+            f"{_making_one(df)}"
         )
     if df.isStreaming and not streams:
         raise InvalidRequest(
@@ -50,6 +53,14 @@ def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
             "rename it with toDF or withColumnRenamed",
             column=odd,
         )
+
+
+def _making_one(data: Any) -> str:
+    if isinstance(data, str | Path):
+        return f"ShuffleClient.scan({str(data)!r}) reads files in tasks, spark.read or spark.table gives a DataFrame"
+    if hasattr(data, "toDF"):
+        return "its toDF() gives one"
+    return "spark.createDataFrame makes one, by way of the driver"
 
 
 def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -> StructType:
