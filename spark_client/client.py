@@ -266,8 +266,10 @@ class ShuffleClient(DatasetCalls, LookupCalls):
 
         return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
 
-    def broadcast(self, data: DataFrame | pa.Table, name: str | None = None) -> Broadcast:
-        """A table that tasks on every host share, see ``broadcast.broadcasts``."""
+    def broadcast(self, data: Any, name: str | None = None) -> Broadcast:
+        """A table that tasks on every host share, of a DataFrame of Spark or pandas, a pyarrow Table, or what else
+        :meth:`put` takes, see ``broadcast.broadcasts``.
+        """
         from spark_client.broadcast import Broadcast  # noqa: PLC0415 - as above
 
         return Broadcast.create(self._owned(), data, name)

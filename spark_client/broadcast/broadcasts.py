@@ -23,6 +23,7 @@ import contextlib
 import re
 import uuid
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ from spark_client.jobs import (
     check_frame,
     declared_struct,
 )
-from spark_client.lanes import PutStream
+from spark_client.lanes import PutStream, as_reader
 
 from . import withdrawing
 from .content import Content
@@ -70,9 +71,9 @@ class Broadcast:
         self._destroyed = False
 
     @classmethod
-    def create(cls, owner: Shuffles, data: DataFrame | pa.Table, name: str | None = None) -> Broadcast:
-        """Write ``data`` to the server: Spark's tasks write a DataFrame, the driver a table. Hosts fetch it at its
-        first use.
+    def create(cls, owner: Shuffles, data: Any, name: str | None = None) -> Broadcast:
+        """Write ``data`` to the server: Spark's tasks write a DataFrame of Spark, the driver what ``put`` takes, as one
+        of pandas. Hosts fetch it at its first use.
 
         Raises:
             InvalidRequest: ``data`` is neither, or a column has no Arrow type.
@@ -80,10 +81,7 @@ class Broadcast:
         name = name or "table"
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
         dataset = f"broadcast/{uuid.uuid4().hex}/{label}"
-        if isinstance(data, pa.Table):
-            schema = data.schema
-            source, totals = _write_table(owner, dataset, data)
-        elif hasattr(data, "mapInArrow"):
+        if isinstance(data, DataFrame):
             where = f"broadcast {name!r}"
             check_frame(data, where)
             struct = declared_struct(data.sparkSession, data.schema, where)
@@ -95,9 +93,9 @@ class Broadcast:
             (written,) = owner.write([Target(dataset, 1, schema, [Write(data, task)], label=where)])
             source, totals = written.source, written.totals
         else:
-            raise InvalidRequest(
-                f"cannot broadcast {type(data).__name__}: give a DataFrame or a pyarrow.Table"
-            )
+            table = _table(data)
+            schema = table.schema
+            source, totals = _write_table(owner, dataset, table)
         # The messages' framing, the schema and the end, which the totals do not count.
         size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
         content = Content(name, source, schema, totals["rows"], size_bytes, owner.application(), owner.copies)
@@ -210,6 +208,23 @@ class Broadcast:
     def _check(self) -> None:
         if self._destroyed:
             raise Conflict(f"broadcast {self.name!r} was destroyed; make a new one")
+
+
+def _table(data: Any) -> pa.Table:
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, str | Path):
+        raise InvalidRequest(
+            f"cannot broadcast the path {str(data)!r}: give what reads it, such as ShuffleClient.scan(path).toDF()"
+        )
+    if hasattr(data, "toDF"):
+        raise InvalidRequest(f"cannot broadcast a {type(data).__name__}: give what its toDF() returns")
+    try:
+        return as_reader(data).read_all()
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"cannot broadcast {type(data).__name__}: give a DataFrame of Spark or pandas, or a table ({error.message})"
+        ) from error
 
 
 def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readable, dict[str, Any]]:

@@ -39,10 +39,10 @@ from pyspark.sql.types import StructType
 from flight_server.protocol import Compacted, InvalidRequest, NotFound, StaleTicket, Unavailable, Versions
 from spark_client.executors import portable
 from spark_client.jobs import Readable
+from spark_client.pyspark_parts import ReadAllAvailable, SupportsTriggerAvailableNow
 
 from .batch_read import FlightReader, Found, Share
 from .changelog_reads import Held, QueryHold, VersionRows, newest_version, with_diff
-from .read_limits import ReadAllAvailable, SupportsTriggerAvailableNow
 from .source_options import OF_PARTITIONS, SourceOptions
 from .spark_schema import SparkSchema
 

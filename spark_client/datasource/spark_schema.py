@@ -19,12 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import utc_arrow_schema
+from spark_client.pyspark_parts import from_arrow_schema, from_arrow_type
 
 _MAX_DIGITS = 38
 

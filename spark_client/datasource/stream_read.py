@@ -28,15 +28,15 @@ from pyspark.sql.types import StructType
 from flight_server.protocol import DatasetRequest, InvalidRequest, NotFound, StaleTicket
 from spark_client.executors import portable
 from spark_client.jobs import Readable
-
-from .batch_read import FlightReader, Found, Share, for_one_query, pages
-from .read_limits import (
+from spark_client.pyspark_parts import (
     ReadAllAvailable,
     ReadMaxBytes,
     ReadMaxFiles,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+
+from .batch_read import FlightReader, Found, Share, for_one_query, pages
 from .source_options import LIMITS, OF_CHANGELOGS, SourceOptions
 from .spark_schema import SparkSchema
 

@@ -6,9 +6,11 @@ For ``jobs``, ``pipeline``, ``broadcast``, ``client`` and ``cli``.
 from .interpreter import check_interpreter
 from .settling import settle
 from .shipping import Portable, portable, ship, zipped
+from .shown_errors import ShownFromUsers
 
 __all__ = [
     "Portable",
+    "ShownFromUsers",
     "check_interpreter",
     "portable",
     "settle",

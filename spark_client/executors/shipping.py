@@ -75,7 +75,7 @@ class Portable:
         return self._function(batches)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from pyspark import cloudpickle  # noqa: PLC0415 - making the zip needs no PySpark
+        from spark_client.pyspark_parts import cloudpickle  # noqa: PLC0415 - making the zip needs no PySpark
 
         dumps: Callable[[Any], bytes] = cloudpickle.dumps
         return _loader(), (dumps(self._function), __version__)
@@ -93,7 +93,7 @@ class _Made:
 
 def portable(kind: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     """What ``__reduce__`` of an object that Spark sends to tasks returns, to be unpickled like a :class:`Portable`."""
-    from pyspark import cloudpickle  # noqa: PLC0415 - as above
+    from spark_client.pyspark_parts import cloudpickle  # noqa: PLC0415 - as above
 
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
     return _loader(), (dumps(_Made(kind, arguments)), __version__)

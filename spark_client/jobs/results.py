@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest, NotFound
-from spark_client.executors import Portable
+from spark_client.executors import Portable, ShownFromUsers
 
 from .explaining import explained
 from .readable import Sealed
@@ -41,7 +41,7 @@ _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", defau
 
 def reader(task: ReadTask, dataset: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function that reads a result, which is ``dataset``, in Spark's tasks."""
-    function = Portable(partial(_read, task, dataset))
+    function = Portable(ShownFromUsers(partial(_read, task, dataset)))
     function.__name__ = dataset  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
 

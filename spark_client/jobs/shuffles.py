@@ -32,7 +32,7 @@ from flight_server.protocol import (
     Unavailable,
 )
 from spark_client.connection import LeaseKeeper, Server
-from spark_client.executors import Portable, check_interpreter
+from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 
 from .cancelling import cancelled_by_ctrl_c
@@ -165,7 +165,7 @@ class Shuffles:
             task = replace(
                 write.task(generation), places=places, target=number, part=part, parts=len(target.writes)
             )
-            parts.append(write.rows.mapInArrow(Portable(task.run), REPORT_DDL))
+            parts.append(write.rows.mapInArrow(Portable(ShownFromUsers(task.run)), REPORT_DDL))
         return parts
 
     def _ended(

@@ -5,15 +5,14 @@ So a function gets the same Arrow types after Spark and after an exchange. Works
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -25,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from flight_server.protocol import InvalidRequest
+from spark_client.pyspark_parts import PandasConversion, arrow_schema_of, from_arrow_type
 from spark_client.steps import BatchLimits, PandasForm
 
 from .spark_settings import is_on, spark_setting
@@ -37,9 +37,10 @@ def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
         InvalidRequest: ``df`` is no DataFrame, is a stream without ``streams``, or has a dot or backtick in a column's
             name.
     """
-    if not hasattr(df, "mapInArrow"):
+    if not isinstance(df, DataFrame):
         raise InvalidRequest(
-            f"{where} is of type {type(df).__name__}, not a DataFrame of Spark; spark.createDataFrame makes one"
+            f"{where} is {type(df).__module__.partition('.')[0]}.{type(df).__name__}, not a DataFrame of Spark; "
+            f"{_making_one(df)}"
         )
     if df.isStreaming and not streams:
         raise InvalidRequest(
@@ -52,6 +53,14 @@ def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
             "rename it with toDF or withColumnRenamed",
             column=odd,
         )
+
+
+def _making_one(data: Any) -> str:
+    if isinstance(data, str | Path):
+        return f"ShuffleClient.scan({str(data)!r}) reads files in tasks, spark.read or spark.table gives a DataFrame"
+    if hasattr(data, "toDF"):
+        return "its toDF() gives one"
+    return "spark.createDataFrame makes one, by way of the driver"
 
 
 def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -> StructType:
@@ -142,7 +151,7 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
     fields = []
     for field in struct:
         try:
-            fields.extend(_converted(StructType([field]), timezone=zone, prefers_large_types=large))
+            fields.extend(arrow_schema_of(StructType([field]), timezone=zone, large=large))
         except (PySparkTypeError, UnsupportedOperationException, ValueError) as error:
             # The ValueError is pyarrow's: null elements declared not null, as in Spark SQL's array().
             name = field.dataType.simpleString()
@@ -190,27 +199,19 @@ def spark_field(name: str, kind: pa.DataType, stage: str) -> StructField:
         ) from error
 
 
-def pandas_form(spark: SparkSession, given: StructType, struct: StructType, schema: pa.Schema) -> PandasForm:
-    """How functions of pandas get rows of ``given`` and return rows of ``struct``, by the session's settings now."""
-    return PandasForm(
-        given,
-        struct,
-        schema,
+def pandas_form(spark: SparkSession, struct: StructType, schema: pa.Schema) -> PandasForm:
+    """How functions of pandas get rows, and return rows of ``struct``, by the session's settings now."""
+    conversion = PandasConversion(
         timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
         safe=is_on(spark, "spark.sql.execution.pandas.convertToArrowArraySafely"),
         by_name=is_on(spark, "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"),
         int_to_decimal=is_on(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
         int_extension=is_on(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
+        large=is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes"),
     )
+    return PandasForm(struct, schema, conversion)
 
 
 def utc_arrow_schema(struct: StructType) -> pa.Schema:
     """What Spark's Python data sources must give, and get, for ``struct``, in every session."""
-    return _converted(struct, timezone="UTC")
-
-
-def _converted(struct: StructType, **options: Any) -> pa.Schema:
-    options["error_on_duplicated_field_names_in_struct"] = True
-    # Spark 4.1 has no `timezone`: its timestamps are labelled UTC, which is the same instant.
-    accepted = inspect.signature(to_arrow_schema).parameters
-    return to_arrow_schema(struct, **{name: value for name, value in options.items() if name in accepted})
+    return arrow_schema_of(struct, timezone="UTC")

@@ -99,7 +99,7 @@ class Lookups:
         spark: SparkSession,
     ) -> Any:
         """``ShuffleClient.lookup_udf``."""
-        from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - Spark 4.0 has none
+        from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # noqa: PLC0415 - Spark 4.0 has none
 
         where = f"lookup in {name!r}"
         address, schema = self._find(name)
@@ -121,7 +121,7 @@ class Lookups:
             return task(*keys)
 
         fields = [StructField(each.name, each.dataType, True) for each in list(right)[len(others) :]]  # noqa: FBT003
-        function: Any = arrow_udf  # of which mypy knows no function of any number of columns
+        function: Any = arrow_udf
         return function(looked_up, fields[0].dataType if alone else StructType(fields))
 
     def _find(self, name: str) -> tuple[ChangelogAddress, pa.Schema]:

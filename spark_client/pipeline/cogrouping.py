@@ -75,10 +75,7 @@ class Cogrouped(Generic[AnySteps]):
                 raise InvalidRequest(
                     f"{name}: it takes DataFrames; only applyInArrow takes iterators", stage=name
                 )
-            forms = [
-                pandas_form(left.spark, each.leg.struct, struct, declared.schema) for each in (left, right)
-            ]
-            fn = PandasCogroup(fn, forms[0], forms[1], one.keys, two.keys, with_keys)
+            fn = PandasCogroup(fn, pandas_form(left.spark, struct, declared.schema), with_keys)
         (first, first_side), (second, second_side) = (
             one.side(compared, wanted[0]),
             two.side(compared, wanted[1]),

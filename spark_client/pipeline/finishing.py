@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
-from spark_client.executors import Portable
+from spark_client.executors import Portable, ShownFromUsers
 from spark_client.jobs import collected, reader
 from spark_client.steps import Pass, SortStage, Stage, run
 
@@ -133,9 +133,9 @@ class Finishing(Steps):
         if datasets and given.source is not None:
             task = reader(given.reading(stages, options), "+".join(datasets))
         elif given.source is not None:
-            task = Portable(given.reading(stages, options).run)
+            task = Portable(ShownFromUsers(given.reading(stages, options).run))
         elif stages:
-            task = Portable(partial(run, stages, how=Pass(limits=given.limits)))
+            task = Portable(ShownFromUsers(partial(run, stages, how=Pass(limits=given.limits))))
         else:
             return given.rows
         return given.rows.mapInArrow(task, self.leg.struct)

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import pyarrow as pa
-from pyspark.sql.pandas.typehints import (
-    infer_group_arrow_eval_type_from_func,
-    infer_group_pandas_eval_type_from_func,
-)
 from pyspark.sql.types import StructType
-from pyspark.util import PythonEvalType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.jobs import check_key, pandas_form
 from spark_client.placement import PlacedKeys, check_groupable
+from spark_client.pyspark_parts import (
+    DIVIDED_KINDS,
+    infer_group_arrow_eval_type_from_func,
+    infer_group_pandas_eval_type_from_func,
+)
 from spark_client.steps import GroupStage, PandasGroup
 
 from .base import Steps
@@ -51,8 +51,8 @@ class Grouping(Steps):
         struct, declared = self._declare("applyInPandas", fn, schema, by_name=True)
         keys, placed = self._grouped_by(declared.stage)
         with_keys, iterates = _signature(fn, declared.stage, infer_group_pandas_eval_type_from_func)
-        form = pandas_form(self.spark, self.leg.struct, struct, declared.schema)
-        adapted = PandasGroup(fn, form, keys, with_keys, iterates)
+        form = pandas_form(self.spark, struct, declared.schema)
+        adapted = PandasGroup(fn, form, with_keys, iterates)
         return self._with(
             GroupStage(adapted, declared, keys, self._schema, with_keys, iterates, placed), struct
         )
@@ -93,8 +93,4 @@ def _signature(
             kind = infer(fn)
         except Exception:  # noqa: BLE001 - incomplete annotations: Spark then takes tables, too
             kind = None
-    iterating = {
-        PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF,
-        PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF,
-    }
-    return count == 2, kind in iterating
+    return count == 2, kind in DIVIDED_KINDS

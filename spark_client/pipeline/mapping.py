@@ -37,7 +37,7 @@ class Mapping(Steps):
             InvalidRequest: as :meth:`mapInArrow`.
         """
         struct, declared = self._declare("mapInPandas", fn, schema, by_name=False)
-        form = pandas_form(self.spark, self.leg.struct, struct, declared.schema)
+        form = pandas_form(self.spark, struct, declared.schema)
         return self._with(MapStage(PandasMap(fn, form), declared), struct)
 
     def filter(self, expression: Any) -> Self:

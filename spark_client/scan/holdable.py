@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
+from spark_client.pyspark_parts import from_arrow_type
 
 _SIMPLE = {
     pa.uint8(): pa.int16(),

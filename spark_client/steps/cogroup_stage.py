@@ -200,7 +200,8 @@ class _Sorted:
             self._rows.take(self._order[at:to])
             for at, to in cuts(self._bytes_before, start, end, _CHUNK_BYTES)
         ]
-        return pa.Table.from_batches(pieces, self._schema)
+        # Without rows one chunk, too, as in Spark: PySpark makes no DataFrame of none.
+        return pa.Table.from_batches(pieces, self._schema) if pieces else self._schema.empty_table()
 
     def starts(self, first: int, last: int) -> list[int]:
         """Where these groups begin in their table, and its end."""

@@ -1,4 +1,4 @@
-"""Aggregates, distinct, union, limit, count and functions of pandas give what Spark's own methods give."""
+"""Aggregates, distinct, union, limit and count give what Spark's own methods give."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -252,108 +250,6 @@ def test_a_count_neither_runs_again_nor_drops_what_is_persisted(
     assert kept.exchange(1, sort="id").count() == kept.count() == 100
     assert runs.value == 1
     kept.unpersist()
-
-
-def described(df: pd.DataFrame) -> pd.DataFrame:
-    """What pandas has: the type of each column, of its values, and their texts."""
-    texts = []
-    for position in range(len(df)):
-        for name in df.columns:
-            value = df[name].iloc[position]
-            text = np.array2string(value, threshold=50) if isinstance(value, np.ndarray) else repr(value)
-            texts.append(f"{position} {name} {df[name].dtype} {type(value).__name__} {text}")
-    return pd.DataFrame({"text": texts})
-
-
-@pytest.mark.parametrize("extension", ["false", "true"])
-def test_functions_of_pandas_get_what_they_get_in_spark(
-    client: ShuffleClient, spark: SparkSession, extension: str
-) -> None:
-    def look(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:
-            yield described(frame)
-
-    df = everything(spark)
-    if extension == "true":
-        # Spark itself ignores the setting for frames with text or nested columns.
-        df = df.select("id", "k", "tiny", "big", "dbl", "flag", "day")
-    name = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
-    spark.conf.set(name, extension)
-    try:
-        found = client.pipeline(df).mapInPandas(look, "text string").toDF()
-        assert content(found) == content(df.mapInPandas(look, "text string"))
-    finally:
-        spark.conf.unset(name)
-
-
-def test_results_of_pandas_become_what_they_become_in_spark(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    def turn(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:
-            frame["cat"] = frame["txt"].astype("category")
-            frame["small"] = frame["id"].astype("int64") * 1.0
-            yield frame[list(reversed(frame.columns))]
-        yield pd.DataFrame()
-
-    df = everything(spark)
-    ddl = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in df.schema)
-    ddl = f"cat string, small int, {ddl}"
-    found = client.pipeline(df).mapInPandas(turn, ddl).toDF()
-    expected = df.mapInPandas(turn, ddl)
-    assert found.schema == expected.schema
-    assert content(found) == content(expected)
-
-
-@pytest.mark.parametrize("kind", ["table", "keys", "iterator"])
-def test_groups_of_pandas_are_sparks(client: ShuffleClient, spark: SparkSession, kind: str) -> None:
-    def table(frame: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame([[len(frame), frame["big"].sum(), str(frame["ts"].max())]])
-
-    def keys(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-        text = f"{[(type(each).__name__, str(each)) for each in key]} {sorted(frame['id'])}"
-        return pd.DataFrame({"t": [text], "n": [len(frame)], "s": [frame["dbl"].sum()]})
-
-    def iterator(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:
-            yield frame.assign(n=1, s=frame["flt"], t="x")[["n", "s", "t"]]
-
-    df = everything(spark)
-    fn: Any = {"table": table, "keys": keys, "iterator": iterator}[kind]
-    fn.__annotations__ = (
-        {"frames": Iterator[pd.DataFrame], "return": Iterator[pd.DataFrame]} if kind == "iterator" else {}
-    )
-    by = ["k", "flag", "ts"] if kind == "keys" else ["k"]
-    found = client.pipeline(df).exchange(3, *by).applyInPandas(fn, "n long, s double, t string").toDF()
-    expected = df.groupBy(*by).applyInPandas(fn, "n long, s double, t string")
-    assert content(found) == content(expected)
-
-
-@pytest.mark.parametrize(
-    ("result", "says"),
-    [
-        ("x", "should be of type pandas.DataFrame|UDF_RETURN_TYPE|expected"),
-        (pd.DataFrame({"n": [1], "other": [2]}), "Missing: t"),
-        (pd.DataFrame({"n": [1], "t": [[1]]}), "column 't'|with name 't'"),
-        (pd.DataFrame({"n": ["x"], "t": ["y"]}), "column 'n'|with name 'n'"),
-    ],
-)
-def test_a_result_that_does_not_fit_is_sparks_error(
-    client: ShuffleClient, spark: SparkSession, result: Any, says: str
-) -> None:
-    from pyspark.errors import PySparkException
-
-    def wrong(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for _ in frames:
-            yield result
-
-    df = spark.range(3, numPartitions=1)
-    for made in (
-        client.pipeline(df).mapInPandas(wrong, "n long, t string").toDF(),
-        df.mapInPandas(wrong, "n long, t string"),
-    ):
-        with pytest.raises(PySparkException, match=says):
-            made.collect()
 
 
 def test_expressions_have_sparks_values_and_types(client: ShuffleClient, spark: SparkSession) -> None:

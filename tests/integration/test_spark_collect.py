@@ -241,3 +241,16 @@ def test_a_reader_of_a_closed_client_raises(server: ServerProcess, spark: SparkS
 def test_something_else_is_refused(client: ShuffleClient) -> None:
     with pytest.raises(InvalidRequest, match="not a DataFrame of Spark"):
         client.collect([1])  # type: ignore[arg-type]  # what the test is about
+
+
+def test_a_path_or_a_pipeline_for_a_frame_is_refused_with_what_makes_one(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    pipeline: Any = client.pipeline
+    with pytest.raises(
+        InvalidRequest, match=r"is builtins\.str, not .*; ShuffleClient\.scan\('/lake/events'\)"
+    ):
+        pipeline("/lake/events")
+    for take in (pipeline, client.broadcast):
+        with pytest.raises(InvalidRequest, match=r"its toDF\(\)"):
+            take(client.pipeline(spark.range(1)))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
 
 from flight_server.protocol import InvalidRequest
 from spark_client import Copies, Reading, ShuffleClient, Timeouts, Writing
@@ -239,18 +238,3 @@ def test_what_a_session_does_not_set_is_as_spark_has_it(spark: SparkSession) -> 
     assert batch_limits(session) == BatchLimits(10_000, 64 << 20)
     with pytest.raises(KeyError):
         spark_settings.spark_setting(session, "spark.no.such.setting")
-
-
-def test_a_function_of_pandas_that_loses_digits_is_refused_as_by_spark(
-    spark: SparkSession, server: ServerProcess
-) -> None:
-    def halves(frames: Iterator[Any]) -> Iterator[Any]:
-        for frame in frames:
-            yield frame.assign(id=frame["id"] + 0.5)
-
-    df = spark.range(3)
-    with ShuffleClient(server.location, token=TOKEN) as shuffle:
-        pipeline = shuffle.pipeline(df).exchange(1, "id").mapInPandas(halves, "id long")
-        for plan in (df.mapInPandas(halves, "id long"), pipeline.toDF()):
-            with pytest.raises(PythonException, match="convertToArrowArraySafely"):
-                plan.collect()

@@ -127,7 +127,9 @@ def test_a_task_that_dies_leaves_the_rows_exactly_right(
         assert sorted(found) == sorted(STEPS[step])
 
 
-def test_a_function_that_raises_is_named_with_its_stage(client: ShuffleClient, spark: SparkSession) -> None:
+def test_an_error_begins_with_the_line_of_the_function_and_ends_with_its_stage(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
     from pyspark.errors import PythonException
 
     def broken(*tables: pa.Table) -> pa.Table:
@@ -139,8 +141,16 @@ def test_a_function_that_raises_is_named_with_its_stage(client: ShuffleClient, s
     def fails_with(left: pa.Table, right: pa.Table) -> pa.Table:
         return broken(left, right)
 
+    def fails_in_pandas(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            yield frame.assign(id=1 // 0)
+
     rows = client.pipeline(spark.range(0, 100, 1, 2).selectExpr("id", "id % 5 as k")).exchange(1, "k")
     for result, stage in (
+        (
+            rows.mapInPandas(fails_in_pandas, "id long, k long").exchange(2, "id"),
+            r"stage 1 \(mapInPandas fails_in_pandas\)",
+        ),
         (
             rows.cogroup(rows).applyInArrow(fails_with, "k long"),
             r"stage 1 \(cogroup applyInArrow fails_with\)",
@@ -152,7 +162,8 @@ def test_a_function_that_raises_is_named_with_its_stage(client: ShuffleClient, s
             r"stage \d \(applyInArrow fails\)",
         ),
     ):
-        with pytest.raises(PythonException, match=f"(?s)the function is broken.*raised in {stage}"):
+        begins = r"Traceback \(most recent call last\):\s+File [^\n]*test_spark_step_failures.py\", line \d+, in fails"
+        with pytest.raises(PythonException, match=f"(?s){begins}.*Error: .*raised in {stage}"):
             result.toDF().collect()
 
 

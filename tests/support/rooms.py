@@ -35,6 +35,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "connection",
         "placement",
         "arrow",
+        "pyspark_parts",
     ),
     "flight_server": (
         "lanes.http",

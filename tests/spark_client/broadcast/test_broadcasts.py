@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -69,6 +70,25 @@ def test_dictionaries_that_differ_from_batch_to_batch_nested_types_and_no_rows(c
     assert found.to_pylist() == table.to_pylist()
     assert found.schema == table.schema
     assert client.broadcast(TABLE.slice(0, 0)).table().equals(TABLE.slice(0, 0))
+
+
+def test_a_frame_of_pandas_or_polars_is_broadcast_as_a_table(client: ShuffleClient) -> None:
+    for frame in (TABLE.to_pandas(), pl.from_arrow(TABLE), TABLE.to_reader()):
+        found = client.broadcast(frame).table()
+        assert found.to_pydict() == TABLE.to_pydict()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("/lake/countries", r"the path '/lake/countries': give what reads it, such as ShuffleClient\.scan"),
+        (7, "give a DataFrame of Spark or pandas, or a table"),
+        ([{"id": 1}], "give a DataFrame of Spark or pandas, or a table"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_what_makes_one(client: ShuffleClient, data: Any, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        client.broadcast(data)
 
 
 def _read(base: Path, shared: bytes, barrier: Any, found: Any) -> None:

@@ -1,0 +1,260 @@
+"""Functions of pandas get what Spark's own methods give them, and what they return becomes what it becomes there."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_client import ShuffleClient
+from tests.support.pandas_looks import LOOKED, look
+from tests.support.server_process import ServerProcess
+from tests.support.spark_rows import EVERY_TYPE, content, everything
+from tests.support.spark_session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+PREFER_EXTENSION = "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"
+# pandas has timestamps of nanoseconds, and dicts, which are no keys.
+TYPES = {name: sql for name, sql in EVERY_TYPE.items() if name != "map of structs to arrays"} | {
+    "timestamp": "timestamp'2020-03-29 01:59:59.000001' + make_dt_interval(0, cast(id as int))",
+    "timestamp_ntz": "timestamp_ntz'2020-03-29 02:30:00' + make_dt_interval(cast(id * 9999 as int))",
+}
+# mapInPandas converts all columns at once, in another way if one of them is not of these types.
+PLAIN = (
+    "boolean",
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "time",
+    "void",
+)
+
+
+@pytest.fixture(scope="module")
+def spark(java_home: str) -> Iterator[SparkSession]:
+    settings = {"sql__session__timeZone": "Europe/Berlin", "sql__timeType__enabled": "true"}
+    with local_session(**settings) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0) as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
+        yield found
+
+
+def rows_of(spark: SparkSession, names: Iterable[str], null: Callable[[], str]) -> DataFrame:
+    """One partition of five rows; ``null`` gives the condition for a null, for each column."""
+    from pyspark.errors import AnalysisException
+
+    found = spark.range(0, 5, 1, 1).selectExpr("id", "if(id = 4, null, id % 2) as key")
+    for name in names:
+        try:
+            found = found.selectExpr("*", f"if({null()}, null, {TYPES[name]}) as `{name}`")
+        except AnalysisException:
+            assert name in ("time", "array of time", "geometry", "geography"), name  # not in Spark 4.1
+    return found
+
+
+def looks(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        yield look(frame)
+
+
+def look_with_keys(keys: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
+    seen = look(frame.sort_values("id", ignore_index=True))
+    return seen.assign(value=f"{[(type(key).__name__, repr(key)) for key in keys]} " + seen["value"])
+
+
+def look_at_both(keys: tuple[Any, ...], left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([look_with_keys(keys, left), look_with_keys(keys, right)])
+
+
+def look_in_pieces(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    yield look(pd.concat(frames).sort_values("id", ignore_index=True))
+
+
+look_in_pieces.__annotations__ = {"frames": Iterator[pd.DataFrame], "return": Iterator[pd.DataFrame]}
+
+
+def check_all_methods(client: ShuffleClient, df: DataFrame) -> None:
+    """Each method sees of the rows what it sees in Spark."""
+    rows = client.pipeline(df)
+    mapped = content(df.mapInPandas(looks, LOOKED))
+    assert content(rows.mapInPandas(looks, LOOKED).toDF()) == mapped
+    assert content(rows.exchange(1, sort="id").mapInPandas(looks, LOOKED).toDF()) == mapped
+    by_key = rows.exchange(2, "key")
+    for function in (look_with_keys, look_in_pieces):
+        grouped = df.groupBy("key").applyInPandas(function, LOOKED)
+        assert content(by_key.applyInPandas(function, LOOKED).toDF()) == content(grouped)
+    # Of each key but the first one side has no rows.
+    other = df.where("key = 0").selectExpr("key + 0 as key", "*").drop(df["key"])
+    both = df.groupBy("key").cogroup(other.groupBy("key")).applyInPandas(look_at_both, LOOKED)
+    pair = by_key.cogroup(client.pipeline(other).exchange(2, "key"))
+    assert content(pair.applyInPandas(look_at_both, LOOKED).toDF()) == content(both)
+
+
+@pytest.mark.parametrize("names", [tuple(TYPES), PLAIN], ids=["every type", "types that numpy has"])
+def test_functions_get_each_type_as_in_spark(
+    client: ShuffleClient, spark: SparkSession, names: tuple[str, ...]
+) -> None:
+    check_all_methods(client, rows_of(spark, names, lambda: "id % 2 = 1"))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_functions_get_random_columns_and_nulls_as_in_spark(
+    client: ShuffleClient, spark: SparkSession, seed: int
+) -> None:
+    random = Random(seed)
+    names = random.sample(PLAIN if random.random() < 0.5 else list(TYPES), 6)
+    nulls = ("false", "true", "id = 0", "id % 2 = 0", "id > 1")
+    spark.conf.set(PREFER_EXTENSION, str(seed % 2 == 0).lower())
+    try:
+        check_all_methods(client, rows_of(spark, names, lambda: random.choice(nulls)))
+    finally:
+        spark.conf.unset(PREFER_EXTENSION)
+
+
+def test_conditions_over_integers_with_nulls_are_numpys(client: ShuffleClient, spark: SparkSession) -> None:
+    def signs(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"t": [f"{frame['v'].dtype} {np.where(frame['v'] > 0, 'up', 'down').tolist()}"]})
+
+    df = spark.sql("select * from values (1, 5L, 'a'), (1, null, 'b'), (1, -5L, 'c') as t(k, v, s)")
+    rows = client.pipeline(df.coalesce(1)).exchange(1, "k").applyInPandas(signs, "t string")
+    expected = df.coalesce(1).groupBy("k").applyInPandas(signs, "t string")
+    assert content(rows.toDF()) == content(expected)
+
+
+def test_a_scan_gives_functions_what_sparks_reader_gives_them(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "rows")
+    everything(spark).drop("step").coalesce(1).write.parquet(path)
+    found = client.scan(path, spark=spark).mapInPandas(looks, LOOKED).toDF()
+    assert content(found) == content(spark.read.parquet(path).mapInPandas(looks, LOOKED))
+
+
+def test_user_defined_types_are_what_they_consist_of_as_in_spark(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    from pyspark.ml.linalg import Vectors, VectorUDT
+    from pyspark.sql.types import LongType, StructType
+
+    schema = StructType().add("id", LongType()).add("v", VectorUDT())
+    df = spark.createDataFrame([(0, Vectors.dense([1.0, -0.0])), (1, None)], schema).coalesce(1)
+    found = client.pipeline(df).mapInPandas(looks, LOOKED).toDF()
+    assert content(found) == content(df.mapInPandas(looks, LOOKED))
+
+
+RETURNED: dict[str, tuple[str, Any]] = {
+    "category": ("string", pd.Series(["a", "b", None], dtype="category")),
+    "extension": ("long", pd.Series([1, None, 3], dtype="Int32")),
+    "float": ("int", pd.Series([1.0, np.nan, 3.0])),
+    "objects": ("long", pd.Series([1, None, 3], dtype=object)),
+    "bools": ("boolean", pd.Series([True, None, False], dtype=object)),
+    "nullable": ("boolean", pd.Series([True, None, False], dtype="boolean")),
+    "texts": ("string", pd.Series(["a", None, "c"], dtype="string")),
+    "zoned": ("timestamp", pd.Series(pd.date_range("2020-03-29", periods=3, tz="Asia/Tokyo"))),
+    "local": ("timestamp", pd.Series(pd.date_range("2020-03-29 01:30", periods=3, freq="2h"))),
+    "ntz": ("timestamp_ntz", pd.Series(pd.date_range("2020-03-29 02:30", periods=3))),
+    "days": ("date", pd.Series([dt.date(1, 1, 1), None, dt.date(9999, 12, 31)])),
+    "instants as days": ("date", pd.Series(pd.date_range("2020-03-29", periods=3))),
+    "step": ("interval day to second", pd.Series(pd.to_timedelta([1, None, 3], unit="h"))),
+    "decimal": ("decimal(10, 2)", pd.Series([Decimal("1.5"), None, Decimal(3)])),
+    "bytes": ("binary", pd.Series([b"a", None, bytearray(b"c")])),
+    "arrays": ("array<long>", pd.Series([np.array([1, 2]), None, [3, None]])),
+    "dicts": ("struct<a: long, b: string>", pd.Series([{"a": 1, "b": "x"}, None, {"b": "y", "a": None}])),
+    "maps": ("map<string, long>", pd.Series([{"a": 1}, None, {}])),
+    "nested": (
+        "array<struct<t: timestamp>>",
+        pd.Series([[{"t": pd.Timestamp("2020-03-29")}], None, [None]]),
+    ),
+}
+
+
+def test_results_of_every_kind_become_what_they_become_in_spark(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    ddl = ", ".join(f"`{name}` {kind}" for name, (kind, _) in RETURNED.items())
+    frame = pd.DataFrame({name: series for name, (_, series) in reversed(RETURNED.items())})
+
+    def returns(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for _ in frames:
+            yield frame
+            yield frame[list(RETURNED)].set_axis(range(len(RETURNED)), axis=1)
+            yield pd.DataFrame()
+
+    df = spark.range(0, 1, 1, 1)
+    found, expected = client.pipeline(df).mapInPandas(returns, ddl).toDF(), df.mapInPandas(returns, ddl)
+    assert found.schema == expected.schema
+    assert content(found) == content(expected)
+
+
+def test_rows_that_a_function_gives_back_are_the_same(client: ShuffleClient, spark: SparkSession) -> None:
+    def turned(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame[list(reversed(frame.columns))]
+
+    df = everything(spark).coalesce(1)
+    found = client.pipeline(df).exchange(2, "k").applyInPandas(turned, df.schema).toDF()
+    expected = df.groupBy("k").applyInPandas(turned, df.schema)
+    assert found.schema == expected.schema
+    assert content(found) == content(expected)
+
+
+def yielding(*results: Any) -> Any:
+    def function(frames: Iterator[pd.DataFrame]) -> Iterator[Any]:
+        for _ in frames:
+            yield from results
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda _: 7, id="no iterator"),
+        pytest.param(lambda _: pd.DataFrame({"n": [1], "t": ["x"]}), id="a DataFrame for an iterator"),
+        pytest.param(yielding("x"), id="no DataFrame"),
+        pytest.param(yielding(pd.DataFrame({"n": [1], "other": [2]})), id="another column"),
+        pytest.param(yielding(pd.DataFrame([[1]])), id="too few columns"),
+        pytest.param(yielding(pd.DataFrame({"n": [1], "t": [[1]]})), id="a list for text"),
+        pytest.param(yielding(pd.DataFrame({"n": ["x"], "t": ["y"]})), id="text for a number"),
+        pytest.param(yielding(pd.DataFrame({"n": [1.5], "t": ["y"]})), id="lost digits"),
+        pytest.param(yielding(pd.DataFrame({"n": [300], "t": ["y"]})), id="overflow"),
+    ],
+)
+def test_a_result_that_does_not_fit_is_sparks_error(
+    client: ShuffleClient, spark: SparkSession, function: Any
+) -> None:
+    df = spark.range(0, 3, 1, 1)
+    said = []
+    for made in (client.pipeline(df).mapInPandas(function, "n tinyint, t string").toDF(), None):
+        with pytest.raises(Exception, match="PySpark") as caught:
+            (made or df.mapInPandas(function, "n tinyint, t string")).collect()
+        said.append(re.findall(r"^pyspark\.errors.*?Error: .*$", str(caught.value), re.MULTILINE))
+    assert said[0] == said[1] != []
