@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from flight_server.protocol.errors import InvalidRequest, Unavailable
 from spark_client import ShuffleClient
@@ -117,6 +118,17 @@ def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
         block()
     assert len(client.datasets("exchange/")) == 1
     assert outside.count() == 3
+
+
+def test_a_join_and_a_union_whose_rows_were_released_say_so(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    one, two = (client.pipeline(spark.range(9)).exchange(2, "id") for _ in range(2))
+    for plan in (one.join(two, "id"), one.union(two)):
+        df = plan.toDF()
+        client.release(df)
+        with pytest.raises(PySparkException, match="what this DataFrame reads is gone: it was released"):
+            df.count()
 
 
 def test_a_frame_is_explained_without_the_programs_output(

@@ -98,6 +98,16 @@ ERRORS: list[tuple[Callable[[Any], Any], str]] = [
         r"column 'id' is bigint on one side and string \('name'\) on the other; cast one",
     ),
     (lambda p: p.select("d").union(p.select(d=pc.field("d").cast(pa.decimal128(38, 0)))), "cast one"),
+    (
+        lambda p: p.exchange(4, "id").select(id="name", name="id").applyInArrow(iter, "id long"),
+        r"exchange\(4, 'id'\) has placed rows by 'id', and 'id' is its column 'name' now; exchange again after",
+    ),
+    (
+        lambda p: (
+            p.exchange(4, "id").cogroup(p.exchange(4, "id").select(id="d")).applyInArrow(zip, "id long")
+        ),
+        r"'id' is its column 'd' now; exchange again after the select: \.exchange\(4, 'id'\)",
+    ),
     (lambda p: p.limit(-1), "an integer from 0 on, not -1"),
     (lambda p: p.limit(1.5), "an integer from 0 on, not 1.5"),
     (lambda p: p.limit(True), "an integer from 0 on, not True"),
@@ -161,6 +171,8 @@ def test_states_take_no_names_of_keys(spark: SparkSession, client: ShuffleClient
         (lambda p: p.exchange(1), 1),
         (lambda p: p.exchange(4, "id").select("id", "name", "d"), 1),
         (lambda p: p.exchange(4, "id").select("name", "d", id="two"), 2),
+        (lambda p: p.exchange(5, "id").select("d", "id", "name").join(p.select("id", x="flag"), "id"), 2),
+        (lambda p: p.exchange(5, "id").select("d", "name", id="two").join(p.select(id="two"), "id"), 3),
         (lambda p: p.join(p.select("id", x="flag"), "id").filter(pc.field("x")), 2),
         (lambda p: p.join(p.select("id", x="flag"), "id", "left"), 2),
         (lambda p: p.join(p.select("id", x="flag"), "id", "full"), 3),
@@ -185,3 +197,19 @@ def test_rows_are_exchanged_only_if_keys_may_be_apart(
         assert repr(plan).count("exchange(") == exchanges
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_an_aggregate_has_the_partitions_that_it_is_asked_for(pipeline: Pipeline) -> None:
+    there = pipeline.exchange(4, "id")
+    joined = there.join(pipeline.select("id", x="flag"), "id")
+    for plan in (there, joined, joined.aggregate({"d": "sum"}, by="id")):
+        before = repr(plan).count("exchange(")
+        for partitions, more in ((None, 0), (4, 0), (7, 1)):
+            for found in (
+                plan.aggregate({"*": "count"}, by="id", partitions=partitions),
+                plan.select("id").distinct(partitions=partitions),
+            ):
+                assert repr(found).count("exchange(") == before + more
+                assert ("exchange(7, 'id')" in repr(found)) is bool(more)
+    with pytest.raises(InvalidRequest, match="how many partitions, 1 to 100000, not 0"):
+        there.aggregate({"*": "count"}, by="id", partitions=0)
