@@ -21,6 +21,7 @@ from itertools import groupby
 from typing import Any
 
 from flight_server.protocol import InvalidRequest
+from spark_client.gathering import TaskMemory
 from spark_client.jobs import SplitSizes
 
 from .file_reading import FileReading
@@ -62,7 +63,7 @@ class Splits:
             found += [Piece(file, *unit) for unit in units]
         return found
 
-    def read(self, number: int) -> Iterator[Any]:
+    def read(self, number: int, memory: TaskMemory | None = None) -> Iterator[Any]:  # noqa: ARG002 - of a source
         """The batches of one split; :class:`~spark_client.jobs.ReadTask` calls it in a task."""
         for file, pieces in groupby(self.pieces(number), lambda piece: piece.file):
             yield from self.reading.read(file, list(pieces))
