@@ -53,7 +53,8 @@ class Aggregating(Exchanging):
         ``sum``, ``avg`` (``mean``), ``product``            of numbers; a sum that leaves its type's range is an
                                                             error, as in Spark's ANSI mode
         ``count``, ``count_distinct``                       of values that are not null
-        ``min``, ``max``                                    NaN is above all numbers, text in the order of its bytes
+        ``min``, ``max``                                    NaN is above all numbers, text in the order of its bytes,
+                                                            structs field by field, nulls in them first
         ``bool_or`` (``any``), ``bool_and`` (``every``)     of booleans
         ``stddev``, ``stddev_pop``, ``variance``,           of numbers, as doubles; null for one row, except those
         ``var_pop``                                         that end with ``_pop``
@@ -76,7 +77,7 @@ class Aggregating(Exchanging):
                 cannot take or rows cannot be grouped by; two results of one name; as :meth:`exchange`.
         """
         stage = self._stage_name("aggregate")
-        wanted = list(aggregations_wanted(aggregations or {}, named, stage))
+        wanted = list(aggregations_wanted({} if aggregations is None else aggregations, named, stage))
         if not isinstance(by, str | list | tuple):
             raise InvalidRequest(
                 f"{stage}: by is a column's name or a list of names, not {by!r}", stage=stage

@@ -105,8 +105,8 @@ def portable(filesystem: Any) -> Any:
         if isinstance(handler, fs.FSSpecHandler):
             return fs.PyFileSystem(type(handler)(_of_its_kind(handler.fs)))
         if type(handler).__module__.startswith("deltalake."):
-            address, options, sizes = handler._handler.__getnewargs__()
-            return fs.PyFileSystem(type(handler)(address, _needed(options or {}), sizes))
+            address, options, *others = handler._handler.__getnewargs__()
+            return fs.PyFileSystem(type(handler)(address, _needed(options or {}), *others))
         return filesystem
     make, arguments = filesystem.__reduce__()[:2]
     return make(*(_needed(each) if isinstance(each, dict) else each for each in arguments))

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import functions as sql
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.pipeline.plan import Pipeline
+from spark_client.pipeline.spark_names import _INSTEAD
 from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ ERRORS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda p: p.select(x=pc.multiply(pc.field("d"), pc.field("d"))), "Decimal precision out of range"),
     (lambda p: p.select(x=pc.scalar(None)), "'x' is null, which Spark cannot hold"),
     (lambda p: p.aggregate(), "it computes nothing"),
+    (lambda p: p.aggregate(sql.sum("id")), r"as in {\"amount\": \"sum\"} or total=.* not by Column"),
+    (lambda p: p.aggregate("id"), "not by str"),
+    (lambda p: p.select(sql.col("id")), "a column is given by its name, not by Column; .* by select first"),
     (lambda p: p.aggregate({}, by="id"), "use distinct for the keys alone"),
     (lambda p: p.aggregate({"nmae": "sum"}), "no column 'nmae'"),
     (
@@ -213,3 +218,27 @@ def test_an_aggregate_has_the_partitions_that_it_is_asked_for(pipeline: Pipeline
                 assert ("exchange(7, 'id')" in repr(found)) is bool(more)
     with pytest.raises(InvalidRequest, match="how many partitions, 1 to 100000, not 0"):
         there.aggregate({"*": "count"}, by="id", partitions=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("groupBy", r'aggregate\({"amount": "sum"}, by="key"\)'),
+        ("show", r"toDF\(\).show\(\)"),
+        ("toPandas", r"collect\(\).read_pandas\(\)"),
+        ("columns", "schema.names"),
+        ("orderBy", r"exchange\(n, sort="),
+        ("withColumn", r"select\("),
+        ("write", r"toDF\(\) runs it and gives the DataFrame"),
+        ("nothing_such", "a pipeline has no 'nothing_such'$"),
+    ],
+)
+def test_a_dataframes_name_on_a_pipeline_names_the_step(pipeline: Pipeline, name: str, says: str) -> None:
+    with pytest.raises(AttributeError, match=says):
+        getattr(pipeline, name)
+
+
+def test_only_names_that_a_dataframe_has_and_a_pipeline_has_not_are_advised() -> None:
+    from pyspark.sql import DataFrame
+
+    assert [name for name in _INSTEAD if hasattr(Pipeline, name) or not hasattr(DataFrame, name)] == []
