@@ -26,13 +26,16 @@ _Merged = TypeVar("_Merged")
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A dataset as the server lists it; ``rows`` and ``size_bytes`` are -1 while it is written."""
+    """A dataset as the server lists it; ``rows`` and ``size_bytes`` are -1 while it is written. Sorted by names."""
 
     name: str
     partitions: int
     rows: int
     size_bytes: int
     schema: pa.Schema
+
+    def __lt__(self, other: DatasetInfo) -> bool:
+        return self.name < other.name
 
 
 class DatasetCalls:

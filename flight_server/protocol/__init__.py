@@ -86,6 +86,7 @@ from .requests import (
     SealRequest,
     WriteMode,
 )
+from .shown_addresses import shown
 from .stream_requests import (
     MAX_PARTITIONS,
     Commit,
@@ -207,5 +208,6 @@ __all__ = [
     "parsing",
     "partition_metadata",
     "root",
+    "shown",
     "slot",
 ]

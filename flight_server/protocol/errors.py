@@ -12,9 +12,10 @@
     PartitionFailed   INTERNAL            ProducerFailed, DatasetDropped, CorruptFrame, DataQuarantined
     InternalError     INTERNAL
 
-A message says what was wrong *and* what to do; ``detail`` holds the same facts for programs, as JSON scalars. Both
-travel as JSON in the trailer :data:`ERROR_TRAILER` of every failed call. Statuses that reach pyarrow as a misleading
-class (RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not used.
+A message says what was wrong *and* what to do, with addresses as they may be shown (``shown_addresses``); ``detail``
+holds the same facts for programs, as JSON scalars. Both travel as JSON in the trailer :data:`ERROR_TRAILER` of every
+failed call. Statuses that reach pyarrow as a misleading class (RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not
+used.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from __future__ import annotations
 import copy
 import json
 from typing import Any, ClassVar, Self
+
+from .shown_addresses import shown
 
 ERROR_TRAILER = "x-flight-shuffle-error"
 MAX_MESSAGE_CHARACTERS = 1_200
@@ -32,6 +35,7 @@ _PLAIN_COST = 10
 
 
 def _shortened(text: str) -> str:
+    text = shown(text)
     if text.isascii() and text.isprintable():
         return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."
     left = MAX_MESSAGE_CHARACTERS * _PLAIN_COST

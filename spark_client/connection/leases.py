@@ -5,7 +5,7 @@ stops none of the others, and is tried again at the next turn. After the driver 
 datasets when their lease ends.
 
 The first dataset starts a daemon thread. A dataset that the server no longer has is removed with a warning; its next
-reader gets the error.
+reader gets the error. One that its owner has removed while it was renewed is not warned of.
 """
 
 from __future__ import annotations
@@ -55,8 +55,12 @@ class LeaseKeeper:
             try:
                 self._renew(dataset, generation)
             except NotFound as error:
-                self.remove(dataset)
-                _log.warning("dataset %s is gone from the server: %s", dataset, error.message)
+                with self._lock:
+                    is_ours = self._datasets.get(dataset) == generation
+                    if is_ours:
+                        del self._datasets[dataset]
+                if is_ours:
+                    _log.warning("dataset %s is gone from the server: %s", dataset, error.message)
             except FlightShuffleError as error:
                 _log.info("the lease of %s was not renewed, trying again: %s", dataset, error.message)
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import sys
-import threading
 import time
 import weakref
 from typing import Any
@@ -15,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 KNOWN_SECONDS = 60.0
 
-_explaining = threading.Lock()
 _cores: weakref.WeakKeyDictionary[SparkSession, tuple[float, int | None]] = weakref.WeakKeyDictionary()
 
 
@@ -33,23 +28,13 @@ def cores(spark: SparkSession) -> int | None:
 
 
 def explained(df: DataFrame, mode: str = "extended") -> str:
-    """The output of ``df.explain(mode)``, without a job."""
-    with _explaining:
-        heard = _Heard(sys.stdout, threading.get_ident())
-        with contextlib.redirect_stdout(heard):
-            df.explain(mode)
-        return heard.getvalue()
-
-
-class _Heard(io.StringIO):
-    """Keeps one thread's output and passes on the others'."""
-
-    def __init__(self, others: Any, thread: int) -> None:
-        super().__init__()
-        self._others = others
-        self._thread = thread
-
-    def write(self, text: str) -> int:
-        if threading.get_ident() == self._thread:
-            return super().write(text)
-        return int(self._others.write(text))
+    """The text that ``df.explain(mode)`` prints, without a job, and without ``sys.stdout``, which is also other
+    threads'.
+    """
+    frame: Any = df
+    # Asked of the class: a frame takes an unknown attribute for a column, and asks Spark for those.
+    if hasattr(type(df), "_explain_string"):  # Spark Connect's
+        return str(frame._explain_string(mode=mode))
+    # What ``explain`` prints on Spark Classic.
+    functions = frame.sparkSession._jvm.PythonSQLUtils
+    return str(functions.explainString(frame._jdf.queryExecution(), mode))

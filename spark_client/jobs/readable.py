@@ -18,6 +18,7 @@ import pyarrow as pa
 from flight_server.memory import MemoryPool
 from flight_server.protocol import PLAN, PlanRequest, Ticket, bulk_path
 from spark_client.connection import Server
+from spark_client.gathering import TaskMemory
 from spark_client.lanes import PartitionStream
 from spark_client.merge import merge
 
@@ -95,21 +96,27 @@ class Readable:
             lane=self.server.reading.lane,
         )
 
-    def read(self, partition: int) -> Generator[Any, None, None]:
-        """The partition's batches, in order, as they arrive."""
-        return self.read_each([partition])
+    def read(self, partition: int, memory: TaskMemory | None = None) -> Generator[Any, None, None]:
+        """The partition's batches, in order, as they arrive. At the end ``memory`` counts those that waited on disk."""
+        return self.read_each([partition], memory)
 
-    def read_frames(self, partition: int, first: int, until: int) -> Generator[Any, None, None]:
-        """The batches of the partition's frames from ``first`` to before ``until``."""
-        return self._merged([self.stream(partition, first, until)])
+    def read_frames(
+        self, partition: int, first: int, until: int, memory: TaskMemory | None = None
+    ) -> Generator[Any, None, None]:
+        """The batches of the partition's frames from ``first`` to before ``until``, as :meth:`read`."""
+        return self._merged([self.stream(partition, first, until)], memory)
 
-    def read_each(self, partitions: Sequence[int]) -> Generator[Any, None, None]:
-        """The batches of one or more partitions, one after the other. All are read at once."""
+    def read_each(
+        self, partitions: Sequence[int], memory: TaskMemory | None = None
+    ) -> Generator[Any, None, None]:
+        """The batches of one or more partitions, one after the other, as :meth:`read`. All are read at once."""
         streams = [self.stream(partition) for partition in partitions if self._has_rows(partition)]
         if streams:
-            yield from self._merged(streams)
+            yield from self._merged(streams, memory)
 
-    def _merged(self, streams: Sequence[PartitionStream]) -> Generator[Any, None, None]:
+    def _merged(
+        self, streams: Sequence[PartitionStream], memory: TaskMemory | None
+    ) -> Generator[Any, None, None]:
         reading = self.server.reading
         budget_bytes = reading.budget_bytes
         if self.most_bytes is not None:
@@ -122,7 +129,11 @@ class Readable:
             order="stream",
             timeouts=self.server.timeouts,
         ) as merged:
-            yield from merged
+            try:
+                yield from merged
+            finally:
+                if memory is not None:
+                    memory.spilled_bytes += merged.statistics().spilled_bytes
 
     def _has_rows(self, partition: int) -> bool:
         filled, at = self.filled, partition >> 3

@@ -38,7 +38,7 @@ def collected(shuffles: Shuffles, sealed: Sealed, *, owned: bool = True) -> pa.R
 class _Batches:
     def __init__(self, shuffles: Shuffles, sealed: Sealed, *, owned: bool) -> None:
         dataset = sealed.source.dataset
-        self._rows = told(dataset, "what this reader reads", sealed.read())
+        self._rows = told([dataset], "what this reader reads", sealed.read())
         self._ending = (self._rows, shuffles, dataset if owned else None)
         self._end = weakref.finalize(self, _end_later, *self._ending)
         self._end.atexit = False

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -39,23 +39,23 @@ from .tasks import ReadTask
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
 
 
-def reader(task: ReadTask, dataset: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function that reads a result, which is ``dataset``, in Spark's tasks."""
-    function = Portable(ShownFromUsers(partial(_read, task, dataset)))
-    function.__name__ = dataset  # type: ignore[attr-defined]  # where Spark looks for a name
+def reader(task: ReadTask, datasets: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function that reads a result, which is of these ``datasets``, in Spark's tasks."""
+    function = Portable(ShownFromUsers(partial(_read, task, datasets)))
+    function.__name__ = "+".join(datasets)  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
 
 
-def _read(task: ReadTask, dataset: str, numbers: Iterator[Any]) -> Iterator[Any]:
-    return told(dataset, "what this DataFrame reads", task.run(numbers))
+def _read(task: ReadTask, datasets: Sequence[str], numbers: Iterator[Any]) -> Iterator[Any]:
+    return told(datasets, "what this DataFrame reads", task.run(numbers))
 
 
-def told(dataset: str, what: str, batches: Iterator[Any]) -> Generator[Any, None, None]:
-    """The batches; a ``NotFound`` of the dataset says why ``what`` is gone."""
+def told(datasets: Sequence[str], what: str, batches: Iterator[Any]) -> Generator[Any, None, None]:
+    """The batches; a ``NotFound`` of one of the datasets says why ``what`` is gone."""
     try:
         yield from batches
     except NotFound as error:
-        if error.detail.get("dataset") != dataset:
+        if error.detail.get("dataset") not in datasets:
             raise
         why = (
             "its server was restarted"

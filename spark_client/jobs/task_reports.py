@@ -42,7 +42,8 @@ class TaskWork:
     Args:
         tasks: how many.
         pieces: how many partitions, pieces of partitions, or splits of files they read; 0 for a DataFrame.
-        spilled_bytes: what their stages wrote to files of their own, for want of memory.
+        spilled_bytes: what their stages, and the streams that they read, wrote to files of their own, for want of
+            memory.
         stage_seconds: by each stage's name, see ``steps.stage_clock``; ``writing`` is the rest of the task.
         longest_seconds: of the task that took longest, from its first batch to its commit.
     """

@@ -96,23 +96,23 @@ class InTurn:
 class Source(Protocol):
     """What tasks read by number: a dataset's partitions, or a scan's splits."""
 
-    def read(self, number: int, /) -> Iterator[Any]:
-        """The batches of one of them, in order."""
+    def read(self, number: int, memory: TaskMemory, /) -> Iterator[Any]:
+        """The batches of one of them, in order. ``memory`` counts what had to wait on disk."""
         ...
 
 
 class CutSource(Source, Protocol):
     """One whose partitions consist of frames."""
 
-    def read_frames(self, number: int, first: int, until: int, /) -> Iterator[Any]:
+    def read_frames(self, number: int, first: int, until: int, memory: TaskMemory, /) -> Iterator[Any]:
         """The batches of the frames from ``first`` to before ``until``, in order."""
         ...
 
 
-def _read(source: Source, piece: Piece) -> Iterator[Any]:
+def _read(source: Source, piece: Piece, memory: TaskMemory) -> Iterator[Any]:
     if piece.until is None:
-        return source.read(piece.partition)
-    return cast(CutSource, source).read_frames(piece.partition, piece.first, piece.until)
+        return source.read(piece.partition, memory)
+    return cast(CutSource, source).read_frames(piece.partition, piece.first, piece.until, memory)
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ class Sides:
         """Both sides of one part, after their stages; of a cut one, the whole other side."""
         how = replace(how, kept=True)
         whole = Piece(piece.partition)
-        left = _read(self.left, piece if piece.side == "left" else whole)
-        right = _read(self.right, piece if piece.side == "right" else whole)
+        left = _read(self.left, piece if piece.side == "left" else whole, how.memory)
+        right = _read(self.right, piece if piece.side == "right" else whole, how.memory)
         return Both(run(self.left_stages, left, how), run(self.right_stages, right, how))
 
 
@@ -164,7 +164,9 @@ class ReadTask:
                     if work is not None:
                         work.pieces += 1
                     given = (
-                        source.read_both(piece, how) if isinstance(source, Sides) else _read(source, piece)
+                        source.read_both(piece, how)
+                        if isinstance(source, Sides)
+                        else _read(source, piece, memory)
                     )
                     yield from run(self.stages, given, how)
 

@@ -28,7 +28,17 @@ class Wanted:
 
 
 def aggregations_wanted(aggregations: Aggregations, named: Mapping[str, Any], stage: str) -> Iterator[Wanted]:
-    """The results, in their order. Raises InvalidRequest: an unknown function, or a pair of other than two."""
+    """The results, in their order.
+
+    Raises:
+        InvalidRequest: another form, an unknown function, or a pair of other than two.
+    """
+    if not isinstance(aggregations, Mapping):
+        raise InvalidRequest(
+            f'{stage}: what it computes is named by columns and functions, as in {{"amount": "sum"}} or '
+            f'total=("amount", "sum"), not by {type(aggregations).__name__}',
+            stage=stage,
+        )
     for name, value in [*aggregations.items(), *named.items()]:
         if isinstance(value, str) and name not in named:
             yield Wanted(None, name, _function(value, stage))

@@ -25,8 +25,9 @@ from spark_client.steps import (
 )
 
 from .aggregate_requests import Aggregations, Wanted, aggregations_wanted, computed, results_of
+from .base import integer
 from .exchanging import Exchanging
-from .nodes import Exchanged
+from .nodes import Exchanged, Pair
 
 
 class Aggregating(Exchanging):
@@ -52,7 +53,8 @@ class Aggregating(Exchanging):
         ``sum``, ``avg`` (``mean``), ``product``            of numbers; a sum that leaves its type's range is an
                                                             error, as in Spark's ANSI mode
         ``count``, ``count_distinct``                       of values that are not null
-        ``min``, ``max``                                    NaN is above all numbers, text in the order of its bytes
+        ``min``, ``max``                                    NaN is above all numbers, text in the order of its bytes,
+                                                            structs field by field, nulls in them first
         ``bool_or`` (``any``), ``bool_and`` (``every``)     of booleans
         ``stddev``, ``stddev_pop``, ``variance``,           of numbers, as doubles; null for one row, except those
         ``var_pop``                                         that end with ``_pop``
@@ -67,14 +69,15 @@ class Aggregating(Exchanging):
         Args:
             aggregations: see above.
             by: a column's name, or several.
-            partitions: of the exchange; None for ``spark.sql.shuffle.partitions``. One without keys.
+            partitions: of the result, which is one without keys. None for those in which the rows are together
+                already, or else ``spark.sql.shuffle.partitions``.
 
         Raises:
             InvalidRequest: no function, or an unknown one; a column that is not there, or of a type that the function
                 cannot take or rows cannot be grouped by; two results of one name; as :meth:`exchange`.
         """
         stage = self._stage_name("aggregate")
-        wanted = list(aggregations_wanted(aggregations or {}, named, stage))
+        wanted = list(aggregations_wanted({} if aggregations is None else aggregations, named, stage))
         if not isinstance(by, str | list | tuple):
             raise InvalidRequest(
                 f"{stage}: by is a column's name or a list of names, not {by!r}", stage=stage
@@ -132,7 +135,7 @@ class Aggregating(Exchanging):
 
         Args:
             columns: names; none for all.
-            partitions: of the exchange; None for ``spark.sql.shuffle.partitions``.
+            partitions: as for :meth:`aggregate`.
 
         Raises:
             InvalidRequest: a column that is not there, or of a type that rows cannot be grouped by.
@@ -187,25 +190,32 @@ class Aggregating(Exchanging):
         )
         reduction = Reduction(keys, states, schema, stage, carried)
         reduced = self._with(PartialStage(reduction, Declared(stage, schema)), StructType([*kept, *fields]))
-        if self._together(placed):
+        there = self._together(placed)
+        if there is not None and (partitions is None or not placed or integer(partitions) == there):
             return reduced, reduction
         return (reduced.exchange(partitions, *placed) if placed else reduced.exchange(1)), reduction
 
-    def _together(self, keys: tuple[str, ...]) -> bool:
-        """Whether rows of equal keys are in one partition already."""
+    def _together(self, keys: tuple[str, ...]) -> int | None:
+        """In how many partitions the rows are, if those of equal keys are in one already; None if they are not."""
         part = self.leg.single
         if part is None:
-            return False
+            return None
         origin, stages, first = part.origin, part.stages, part.stages[:1]
         if isinstance(origin, Exchanged):
-            if origin.exchange.partitions == 1:
-                return True
-            kept = set(origin.exchange.keys)
-        elif first and isinstance(first[0], JoinStage) and first[0].plan.how in _LEFT_KEYS:
+            exchange = origin.exchange
+            kept = set(exchange.keys)
+        elif (
+            isinstance(origin, Pair)
+            and isinstance(origin.left.origin, Exchanged)
+            and isinstance(first[0], JoinStage)
+            and first[0].plan.how in _LEFT_KEYS
+        ):
+            exchange = origin.left.origin.exchange
             kept, stages = set(first[0].plan.left.names), stages[1:]
         else:
-            return False
-        return bool(kept) and kept <= set(keys) and all(_keeps(stage, kept) for stage in stages)
+            return None
+        is_kept = bool(kept) and kept <= set(keys) and all(_keeps(stage, kept) for stage in stages)
+        return exchange.partitions if is_kept or exchange.partitions == 1 else None
 
 
 _LEFT_KEYS = frozenset({"inner", "left", "semi", "anti"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,6 +17,7 @@ from spark_client.jobs import Shuffles, arrow_schema, declared_struct, is_on, sp
 from spark_client.steps import SortStage, Stage, TopStage
 
 from .nodes import Exchanged, Leg, Pair, Part, steps
+from .spark_names import instead
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,14 @@ class Steps:
 
     def __repr__(self) -> str:
         return f"<Pipeline {steps(self.leg)}>"
+
+    if not TYPE_CHECKING:  # which would take any name for a step
+
+        def __getattr__(self, name: str) -> NoReturn:
+            found = instead(name)
+            if found is None:
+                raise AttributeError(f"a pipeline has no {name!r}", name=name, obj=self)
+            raise AttributeError(f"a pipeline has no {name!r}: {found}")
 
     @property
     def schema(self) -> StructType:
@@ -125,8 +134,8 @@ def find_columns(
     for key in keys:
         if not isinstance(key, str):
             raise InvalidRequest(
-                f"{where}: a key is a column's name, not {type(key).__name__}; make an expression a column "
-                "by withColumn first, and give several keys one by one or as one list"
+                f"{where}: a column is given by its name, not by {type(key).__name__}; make an expression a column "
+                "by select first, and give several names one by one"
             )
         same = _same(key, names, exact=exact)
         if len(same) > 1:

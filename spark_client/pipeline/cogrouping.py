@@ -20,7 +20,7 @@ from spark_client.steps import CogroupStage, GroupedSide, PandasCogroup
 
 from .base import Steps
 from .nodes import Exchange, Exchanged, Leg, Pair, Part
-from .pairing import Types, key_types, placed_keys, placed_types, placing_types
+from .pairing import Types, check_keys_kept, key_types, placed_keys, placed_types, placing_types
 
 AnySteps = TypeVar("AnySteps", bound=Steps)
 
@@ -102,6 +102,7 @@ class _End:
                 stage=stage,
             )
         keys = steps._keys(exchanged.exchange.keys, f"{stage}, {side} side")
+        check_keys_kept(steps, exchanged, keys, stage)
         check_groupable(steps._schema, keys, stage)
         for key in keys:
             check_key(steps.leg.struct, key, stage)
@@ -116,7 +117,7 @@ class _End:
         (part,) = self.steps.leg.parts
         exchanged = self.exchanged
         if wanted is not None:
-            exchanged = Exchanged(exchanged.leg, replace(exchanged.exchange, types=wanted))
+            exchanged = Exchanged(exchanged.leg, replace(exchanged.exchange, types=wanted), exchanged)
             part = replace(part, origin=exchanged)
         return part, GroupedSide(self.keys, compared, self.steps._schema, placed_keys(exchanged))
 

@@ -57,6 +57,7 @@ class Execution:
         self._written: dict[Exchanged, Sealed] = {}
         self._persisted: set[Exchanged] = set()
         self._users: Counter[Exchanged] = Counter()
+        self._legs: dict[Exchanged, Leg] = {}
         self._jobs = 0
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchanged, tuple[Ran, bool]] = {}
@@ -82,7 +83,7 @@ class Execution:
     def sealed(self, exchanged: Exchanged) -> Sealed:
         """Run what the exchange needs, and the exchange; its dataset. Raises as :meth:`inputs`."""
         self._users[exchanged] += 1
-        self._count(exchanged.leg)
+        self._count(self._leg(exchanged))
         try:
             return self._sealed(exchanged)
         except BaseException:
@@ -117,11 +118,18 @@ class Execution:
         }
         return RunStatistics(tuple(found.values()), time.monotonic() - self._began), found
 
+    def _leg(self, exchanged: Exchanged) -> Leg:
+        """What it reads in this run."""
+        if exchanged not in self._legs:
+            persisted = self._shuffles.persisted
+            self._legs[exchanged] = exchanged.read(lambda node: persisted.find(node) is not None)
+        return self._legs[exchanged]
+
     def _count(self, leg: Leg) -> None:
         for exchanged in exchanges(leg):
             self._users[exchanged] += 1
             if self._users[exchanged] == 1:
-                self._count(exchanged.leg)
+                self._count(self._leg(exchanged))
 
     def _inputs(self, leg: Leg, *, alone: bool = False) -> list[tuple[Input, tuple[Stage, ...]]]:
         self._run_together(list(dict.fromkeys(exchanges(leg))))
@@ -179,7 +187,7 @@ class Execution:
             ran, is_new = kept.dataset(partial(self._run_shared, exchanged))
             self._persisted.add(exchanged)
         if not is_new:
-            self._used(exchanged.leg)
+            self._used(self._leg(exchanged))
         self._ran[exchanged] = ran, not is_new
         self._written[exchanged] = ran.sealed
         return ran.sealed
@@ -188,7 +196,7 @@ class Execution:
         """Run those that have not run, in one job if there are several."""
         persisted = self._shuffles.persisted
         new = [each for each in wanted if each not in self._written and persisted.find(each) is None]
-        needed = {before for each in new for before in _upstream(each.leg)}
+        needed = {before for each in new for before in self._upstream(each)}
         nodes = [each for each in new if each not in needed]
         if len(nodes) > 1:
             for node, ran in zip(nodes, self._run(nodes), strict=True):
@@ -207,11 +215,11 @@ class Execution:
             written = self._shuffles.write(targets)
         finally:
             for node in nodes:
-                self._used(node.leg)
+                self._used(self._leg(node))
         return [_sealed_by(each, target) for each, target in zip(written, targets, strict=True)]
 
     def _target(self, node: Exchanged) -> Target:
-        exchange, leg = node.exchange, node.leg
+        exchange, leg = node.exchange, self._leg(node)
         inputs = self._inputs(leg)
         dataset = dataset_name(exchange, self._token, self._jobs)
         self._jobs += 1
@@ -229,7 +237,18 @@ class Execution:
             if exchanged in self._written:
                 self._drop(exchanged)
             elif exchanged not in self._ran:
-                self._used(exchanged.leg)
+                self._used(self._leg(exchanged))
+
+    def _upstream(self, node: Exchanged) -> set[Exchanged]:
+        """The exchanges that must run before this one."""
+        found: set[Exchanged] = set()
+        left = [*exchanges(self._leg(node))]
+        while left:
+            exchanged = left.pop()
+            if exchanged not in found:
+                found.add(exchanged)
+                left += exchanges(self._leg(exchanged))
+        return found
 
     def _drop(self, exchanged: Exchanged) -> None:
         sealed = self._written.pop(exchanged)
@@ -254,18 +273,6 @@ def divisible_sides(pair: Pair, stages: tuple[Stage, ...]) -> list[str]:
         if side in found and not refused and cut.origin.exchange.may_cut([*cut.stages, *others]):
             may.append(side)
     return may
-
-
-def _upstream(leg: Leg) -> set[Exchanged]:
-    """The exchanges that must run before the leg."""
-    found: set[Exchanged] = set()
-    left = list(exchanges(leg))
-    while left:
-        exchanged = left.pop()
-        if exchanged not in found:
-            found.add(exchanged)
-            left += exchanges(exchanged.leg)
-    return found
 
 
 def _sealed_by(written: Written, target: Target) -> Ran:

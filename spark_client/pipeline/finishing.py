@@ -131,7 +131,7 @@ class Finishing(Steps):
     def _frame(self, given: Input, stages: tuple[Stage, ...], datasets: list[str]) -> DataFrame:
         options = self.shuffles.server.reading
         if datasets and given.source is not None:
-            task = reader(given.reading(stages, options), "+".join(datasets))
+            task = reader(given.reading(stages, options), datasets)
         elif given.source is not None:
             task = Portable(ShownFromUsers(given.reading(stages, options).run))
         elif stages:

@@ -21,6 +21,7 @@ from spark_client.pyspark_parts import (
 from spark_client.steps import GroupStage, PandasGroup
 
 from .base import Steps
+from .pairing import check_keys_kept
 
 
 class Grouping(Steps):
@@ -66,6 +67,7 @@ class Grouping(Steps):
         if not exchange.keys:
             raise InvalidRequest(f"{stage}: {exchange} has no keys to group by; name them", stage=stage)
         keys = self._keys(exchange.keys, stage)
+        check_keys_kept(self, exchanged, keys, stage)
         check_groupable(self._schema, keys, stage)
         for key in keys:
             check_key(self.leg.struct, key, stage)

@@ -15,7 +15,7 @@ same object: a plan that uses one exchange twice runs it once (``execution``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
 from spark_client.jobs import WRITE_BUDGET_BYTES, ByRange, ReadTask, Shares, Sides, Source, batch_limits
-from spark_client.steps import BatchLimits, MapStage, Stage
+from spark_client.steps import BatchLimits, FilterStage, MapStage, SelectStage, SortStage, Stage
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,17 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Exchanged:
-    """The rows of ``leg``, sent by ``exchange``."""
+    """The rows of ``leg``, sent by ``exchange``. ``twin`` sends the same rows by other types of the keys."""
 
     leg: Leg
     exchange: Exchange
+    twin: Exchanged | None = None
+
+    def read(self, is_persisted: Callable[[Exchanged], bool]) -> Leg:
+        """Where a run takes the rows from: the leg, or the twin, if that is persisted."""
+        if self.twin is None or not is_persisted(self.twin):
+            return self.leg
+        return Leg((Part(self.twin),), self.leg.struct, self.leg.declared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +132,16 @@ class Part:
 
     origin: Origin
     stages: tuple[Stage, ...] = ()
+
+    def source(self, name: str) -> str | None:
+        """The origin's column whose values a column of the last stage has; None if that is not known."""
+        found: str | None = name
+        for stage in reversed(self.stages):
+            if isinstance(stage, SelectStage) and found is not None:
+                found = stage.source(found)
+            elif not isinstance(stage, FilterStage | SortStage):
+                return None
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ from pyarrow import types
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
 from spark_client.joining import KeyForm
 from spark_client.placement import PlacedKeys
-from spark_client.steps import FilterStage, SortStage
 
 from .base import Steps, default_partitions, integer
 from .nodes import Exchange, Exchanged, Part
@@ -84,6 +83,8 @@ class _Side:
         last = self.steps._last
         if last is None or last.exchange.keys != self.keys:
             return None
+        if any(_moved(self.steps, key, key) for key in self.keys):
+            return None
         wanted = self.types or key_types(self.steps._schema, self.keys)
         return last if _hashed(placed_types(last)) == _hashed(wanted) else None
 
@@ -92,8 +93,34 @@ class _Side:
         if exchanged is None or exchanged.exchange.partitions != count:
             return Part(Exchanged(leg, Exchange(count, self.keys, types=self.types))), None
         (part,) = leg.parts
-        kept = all(isinstance(stage, SortStage | FilterStage) for stage in part.stages)
+        kept = all(part.source(key) == key for key in self.keys)
         return part, None if kept else placed_keys(exchanged)
+
+
+def check_keys_kept(steps: Steps, exchanged: Exchanged, keys: Sequence[str], stage: str) -> None:
+    """Raise InvalidRequest if a select after the exchange gives another column the name of a key. ``keys`` are the
+    names of the exchange's keys as they are found now.
+    """
+    exchange = exchanged.exchange
+    for key, placed in zip(keys, exchange.keys, strict=True):
+        source = _moved(steps, key, placed)
+        if source is not None:
+            names = ", ".join(map(repr, keys))
+            raise InvalidRequest(
+                f"{stage}: {exchange} has placed rows by {placed!r}, and {key!r} is its column {source!r} now; "
+                f"exchange again after the select: .exchange({exchange.partitions}, {names})",
+                stage=stage,
+                column=key,
+            )
+
+
+def _moved(steps: Steps, key: str, placed: str) -> str | None:
+    """The column of the last exchange that a select has given the key's name, if it is not that by which rows are
+    placed; None also if that is not known.
+    """
+    (part,) = steps.leg.parts
+    source = part.source(key)
+    return None if source == placed else source
 
 
 def _sides(left: Steps, right: Steps, keys: Sequence[JoinKey]) -> tuple[_Side, _Side]:

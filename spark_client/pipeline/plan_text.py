@@ -65,7 +65,7 @@ class _Text:
         found = self._of.get(exchanged)
         if found is not None:
             lines += [f"    {line}" for line in _facts(found)]
-        return [*lines, *self.of_leg(exchanged.leg, found)]
+        return [*lines, *self.of_leg(exchanged.read(self._is_persisted), found)]
 
 
 def _placement(exchange: Exchange, leg: Leg) -> str:

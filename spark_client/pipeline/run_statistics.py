@@ -26,7 +26,8 @@ class ExchangeStatistics:
         median_bytes, largest_bytes: of a partition.
         tasks: how many wrote it.
         pieces: how many partitions, pieces of partitions, or splits of files those tasks read; 0 from a DataFrame.
-        spilled_bytes: what the stages of those tasks wrote to files of their own, for want of memory.
+        spilled_bytes: what the stages of those tasks, and the streams that they read, wrote to files of their own, for
+            want of memory.
         stage_seconds: the time inside each stage, over all tasks, without waiting for the stage before; ``reading`` is
             the wait for the first stage's input, ``writing`` what the tasks did with the rows of the last one.
         longest_task_seconds: of the task that took longest.

@@ -27,7 +27,7 @@ class Sorting(Steps):
         if not isinstance(given, list | tuple):
             raise InvalidRequest(
                 f"{where}: rows are sorted by names of columns, such as sort=['time desc'], not "
-                f"{type(given).__name__}; make an expression a column by withColumn first"
+                f"{type(given).__name__}; make an expression a column by select first"
             )
         keys = tuple(sort_key(each, where, self._column) for each in given)
         self._keys(tuple(key.column for key in keys), where)

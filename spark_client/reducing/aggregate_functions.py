@@ -12,6 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from spark_client.arrow import check_sortable
 from spark_client.placement import groupable
 
 from . import coded_states
@@ -55,7 +56,12 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _has_order(kind: pa.DataType) -> bool:
-    return not pa.types.is_nested(kind) and not pa.types.is_null(kind) and not pa.types.is_interval(kind)
+    if pa.types.is_nested(kind):
+        try:
+            check_sortable(kind, "")
+        except TypeError:
+            return False
+    return not pa.types.is_null(kind) and not pa.types.is_interval(kind)
 
 
 def _is_known(kind: pa.DataType) -> bool:
@@ -103,7 +109,11 @@ def _mean(column: str, kind: pa.DataType) -> Computed:
 
 
 def _extreme(kernel: str, column: str, kind: pa.DataType) -> Computed:
-    return Computed((states.Extreme.of(column, kind, kernel),), partial(results.extreme, kind), kind)
+    if pa.types.is_nested(kind):
+        state: states.State = coded_states.Foremost(column, kind, kernel == "max")
+    else:
+        state = states.Extreme.of(column, kind, kernel)
+    return Computed((state,), partial(results.extreme, kind), kind)
 
 
 def _deviation(freedom: int, column: str, kind: pa.DataType, *, root: bool) -> Computed:  # noqa: ARG001 - as above

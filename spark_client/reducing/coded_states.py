@@ -5,6 +5,7 @@
     ==================  ==================================================  ==========================
     :class:`Moments`    count 1, mean, sum of squared deviations 0          Chan, Golub and LeVeque
     :class:`Values`     a list of one value                                 concatenation
+    :class:`Foremost`   the value                                           Spark's order of values
     :class:`Again`      a column that is a state already                    that state
     ==================  ==================================================  ==========================
 
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import array_over, offsets, values, widened
+from spark_client.arrow import SortCodes, SortKey, array_over, offsets, values, widened
 from spark_client.placement import group_codes
 
 from .canonical_keys import canonical
@@ -85,6 +86,31 @@ class Values(Merging):
             owners, found = _different(owners, found)
         order = np.argsort(owners, kind="stable")
         return _lists(found.take(array_over(order)), np.bincount(owners, minlength=groups), self.type)
+
+
+@dataclass(frozen=True)
+class Foremost(Merging):
+    """The least or greatest of values that are compared part by part: structs, and lists that can be sorted."""
+
+    column: str
+    type: pa.DataType
+    greatest: bool
+    kernel: str | None = None
+
+    def lift(self, batch: Any) -> pa.Array:
+        return batch.column(self.column)
+
+    def merged(self, column: pa.Array, codes: NDArray[np.int64], groups: int) -> pa.Array:
+        places = np.flatnonzero(values(column.is_valid().cast(pa.int8()), np.int8))
+        order = SortCodes.of_columns(
+            [column.take(array_over(places))], [SortKey(self.column)], len(places)
+        ).order()
+        places = places[order if self.greatest else order[::-1]]
+        found = np.full(groups, -1)
+        # Of several places for one group numpy keeps the last.
+        found[codes[places]] = places
+        there = pa.py_buffer(np.packbits(found >= 0, bitorder="little"))
+        return column.take(pa.Array.from_buffers(pa.int64(), groups, [there, pa.py_buffer(found)]))
 
 
 @dataclass(frozen=True)

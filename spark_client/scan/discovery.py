@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.protocol import InvalidRequest, NotFound
+from flight_server.protocol import InvalidRequest, NotFound, shown
 
 from .file_systems import locate
 from .partitions import NULL, partition_schema, with_partitions
@@ -174,7 +174,7 @@ def _form(given: Any, paths: list[str]) -> Any:
 
 
 def _kind(path: str) -> str | None:
-    name = path.rpartition("/")[2].lower()
+    name = shown(path).rpartition("/")[2].lower()
     for compression in _COMPRESSIONS:
         if name.removesuffix(compression).endswith((".csv", ".json", ".jsonl", ".ndjson")):
             name = name.removesuffix(compression)

@@ -1,30 +1,57 @@
 """Where files are: addresses become file systems of pyarrow, and those become values for Spark's tasks.
 
-Guarantee: :func:`portable` gives a file system without the secrets that the driver's object had: a task finds its
-credentials in its own environment, as pyarrow and fsspec do where they are given none. What says *where* the files are
-(region, endpoint, account) goes along, so that no task asks for it.
+What travels to tasks
+    The paths, as they were given, because a task opens the files by them: a signed address is one. Of a file system
+    what is known to be needed (``NEEDED``), which says where the files are and how they are read. All else stays in
+    the driver, and :func:`portable` logs its names: a task finds credentials in its own environment, as pyarrow,
+    fsspec and deltalake do where they are given none. File systems and fragments of other libraries, such as Lance's,
+    are sent as those libraries pickle them.
+
+What is shown
+    Addresses without queries and user info, in plans, logs and errors (``protocol.shown_addresses``); :func:`hidden`
+    is for the errors of other libraries.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
 import re
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import FlightShuffleError, InvalidRequest, SourceUnavailable, shown
+
+_log = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/")
 _HADOOP_NAMES = ("s3a://", "s3n://")
-# The ends of the names of secrets among the arguments of file systems, of pyarrow and of fsspec, at any depth.
-_SECRET = re.compile(
-    r"(secret|token|password|passphrase|credentials?|credential_token_expiration|authorization|cookies?"
-    r"|connection_string|(^|[_-])(auth|key|key_id))$",
-    re.IGNORECASE,
+NEEDED = frozenset(
+    """
+    account_name account_url blob_storage_authority blob_storage_scheme branch bucket client_id container
+    container_name default_location dfs_storage_authority endpoint endpoint_override endpoint_url host http https
+    location_mode org port project project_id protocol ref region region_name repo repo_id repo_type revision role_arn
+    external_id scheme session_name sha target_protocol target_service_account tenant_id user username
+
+    accept accept-encoding addressing_style allow_http anon anonymous block_size buffer_size cache_storage cache_type
+    check_files client_kwargs compression config_kwargs connect_timeout default_block_size default_cache_type
+    default_region encoded expiry_time force_virtual_addressing fs headers load_frequency proxies proxy_options
+    read_timeout replication request_timeout requester_pays retries retry_strategy retry_time_limit s3 same_names
+    same_scheme signature_version simple_links size_policy skip_signature target_options timeout tls_ca_file_path
+    use_ssl user-agent verify version_aware virtual_hosted_style_request
+    """.split()  # noqa: SIM905 - a line for each would be two pages
 )
-# gcsfs also takes a word that says where to look for the token.
-_NO_SECRETS = ("anon", "browser", "cache", "cloud", "google_default")
+"""The arguments, at any depth, of the file systems of pyarrow and fsspec, and of requests' headers."""
+_PREFIXES = re.compile(r"^(aws|azure(_storage)?|google)_")
+"""Of the same arguments in deltalake."""
+_PLACES = ("fo", "path")
+"""Addresses of files, which a task opens, as paths are."""
+_WORDS = ("anon", "browser", "cache", "cloud", "google_default")
+"""Of gcsfs, which takes a word in the place of a token: where to look for it."""
 
 
 def locate(texts: Iterable[str]) -> list[tuple[Any, str]]:
@@ -68,53 +95,85 @@ def _located(text: str, buckets: dict[tuple[str, str, str], Any]) -> tuple[Any, 
 
 
 def portable(filesystem: Any) -> Any:
-    """An equal file system without secrets, for a task."""
+    """An equal file system for a task, with what it needs, and without credentials."""
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     if isinstance(filesystem, fs.SubTreeFileSystem):
         return fs.SubTreeFileSystem(filesystem.base_path, portable(filesystem.base_fs))
     if isinstance(filesystem, fs.PyFileSystem):
         handler = filesystem.handler
-        return (
-            fs.PyFileSystem(_without_secrets(handler))
-            if isinstance(handler, fs.FSSpecHandler)
-            else filesystem
-        )
+        if isinstance(handler, fs.FSSpecHandler):
+            return fs.PyFileSystem(type(handler)(_of_its_kind(handler.fs)))
+        if type(handler).__module__.startswith("deltalake."):
+            address, options, *others = handler._handler.__getnewargs__()
+            return fs.PyFileSystem(type(handler)(address, _needed(options or {}), *others))
+        return filesystem
     make, arguments = filesystem.__reduce__()[:2]
-    return make(*(_cleaned(each) if isinstance(each, dict) else each for each in arguments))
+    return make(*(_needed(each) if isinstance(each, dict) else each for each in arguments))
 
 
-def _cleaned(options: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        name: None if _SECRET.search(str(name)) and not _is_word(value) else _cleaned_value(value)
-        for name, value in options.items()
-    }
+def _needed(options: Mapping[str, Any]) -> dict[str, Any]:
+    found, left = dict[str, Any](), list[str]()
+    for name, value in options.items():
+        known = str(name).lower()
+        if known in _PLACES or (known == "token" and value in _WORDS):
+            found[name] = value
+        elif known in NEEDED or _PREFIXES.sub("", known) in NEEDED:
+            found[name] = _sent(value)
+        elif value:
+            left.append(str(name))
     if isinstance(proxy := found.get("proxy_options"), dict):
+        # pyarrow takes these only together.
         found["proxy_options"] = {**proxy, "username": "", "password": ""}
-    if options.get("client_secret") and found.get("tenant_id"):
-        # Azure takes these only together.
-        found["tenant_id"] = found["client_id"] = None
+    if options.get("client_secret"):
+        # Azure, too. Without a secret they name a machine's identity.
+        found.pop("tenant_id", None)
+        found.pop("client_id", None)
+    if left:
+        _log.info("scan: tasks take %s from their own environment", ", ".join(left))
     return found
 
 
-def _cleaned_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: each for name, each in _cleaned(value).items() if each is not None}
-    # A file system of fsspec within another one, such as a cache's.
-    return _of_its_kind(value) if hasattr(value, "storage_options") else value
+def _sent(value: Any) -> Any:
+    from pyarrow import fs  # noqa: PLC0415 - as above
 
-
-def _is_word(value: Any) -> bool:
-    return value in _NO_SECRETS if isinstance(value, str) else False
-
-
-def _without_secrets(handler: Any) -> Any:
-    return type(handler)(_of_its_kind(handler.fs))
+    if isinstance(value, Mapping):
+        return _needed(value)
+    if isinstance(value, str):
+        return shown(value)
+    # A file system within another one, such as a cache's.
+    if hasattr(value, "storage_options"):
+        return _of_its_kind(value)
+    return portable(value) if isinstance(value, fs.FileSystem) else value
 
 
 def _of_its_kind(given: Any) -> Any:
-    options = {name: value for name, value in _cleaned(given.storage_options).items() if value is not None}
-    return type(given)(*given.storage_args, **options)
+    """A file system of fsspec with the arguments that are needed, all by name: only a name says what one is."""
+    try:
+        # Of the class itself it would be that of fsspec's metaclass, which takes anything.
+        named = inspect.signature(type(given).__init__).bind_partial(given, *given.storage_args).arguments
+    except (TypeError, ValueError):
+        named = {}
+    named.pop("self", None)
+    return type(given)(**_needed({**named, **given.storage_options}))
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Raise errors so that no text of theirs shows more of an address than may be shown, their causes' neither.
+
+    Raises:
+        SourceUnavailable: for an error of another library that shows more.
+    """
+    try:
+        yield
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        if shown(text) == text:
+            raise
+        if isinstance(error, FlightShuffleError):
+            raise error from None
+        raise SourceUnavailable(f"scan: {type(error).__name__}: {error}") from None
 
 
 def _of_fsspec(text: str) -> tuple[Any, str]:

@@ -32,12 +32,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, shown
 from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema, batch_limits, declared_struct, split_sizes
 
 from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
+from .file_systems import hidden
 from .filters import check, expression_of, needed
 from .holdable import parquet_schema, plain_views, struct_of
 from .pieces import pieces_of
@@ -62,6 +63,7 @@ class Scan:
         return self.label
 
     @classmethod
+    @hidden()
     def plan(
         cls,
         spark: SparkSession,
@@ -172,7 +174,7 @@ def _is_integer(value: Any) -> bool:
 def _described(what: Any) -> str:
     if isinstance(what, list | tuple):
         return _count(len(what), "path")
-    return repr(str(what)) if isinstance(what, str | Path) else type(what).__name__
+    return repr(shown(str(what))) if isinstance(what, str | Path) else type(what).__name__
 
 
 def _count(number: int, noun: str) -> str:

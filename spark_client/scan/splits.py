@@ -3,8 +3,8 @@
 Guarantee: :meth:`Splits.read` gives every row of the split's pieces that the filter keeps, in order, in the declared
 schema, or raises an error that names the file.
 
-Splits are the driver's plan as a value that is pickled into every task: paths, numbers and the file systems without
-their secrets, some 10 to 100 bytes for each file and row group. A task unpacks only its own split.
+Splits are the driver's plan as a value that is pickled into every task: paths, numbers and the file systems as
+``file_systems`` sends them, some 10 to 100 bytes for each file and row group. A task unpacks only its own split.
 
 Sizes
     A task's pieces have about the same bytes, because a task takes those whose middles lie in its share of all bytes;
@@ -21,9 +21,11 @@ from itertools import groupby
 from typing import Any
 
 from flight_server.protocol import InvalidRequest
+from spark_client.gathering import TaskMemory
 from spark_client.jobs import SplitSizes
 
 from .file_reading import FileReading
+from .file_systems import hidden
 from .pieces import File, Fragment, Piece
 
 
@@ -62,10 +64,11 @@ class Splits:
             found += [Piece(file, *unit) for unit in units]
         return found
 
-    def read(self, number: int) -> Iterator[Any]:
+    def read(self, number: int, memory: TaskMemory | None = None) -> Iterator[Any]:  # noqa: ARG002 - of a source
         """The batches of one split; :class:`~spark_client.jobs.ReadTask` calls it in a task."""
         for file, pieces in groupby(self.pieces(number), lambda piece: piece.file):
-            yield from self.reading.read(file, list(pieces))
+            with hidden():
+                yield from self.reading.read(file, list(pieces))
 
 
 _KINDS = (File, Fragment)

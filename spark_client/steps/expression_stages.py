@@ -46,10 +46,15 @@ class SelectStage:
 
     def keeps(self, columns: Iterable[str]) -> bool:
         """Whether these columns are in the result as they are."""
+        return all(self.source(name) == name for name in columns)
+
+    def source(self, name: str) -> str | None:
+        """The column that the result has under this name; None if it computes one, or has none."""
         import pyarrow.compute as pc  # noqa: PLC0415 - as below
 
-        made = dict(zip(self.declared.schema.names, self.expressions, strict=True))
-        return all(name in made and made[name].equals(pc.field(name)) for name in columns)
+        made = dict(zip(self.declared.schema.names, self.expressions, strict=True)).get(name)
+        # Other expressions may have a column's name as their text.
+        return str(made) if made is not None and made.equals(pc.field(str(made))) else None
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
         """The columns. Raises InvalidRequest if Arrow cannot evaluate one for a row, such as a division by zero."""

@@ -45,6 +45,7 @@ FUNCTIONS: dict[str, list[str]] = {
     "b": ["bool_or", "bool_and", "min"],
     "step": ["min", "max"],
     "st": ["count", "collect_list"],
+    "deep": ["min", "max"],
 }
 
 
@@ -89,7 +90,11 @@ def rows(spark: SparkSession) -> DataFrame:
             "array(if(id % 2 = 0, 0.0f, float(-0.0)), float('nan'), float(id % 3)) as ar",
             "map('a', id) as m",
         )
-        .selectExpr("* except (d0)", "cast(d0 as decimal(12, 3)) as d")
+        .selectExpr(
+            "* except (d0)",
+            "cast(d0 as decimal(12, 3)) as d",
+            "if(id % 23 = 0, null, named_struct('s', s, 'in', named_struct('f', f, 'days', array(day)))) as deep",
+        )
     )
 
 

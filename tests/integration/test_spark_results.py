@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-import threading
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from flight_server.protocol.errors import InvalidRequest, Unavailable
 from spark_client import ShuffleClient
@@ -119,18 +120,27 @@ def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
     assert outside.count() == 3
 
 
-def test_what_other_threads_print_while_a_frame_is_explained_is_printed(
-    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+def test_a_join_and_a_union_whose_rows_were_released_say_so(
+    client: ShuffleClient, spark: SparkSession
 ) -> None:
-    explain = type(spark.range(1)).explain
+    one, two = (client.pipeline(spark.range(9)).exchange(2, "id") for _ in range(2))
+    for plan in (one.join(two, "id"), one.union(two)):
+        df = plan.toDF()
+        client.release(df)
+        with pytest.raises(PySparkException, match="what this DataFrame reads is gone: it was released"):
+            df.count()
 
-    class Slow:
-        def explain(self, mode: str) -> None:
-            thread = threading.Thread(target=lambda: print("of another thread"))  # what is tested
-            thread.start()
-            thread.join()
-            explain(spark.range(1), mode)
 
-    text = explained(Slow())  # type: ignore[arg-type]  # it has what is asked of a frame
-    assert "Range" in text
-    assert capsys.readouterr().out == "of another thread\n"
+def test_a_frame_is_explained_without_the_programs_output(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    df = spark.range(7).where("id > 2")
+    for mode in ("simple", "extended"):
+        df.explain(mode)
+        printed = capsys.readouterr().out
+        with monkeypatch.context() as patch:
+            # ``sys.stdout`` is that of all threads: what one puts back may be what another has put there.
+            patch.setattr("sys.stdout", None)
+            patch.setattr("builtins.print", lambda *_: pytest.fail("it prints"))
+            assert explained(df, mode) + "\n" == printed
+            assert sys.stdout is None

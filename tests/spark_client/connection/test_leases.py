@@ -78,3 +78,24 @@ def test_a_removed_dataset_is_not_renewed() -> None:
     keeper.renew_all()
     assert renewals.calls == []
     keeper.close()
+
+
+def test_a_dataset_that_its_owner_drops_while_it_is_renewed_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    renewed: list[str] = []
+
+    def renew(dataset: str, generation: str) -> None:
+        renewed.append(dataset)
+        keeper.remove(dataset)
+        if dataset == "again":
+            keeper.add(dataset, "g2")
+        raise NotFound(f"there is no dataset {dataset!r}")
+
+    keeper = LeaseKeeper(renew, 3600)
+    keeper.add("dropped", "g")
+    keeper.add("again", "g")
+    with caplog.at_level(logging.WARNING):
+        keeper.renew_all()
+    assert (renewed, keeper.datasets(), caplog.text) == (["dropped", "again"], {"again": "g2"}, "")
+    keeper.close()

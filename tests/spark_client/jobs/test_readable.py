@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from flight_server.protocol import NotFound, PutCommand
 from spark_client.connection import Server
+from spark_client.gathering import TaskMemory
 from spark_client.jobs import Readable, Shuffles
 from spark_client.lanes import PutStream
+from spark_client.merge.scratch import Scratch
 from tests.support.server_process import ServerProcess
 
 SCHEMA = pa.schema([("n", pa.null())])
@@ -66,3 +72,32 @@ def test_a_dataset_is_read_where_its_flight_info_says(shuffles: Shuffles) -> Non
     assert found.places == source.places
     assert found.filled is None
     assert list(found.read(1)) == []
+
+
+def test_what_a_merge_parks_on_disk_is_counted_in_the_tasks_memory(
+    shuffles: Shuffles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.record_batch({"n": np.arange(1 << 17)})
+    generation, places = shuffles.create("large", rows.schema, 1)
+    command = PutCommand("large", producer=0, attempt="1", generation=generation)
+    with PutStream(shuffles.server, command, rows.schema, places) as stream:
+        for _ in range(12):
+            stream.write(rows, 0)
+        stream.commit()
+    source, _ = shuffles.seal("large", generation, {0: "1"})
+    park, parked = Scratch.park, threading.Event()
+
+    def seen(scratch: Scratch, batches: Any) -> Any:
+        try:
+            return park(scratch, batches)
+        finally:
+            parked.set()
+
+    monkeypatch.setattr(Scratch, "park", seen)
+    memory = TaskMemory()
+    # Less than one message: of several that the task has not asked for, one is held.
+    batches = replace(source, most_bytes=1).read(0, memory)
+    next(batches)
+    assert parked.wait(60)
+    assert sum(batch.num_rows for batch in batches) == 11 * rows.num_rows
+    assert memory.spilled_bytes >= rows.nbytes

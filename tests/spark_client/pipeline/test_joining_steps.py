@@ -191,6 +191,20 @@ def test_a_cogroup_has_the_rows_of_sparks(client: ShuffleClient, left: DataFrame
         assert bag(one.cogroup(two).applyInArrow(fn, schema).toDF()) == expected
 
 
+def test_a_persisted_exchange_is_found_by_a_cogroup_whose_other_side_has_keys_of_another_type(
+    client: ShuffleClient, left: DataFrame, right: DataFrame
+) -> None:
+    schema = "k int, s string, left long, right long"
+    one, two = (client.pipeline(df).exchange(3, "k", "s") for df in (left, right))
+    plan = one.cogroup(two).applyInArrow(totals, schema)
+    expected = bag(plan.toDF())
+    one.persist()
+    for _ in range(2):
+        assert bag(plan.toDF()) == expected
+    assert plan.statistics is not None
+    assert [each.is_reused for each in plan.statistics.exchanges if each.rows == 90] == [True, False]
+
+
 def test_a_cogroup_of_pandas_has_the_rows_of_sparks(
     client: ShuffleClient, left: DataFrame, right: DataFrame
 ) -> None:

@@ -180,9 +180,9 @@ def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -
         (lambda p: p.exchange(8, "id", tasks=9), "tasks is 1 to 8, the number of partitions, not 9"),
         (lambda p: p.exchange(8, "id", tasks=0), "tasks is 1 to 8, the number of partitions, not 0"),
         (lambda p: p.exchange(8, "id", tasks="2"), "tasks is 1 to 8, the number of partitions, not '2'"),
-        (lambda p: p.exchange(2, "id", ["name"]), "not list; .* one by one or as one list"),
+        (lambda p: p.exchange(2, "id", ["name"]), "not by list; .* one by one"),
         (lambda p: p.exchange(True, "id"), "how many partitions, 1 to 100000"),
-        (lambda p: p.exchange(4, 7), "a key is a column's name, not int"),
+        (lambda p: p.exchange(4, 7), "a column is given by its name, not by int"),
         (lambda p: p.exchange(4, "m"), "'m' contains a map"),
         (lambda p: p.mapInArrow(same, "id long").exchange(4, "name"), "no column 'name' after stage 1"),
         (lambda p: p.applyInArrow(group, "id long"), r"groups need .exchange\(n, \*keys\) before them"),
@@ -216,7 +216,7 @@ def test_numbers_of_any_integer_type_are_taken(pipeline: Pipeline) -> None:
 def test_an_expression_is_no_key_until_it_is_a_column(pipeline: Pipeline) -> None:
     from pyspark.sql import functions as sql
 
-    with pytest.raises(InvalidRequest, match="not Column; make an expression a column by withColumn first"):
+    with pytest.raises(InvalidRequest, match="not by Column; make an expression a column by select first"):
         pipeline.exchange(4, sql.array("id"))  # type: ignore[arg-type]  # what the test is about
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import functions as sql
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.pipeline.plan import Pipeline
+from spark_client.pipeline.spark_names import _INSTEAD
 from tests.support.spark_session import local_session
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ ERRORS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda p: p.select(x=pc.multiply(pc.field("d"), pc.field("d"))), "Decimal precision out of range"),
     (lambda p: p.select(x=pc.scalar(None)), "'x' is null, which Spark cannot hold"),
     (lambda p: p.aggregate(), "it computes nothing"),
+    (lambda p: p.aggregate(sql.sum("id")), r"as in {\"amount\": \"sum\"} or total=.* not by Column"),
+    (lambda p: p.aggregate("id"), "not by str"),
+    (lambda p: p.select(sql.col("id")), "a column is given by its name, not by Column; .* by select first"),
     (lambda p: p.aggregate({}, by="id"), "use distinct for the keys alone"),
     (lambda p: p.aggregate({"nmae": "sum"}), "no column 'nmae'"),
     (
@@ -98,6 +103,16 @@ ERRORS: list[tuple[Callable[[Any], Any], str]] = [
         r"column 'id' is bigint on one side and string \('name'\) on the other; cast one",
     ),
     (lambda p: p.select("d").union(p.select(d=pc.field("d").cast(pa.decimal128(38, 0)))), "cast one"),
+    (
+        lambda p: p.exchange(4, "id").select(id="name", name="id").applyInArrow(iter, "id long"),
+        r"exchange\(4, 'id'\) has placed rows by 'id', and 'id' is its column 'name' now; exchange again after",
+    ),
+    (
+        lambda p: (
+            p.exchange(4, "id").cogroup(p.exchange(4, "id").select(id="d")).applyInArrow(zip, "id long")
+        ),
+        r"'id' is its column 'd' now; exchange again after the select: \.exchange\(4, 'id'\)",
+    ),
     (lambda p: p.limit(-1), "an integer from 0 on, not -1"),
     (lambda p: p.limit(1.5), "an integer from 0 on, not 1.5"),
     (lambda p: p.limit(True), "an integer from 0 on, not True"),
@@ -161,6 +176,8 @@ def test_states_take_no_names_of_keys(spark: SparkSession, client: ShuffleClient
         (lambda p: p.exchange(1), 1),
         (lambda p: p.exchange(4, "id").select("id", "name", "d"), 1),
         (lambda p: p.exchange(4, "id").select("name", "d", id="two"), 2),
+        (lambda p: p.exchange(5, "id").select("d", "id", "name").join(p.select("id", x="flag"), "id"), 2),
+        (lambda p: p.exchange(5, "id").select("d", "name", id="two").join(p.select(id="two"), "id"), 3),
         (lambda p: p.join(p.select("id", x="flag"), "id").filter(pc.field("x")), 2),
         (lambda p: p.join(p.select("id", x="flag"), "id", "left"), 2),
         (lambda p: p.join(p.select("id", x="flag"), "id", "full"), 3),
@@ -185,3 +202,43 @@ def test_rows_are_exchanged_only_if_keys_may_be_apart(
         assert repr(plan).count("exchange(") == exchanges
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_an_aggregate_has_the_partitions_that_it_is_asked_for(pipeline: Pipeline) -> None:
+    there = pipeline.exchange(4, "id")
+    joined = there.join(pipeline.select("id", x="flag"), "id")
+    for plan in (there, joined, joined.aggregate({"d": "sum"}, by="id")):
+        before = repr(plan).count("exchange(")
+        for partitions, more in ((None, 0), (4, 0), (7, 1)):
+            for found in (
+                plan.aggregate({"*": "count"}, by="id", partitions=partitions),
+                plan.select("id").distinct(partitions=partitions),
+            ):
+                assert repr(found).count("exchange(") == before + more
+                assert ("exchange(7, 'id')" in repr(found)) is bool(more)
+    with pytest.raises(InvalidRequest, match="how many partitions, 1 to 100000, not 0"):
+        there.aggregate({"*": "count"}, by="id", partitions=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("groupBy", r'aggregate\({"amount": "sum"}, by="key"\)'),
+        ("show", r"toDF\(\).show\(\)"),
+        ("toPandas", r"collect\(\).read_pandas\(\)"),
+        ("columns", "schema.names"),
+        ("orderBy", r"exchange\(n, sort="),
+        ("withColumn", r"select\("),
+        ("write", r"toDF\(\) runs it and gives the DataFrame"),
+        ("nothing_such", "a pipeline has no 'nothing_such'$"),
+    ],
+)
+def test_a_dataframes_name_on_a_pipeline_names_the_step(pipeline: Pipeline, name: str, says: str) -> None:
+    with pytest.raises(AttributeError, match=says):
+        getattr(pipeline, name)
+
+
+def test_only_names_that_a_dataframe_has_and_a_pipeline_has_not_are_advised() -> None:
+    from pyspark.sql import DataFrame
+
+    assert [name for name in _INSTEAD if hasattr(Pipeline, name) or not hasattr(DataFrame, name)] == []

@@ -1,8 +1,9 @@
-"""Addresses become file systems, and no secret of the driver's goes into a task."""
+"""Addresses become file systems, no secret of the driver's goes into a task, and no signature into a message."""
 
 from __future__ import annotations
 
 import pickle
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from flight_server.protocol.errors import InvalidRequest
-from spark_client.scan.file_systems import locate, portable
+from flight_server.protocol.errors import InvalidRequest, SourceUnavailable
+from spark_client.scan.file_systems import hidden, locate, portable
 
 
 def test_a_path_is_absolute_and_a_file_address_is_a_path(
@@ -85,14 +86,51 @@ def test_where_the_files_are_is_sent_along() -> None:
 class Remote:
     """A file system of fsspec, as far as this asks for it."""
 
-    def __init__(self, *places: str, **options: Any) -> None:
-        self.storage_args, self.storage_options = places, options
+    def __init__(self, host: Any = "", account: Any = "", **options: Any) -> None:
+        self.storage_args, self.storage_options = (host, account), options
 
 
-def test_fsspecs_secrets_are_left_out_and_its_words_are_not() -> None:
-    handler = fs.FSSpecHandler(Remote("here", key=SECRET, secret=SECRET, endpoint="e", token="anon"))
-    found = portable(fs.PyFileSystem(handler)).handler.fs
-    assert (found.storage_args, found.storage_options) == (("here",), {"endpoint": "e", "token": "anon"})
+def sent(*places: Any, **options: Any) -> dict[str, Any]:
+    """The arguments of what a task gets for a file system of fsspec with these."""
+    found = portable(fs.PyFileSystem(fs.FSSpecHandler(Remote(*places, **options)))).handler.fs
+    assert SECRET not in str(vars(found))
+    return {"host": found.storage_args[0], **found.storage_options}
+
+
+def test_of_fsspecs_arguments_only_those_that_are_needed_are_sent(caplog: pytest.LogCaptureFixture) -> None:
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("key", "secret", "apikey", "sas", "sig", "auth", "license"), SECRET
+    )
+    with caplog.at_level("INFO"):
+        found = sent(
+            "here",
+            SECRET,
+            endpoint="e",
+            token="anon",
+            account_url=f"https://a.blob.core.windows.net/?sv=1&sig={SECRET}",
+            endpoint_url=f"https://me:{SECRET}@minio:9000",
+            headers={"X-Api-Key": SECRET, "Cookie": SECRET, "Accept": "*"},
+            client_kwargs={"headers": {"Ocp-Apim-Subscription-Key": SECRET}},
+            fs=fs.S3FileSystem(access_key=SECRET, secret_key=SECRET, region="eu-west-1"),
+            **unknown,
+        )
+    assert found.pop("fs").region == "eu-west-1"
+    assert found == {
+        "host": "here",
+        "endpoint": "e",
+        "token": "anon",
+        "account_url": "https://a.blob.core.windows.net/",
+        "endpoint_url": "https://minio:9000",
+        "headers": {"Accept": "*"},
+        "client_kwargs": {"headers": {}},
+    }
+    assert "tasks take account, key, secret, apikey" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_an_address_of_a_file_travels_whole() -> None:
+    signed = "https://host/a.zip?X-Amz-Signature=abc"
+    assert sent(fo=signed)["fo"] == signed
 
 
 def test_secrets_of_fsspec_are_left_out_at_any_depth() -> None:
@@ -108,3 +146,28 @@ def test_secrets_of_fsspec_are_left_out_at_any_depth() -> None:
     assert found.storage_options["fs"].storage_options == {"client_kwargs": {"verify": False}}
     assert found.storage_options["headers"] == {"Accept": "*"}
     assert "auth" not in found.storage_options
+
+
+@pytest.mark.parametrize("text", ["s3://KEY:hid/den@bucket/a", "s3://KEY:hidden@bucket/a?x=hidden"])
+def test_what_an_address_hides_is_in_no_error_and_no_cause(text: str) -> None:
+    def failing() -> None:
+        with hidden():
+            locate([text])
+
+    with pytest.raises(InvalidRequest) as caught:
+        failing()
+    assert "KEY" not in "".join(traceback.format_exception(caught.value))
+    assert "hid" not in caught.value.message
+
+
+def test_an_error_of_another_library_that_shows_a_signature_is_one_of_ours() -> None:
+    @hidden()
+    def opened(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(SourceUnavailable) as caught:
+        opened(RuntimeError(f"403, url='https://host/a?X-Amz-Signature={SECRET}'"))
+    assert caught.value.message == "scan: RuntimeError: 403, url='https://host/a'"
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(RuntimeError, match="plain"):
+        opened(RuntimeError("plain"))
