@@ -34,6 +34,7 @@ from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
     Readable,
+    Sessions,
     Shuffles,
     Target,
     Write,
@@ -86,6 +87,7 @@ class Broadcast:
         elif hasattr(data, "mapInArrow"):
             where = f"broadcast {name!r}"
             check_frame(data, where)
+            owner.sessions.used(data.sparkSession)
             struct = declared_struct(data.sparkSession, data.schema, where)
             schema = arrow_schema(data.sparkSession, struct, where)
 
@@ -162,7 +164,7 @@ class Broadcast:
 
         Args:
             everywhere: remove the others now, too, by tasks that take free cores until all are removed.
-            spark: the session for these tasks; None for the active one.
+            spark: the session for these tasks; None as for ``ShuffleClient.scan``.
             seconds: the most that it takes then, but for the calls to the server and to Spark.
 
         Raises:
@@ -197,13 +199,13 @@ class Broadcast:
 
     def _withdraw(self, spark: SparkSession | None, seconds: float, *, everywhere: bool) -> Unpersisted:
         content = self._content
-        if everywhere and (spark := spark or SparkSession.getActiveSession()) is None:
-            raise InvalidRequest("there is no active Spark session: give one to unpersist by spark=")
+        sessions = Sessions() if self._owner is None else self._owner.sessions
+        chosen = sessions.choose(spark, "unpersist") if everywhere else None
         _remove(content)
         hosts = withdrawing.withdraw(content)
         left = hosts if withdrawing.remove_here(content) else set()
-        if left and everywhere and spark is not None:
-            reach(content, spark, seconds)
+        if left and chosen is not None:
+            reach(content, chosen, seconds)
         left = withdrawing.left(content) if left else left
         return Unpersisted(frozenset(hosts - left), frozenset(left))
 

@@ -41,6 +41,7 @@ from .persisting import Persisted
 from .progress import watch
 from .readable import Readable, Sealed
 from .results import Results
+from .sessions import Sessions
 from .task_reports import REPORT_DDL, accepted, work_of
 from .tasks import WriteTask
 from .written import Written
@@ -91,6 +92,7 @@ class Shuffles:
         self._application: str | None = None
         self._end_application: Callable[[], None] = lambda: None
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
+        self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
         self.persisted = Persisted(self._is_there, self._forget)
         self._at_close: list[Callable[[], object]] = []
@@ -140,20 +142,22 @@ class Shuffles:
             parts = [part for target in targets for part in self._begun(target, generations)]
             label = ", ".join(target.label for target in targets)
             name = ", ".join(target.name for target in targets if target.name is not None) or None
-            with (
-                watch(self.server, [*generations], label, spark),
-                named(spark, name),
-                cancelled_by_ctrl_c(spark),
-            ):
-                reports = reduce(DataFrame.unionAll, parts).collect()
-            return [
-                self._ended(target, generations, [row for row in reports if row["target"] == number], began)
-                for number, target in enumerate(targets)
-            ]
+            with watch(self.server, [*generations], label, spark) as progress:
+                with named(spark, name), cancelled_by_ctrl_c(spark):
+                    reports = reduce(DataFrame.unionAll, parts).collect()
+                written = [
+                    self._ended(
+                        target, generations, [row for row in reports if row["target"] == number], began
+                    )
+                    for number, target in enumerate(targets)
+                ]
+                progress.ended(each.totals for each in written)
         except BaseException:
             for dataset in generations:
                 self.discard(dataset)
             raise
+        else:
+            return written
 
     def _begun(self, target: Target, generations: dict[str, str]) -> list[DataFrame]:
         generation, places = self.create(target.dataset, target.schema, target.partitions)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -117,6 +119,22 @@ def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
         block()
     assert len(client.datasets("exchange/")) == 1
     assert outside.count() == 3
+
+
+def test_a_thread_without_an_active_session_takes_the_clients_last_one_else_the_default_one(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def chosen() -> SparkSession:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: client._owned().sessions.choose(None, "scan")).result()
+
+    stopped = mock.Mock(sparkContext=None)
+    assert chosen() is spark
+    other = spark.newSession()
+    client.pipeline(other.range(1))
+    assert chosen() is other
+    client._owned().sessions.used(stopped)
+    assert chosen() is spark
 
 
 def test_what_other_threads_print_while_a_frame_is_explained_is_printed(
