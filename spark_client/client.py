@@ -182,6 +182,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
             copies=copies,
         )
         client._embedded = process
+        client._server.embedded = True
         return client
 
     @property

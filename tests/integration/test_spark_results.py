@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest, Unavailable
-from spark_client import ShuffleClient
+from spark_client import ShuffleClient, Timeouts
+from spark_client.connection import EmbeddedEnded
 from spark_client.jobs.explaining import explained
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
@@ -119,6 +121,20 @@ def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
         block()
     assert len(client.datasets("exchange/")) == 1
     assert outside.count() == 3
+
+
+def test_a_frame_of_an_embedded_client_that_was_closed_says_so(spark: SparkSession) -> None:
+    with ShuffleClient.embedded(timeouts=Timeouts(tries=1)) as closed:
+        df = closed.pipeline(spark.range(3)).exchange(1).toDF()
+        pipeline = closed.pipeline(spark.range(3)).exchange(1).persist()
+        assert pipeline.count() == 3
+        shared = closed.broadcast(pa.table({"x": [1]}))
+    said = "is gone: its server was embedded in a ShuffleClient that was closed"
+    with pytest.raises(Exception, match=f"EmbeddedEnded: partition 0 of dataset '.*' {said}"):
+        df.collect()
+    for use in (pipeline.count, shared.table):
+        with pytest.raises(EmbeddedEnded, match=said):
+            use()
 
 
 def test_a_thread_without_an_active_session_takes_the_clients_last_one_else_the_default_one(
