@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from spark_client.connection import LeaseKeeper, Server
 from spark_client.executors import Portable, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 
+from .after_collection import AfterCollection
 from .cancelling import cancelled_by_ctrl_c
 from .job_names import named
 from .persisting import Persisted
@@ -94,8 +95,9 @@ class Shuffles:
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
         self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
-        self.persisted = Persisted(self._is_there, self._forget)
-        self._at_close: list[Callable[[], object]] = []
+        self.after_collection = AfterCollection()
+        self.persisted = Persisted(self._is_there, self._forget, self.results.unshare, self.after_collection)
+        self._at_close: dict[object, Callable[[], object]] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -205,19 +207,23 @@ class Shuffles:
                     _log.warning("this host cannot be told that the driver lives: %s", error)
             return self._application
 
-    def at_close(self, call: Callable[[], object]) -> None:
-        """Add a call, which must not raise, for before the close drops the datasets."""
+    def at_close(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Add a call, which must not raise, for before the close drops the datasets; what is returned takes it back."""
+        key = object()
         with self._lock:
-            self._at_close.append(call)
+            self._at_close[key] = call
+        return partial(self._at_close.pop, key, None)
 
     def close(self) -> None:
         """Drop all datasets and stop renewing. Twice is fine."""
         with self._lock:
             self._closed = True
-            calls, self._at_close = self._at_close, []
+            calls = [*self._at_close.values()]
+            self._at_close.clear()
             self.results.clear()
         for call in calls:
             call()
+        self.after_collection.close()
         self._end_application()
         for dataset in self._keeper.datasets():
             self.discard(dataset)

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest, Unavailable
-from spark_client import ShuffleClient, Timeouts
+from spark_client import Pipeline, ShuffleClient, Timeouts
 from spark_client.connection import EmbeddedEnded
 from spark_client.jobs.explaining import explained
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 
@@ -99,6 +100,51 @@ def test_a_derived_frame_outlives_the_one_that_it_was_made_from(
     derived = client.pipeline(spark.range(10)).exchange(2).toDF().filter("id > 5")
     gc.collect()
     assert derived.count() == 4
+
+
+def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_were_made_of_it(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def pipeline() -> Pipeline:
+        found: Pipeline = client.pipeline(spark.range(3)).exchange(1).persist()
+        return found
+
+    def left() -> int:
+        gc.collect()
+        return len(client.datasets("exchange/"))
+
+    kept = pipeline()
+    assert kept.count() == 3
+    reader = kept.collect()
+    derived = kept.mapInArrow(same, "id long")
+    del kept
+    assert derived.count() == 3
+    del derived
+    assert left() == 1, "the reader has it"
+    assert reader.read_all().num_rows == 3
+    del reader
+    eventually(left, 0)
+
+    kept = pipeline()
+    frames = [kept.toDF().filter("id > 0") for _ in range(2)]
+    result = kept.result()
+    client.release(frames[0])
+    assert left() == 1, "other plans may read it"
+    frames.append(kept.toDF())
+    del kept
+    result.release()
+    assert frames[2].count() == 3
+    client.release(frames[2])
+    assert left() == 0
+
+    kept = pipeline()
+    with kept.result() as df:
+        del kept
+        assert left() == 1
+        assert df.count() == 3
+    eventually(left, 0)
+    assert client._owned().results._datasets == client._owned().results._shared == set()
+    assert not client._owned().results._made
 
 
 def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
