@@ -182,6 +182,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
             copies=copies,
         )
         client._embedded = process
+        client._server.embedded = True
         return client
 
     @property
@@ -233,21 +234,17 @@ class ShuffleClient(DatasetCalls, LookupCalls):
             batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
             format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
                 by the files' names.
-            spark: the session; None for the active one.
+            spark: the session; None for the active one, else the client's last one, else the default one.
 
         Raises:
             InvalidRequest: an argument, or a file that cannot be read or has other columns than the first one.
             NotFound: there is no file.
         """
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
-
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
         from spark_client.scan import Scan  # noqa: PLC0415 - as above
 
-        session = spark or SparkSession.getActiveSession()
-        if session is None:
-            raise InvalidRequest("scan: there is no active Spark session; make one, or give it as spark=")
         owned = self._owned()
+        session = owned.sessions.choose(spark, "scan")
         scan = Scan.plan(session, what, columns=columns, filter=filter, batch_rows=batch_rows, format=format)
         return Pipeline.of_scan(owned, session, scan)
 
@@ -295,6 +292,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         # Spark keeps with a source what had been shipped when it was registered.
         spark.dataSource.register(registered(self._open()))
         _registered[spark] = self
+        self._owned().sessions.used(spark)
 
     def release(self, result: DataFrame) -> None:
         """Drop the results that a DataFrame reads: one that ``toDF`` returned, or all that it was made from.

@@ -6,8 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from flight_server.protocol import InvalidRequest
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -63,18 +61,14 @@ class LookupCalls:
         ``spark.sql.streaming.realTimeMode.allowlistCheck`` set to ``false``.
 
         Raises:
-            InvalidRequest: an argument, or there is no active session.
+            InvalidRequest: an argument, or there is no session.
             NotFound: as :meth:`lookup`.
         """
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - needs PySpark, which get and put do not
-
-        session = spark or SparkSession.getActiveSession()
-        if session is None:
-            raise InvalidRequest("lookup_udf: there is no active Spark session; give it as spark=")
+        session = self._owned().sessions.choose(spark, "lookup_udf")
         return self._looking_up().function(changelog, on, value, as_of, session)
 
     def _looking_up(self) -> Lookups:
-        from spark_client.lookup import Lookups  # noqa: PLC0415 - as above
+        from spark_client.lookup import Lookups  # noqa: PLC0415 - needs PySpark, which get and put do not
 
         owner = self._owned()
         if self._lookups is None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
     Readable,
+    Sessions,
     Shuffles,
     Target,
     Write,
@@ -68,6 +70,7 @@ class Broadcast:
     def __init__(self, content: Content, owner: Shuffles | None = None) -> None:
         self._content = content
         self._owner = owner
+        self._not_at_close: Callable[[], object] = lambda: None
         self._destroyed = False
 
     @classmethod
@@ -84,6 +87,7 @@ class Broadcast:
         if isinstance(data, DataFrame):
             where = f"broadcast {name!r}"
             check_frame(data, where)
+            owner.sessions.used(data.sparkSession)
             struct = declared_struct(data.sparkSession, data.schema, where)
             schema = arrow_schema(data.sparkSession, struct, where)
 
@@ -99,8 +103,9 @@ class Broadcast:
         # The messages' framing, the schema and the end, which the totals do not count.
         size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
         content = Content(name, source, schema, totals["rows"], size_bytes, owner.application(), owner.copies)
-        owner.at_close(partial(_leave, content))
-        return cls(content, owner)
+        found = cls(content, owner)
+        found._not_at_close = owner.at_close(partial(_leave, content))
+        return found
 
     @property
     def name(self) -> str:
@@ -160,7 +165,7 @@ class Broadcast:
 
         Args:
             everywhere: remove the others now, too, by tasks that take free cores until all are removed.
-            spark: the session for these tasks; None for the active one.
+            spark: the session for these tasks; None as for ``ShuffleClient.scan``.
             seconds: the most that it takes then, but for the calls to the server and to Spark.
 
         Raises:
@@ -168,7 +173,7 @@ class Broadcast:
             FlightShuffleError: the server did not answer; this host's copy is removed.
         """
         self._check()
-        return self._withdraw(spark, seconds, everywhere=everywhere)
+        return self._withdraw(self._session(spark, everywhere=everywhere), seconds)
 
     def destroy(
         self,
@@ -180,7 +185,9 @@ class Broadcast:
         """Withdraw copies as :meth:`unpersist` does, and drop the dataset. Twice is fine.
 
         Raises:
-            InvalidRequest: called in a task, not in the driver; or as :meth:`unpersist`.
+            InvalidRequest: called in a task, not in the driver; or as :meth:`unpersist`, and it is not destroyed.
+            FlightShuffleError: the server did not answer. It is destroyed, the dataset ends with its lease, and other
+                hosts remove their copies after that.
         """
         if self._destroyed:
             return Unpersisted(frozenset(), frozenset())
@@ -188,20 +195,26 @@ class Broadcast:
             raise InvalidRequest(
                 f"broadcast {self.name!r} is destroyed by the driver that made it, not in a task"
             )
-        done = self._withdraw(spark, seconds, everywhere=everywhere)
-        self._owner.drop(self._content.source.dataset)
+        chosen = self._session(spark, everywhere=everywhere)
+        # Also if the server does not answer: then nothing renews the lease of the dataset, with which it ends.
         self._destroyed = True
-        return done
+        self._not_at_close()
+        try:
+            return self._withdraw(chosen, seconds)
+        finally:
+            self._owner.drop(self._content.source.dataset)
 
-    def _withdraw(self, spark: SparkSession | None, seconds: float, *, everywhere: bool) -> Unpersisted:
+    def _session(self, spark: SparkSession | None, *, everywhere: bool) -> SparkSession | None:
+        sessions = Sessions() if self._owner is None else self._owner.sessions
+        return sessions.choose(spark, "unpersist") if everywhere else None
+
+    def _withdraw(self, chosen: SparkSession | None, seconds: float) -> Unpersisted:
         content = self._content
-        if everywhere and (spark := spark or SparkSession.getActiveSession()) is None:
-            raise InvalidRequest("there is no active Spark session: give one to unpersist by spark=")
         _remove(content)
         hosts = withdrawing.withdraw(content)
         left = hosts if withdrawing.remove_here(content) else set()
-        if left and everywhere and spark is not None:
-            reach(content, spark, seconds)
+        if left and chosen is not None:
+            reach(content, chosen, seconds)
         left = withdrawing.left(content) if left else left
         return Unpersisted(frozenset(hosts - left), frozenset(left))
 

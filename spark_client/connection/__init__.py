@@ -4,7 +4,7 @@ For ``client``, ``jobs``, ``merge`` and ``lanes``.
 """
 
 from .advice import about, check_location, check_mode
-from .calls import Call, ForkedProcess, TimedOut, Unreachable, immortal_in_children
+from .calls import Call, EmbeddedEnded, ForkedProcess, TimedOut, Unreachable, immortal_in_children
 from .leases import LeaseKeeper
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
 from .transport import Server
@@ -12,6 +12,7 @@ from .transport import Server
 __all__ = [
     "Call",
     "Compression",
+    "EmbeddedEnded",
     "ForkedProcess",
     "LeaseKeeper",
     "Reading",

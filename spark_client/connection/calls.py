@@ -50,6 +50,22 @@ class Unreachable(Unavailable):
     code = "unreachable"
 
 
+class EmbeddedEnded(Unreachable):
+    """The server that was embedded in a client has ended, with the client or its driver."""
+
+    code = "embedded_ended"
+
+    @classmethod
+    def of(cls, what: str, error: FlightShuffleError) -> EmbeddedEnded:
+        """``what`` was on the server; ``error`` is that of the connection."""
+        reason = error.detail.get("reason", error.message)
+        return cls(
+            f"{what} is gone: its server was embedded in a ShuffleClient that was closed, or whose driver has ended; "
+            f"make a new client, and run the program again ({reason})",
+            **(error.detail | {"reason": reason}),
+        )
+
+
 class TimedOut(Unavailable):
     """The server did not answer before the deadline of the call."""
 
@@ -64,11 +80,14 @@ class ForkedProcess(FlightShuffleError):
 
 @dataclass
 class Call:
-    """The headers and trailers of a call, the last value of each; and the token that it sends."""
+    """The headers and trailers of a call, the last value of each; the token that it sends; and whether the server is
+    embedded.
+    """
 
     location: str
     headers: dict[str, str] = field(default_factory=dict)
     token: str | None = field(default=None, repr=False)
+    embedded: bool = False
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -137,7 +156,8 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
     if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowTypeError):
         return InvalidRequest(at, server=call.location)
     if isinstance(error, flight.FlightError | OSError):
-        return Unreachable(f"the connection failed: {at}", server=call.location)
+        unreachable = Unreachable(f"the connection failed: {at}", server=call.location)
+        return EmbeddedEnded.of("what was asked for", unreachable) if call.embedded else unreachable
     return FlightShuffleError(at, server=call.location)
 
 

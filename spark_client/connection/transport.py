@@ -78,6 +78,7 @@ class Server:
         tls_root_certs: PEM; None for the system's.
         max_connections: TCP connections to this address, opened as they are needed.
         window_bytes: ``lookahead_bytes``, see the module.
+        embedded: it is a client's own, which ends with the client: errors say so.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Server:
         writing: Writing | None = None,
         max_connections: int = 4,
         window_bytes: int = WINDOW_BYTES,
+        embedded: bool = False,
     ) -> None:
         self.location = location
         self.given_token = token
@@ -100,6 +102,7 @@ class Server:
         self.writing = writing or Writing()
         self._max_connections = max_connections
         self._window_bytes = window_bytes
+        self.embedded = embedded
         self._connections = _Connections()
 
     def __repr__(self) -> str:
@@ -124,6 +127,7 @@ class Server:
             self.writing,
             self._max_connections,
             self._window_bytes,
+            self.embedded,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -208,7 +212,7 @@ class Server:
         pyarrow's exceptions inside are raised as our errors. A stream that was opened inside is read under
         ``call.errors()``.
         """
-        call = Call(self.location, token=self.token)
+        call = Call(self.location, token=self.token, embedded=self.embedded)
         client = self._client()
         calling.call = call
         try:
@@ -292,10 +296,21 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
     writing: Writing | None = None,
     max_connections: int = 4,
     window_bytes: int = WINDOW_BYTES,
+    embedded: bool = False,  # noqa: FBT001, FBT002 (as above)
 ) -> Server:
     """The process's :class:`Server` for these arguments."""
     timeouts, reading, writing = timeouts or Timeouts(), reading or Reading(), writing or Writing()
-    key = (location, token, tls_root_certs, timeouts, reading, writing, max_connections, window_bytes)
+    key = (
+        location,
+        token,
+        tls_root_certs,
+        timeouts,
+        reading,
+        writing,
+        max_connections,
+        window_bytes,
+        embedded,
+    )
     server = _servers.get(key)
     if server is None:
         server = Server(
@@ -307,6 +322,7 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
             writing=writing,
             max_connections=max_connections,
             window_bytes=window_bytes,
+            embedded=embedded,
         )
         # Two threads may make one at the same time; both use the first.
         server = _servers.setdefault(key, server)

@@ -10,6 +10,7 @@ from .range_placement import ByRange
 from .readable import Readable, Sealed
 from .result_reader import collected
 from .results import reader
+from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target, Write
 from .skew import cuts_of, cuts_of_pair
@@ -42,6 +43,7 @@ __all__ = [
     "ReadTask",
     "Readable",
     "Sealed",
+    "Sessions",
     "Shares",
     "Shuffles",
     "Sides",

@@ -5,8 +5,9 @@ was restarted, the lease ended, or the dataset was dropped. Of concurrent calls 
 if it fails, its error is raised there, and the next call tries again.
 
 Its end
-    :meth:`Persisted.forget`, the end of the scope in which it was written, the close of the client. A job or DataFrame
-    that reads it then fails with an error that says so.
+    :meth:`Persisted.forget`, the end of the scope in which it was written, the close of the client, and the collection
+    of its node, when no plan can use it any more. A dataset that a DataFrame of ``toDF`` reads then stays, as a result
+    like all others (``results``). A job or DataFrame that reads a dropped one fails with an error that says so.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 
+from .after_collection import AfterCollection
 from .readable import Sealed
 from .written import Ran
 
@@ -37,36 +40,54 @@ class Kept:
             self._ran = write()
             return self._ran, True
 
-    def drop(self) -> None:
-        """Drop it, after a call that writes it. Twice is fine."""
+    def drop(self, *, unless: Callable[[str], bool] = lambda _: False) -> None:
+        """Drop it, after a call that writes it, ``unless`` that says no. Twice is fine."""
         with self._lock:
             ran, self._ran = self._ran, None
-        if ran is not None:
+        if ran is not None and not unless(ran.sealed.source.dataset):
             self._discard(ran.sealed.source.dataset)
 
 
 class Persisted:
-    """What a driver keeps, each by the node of a plan that writes it."""
+    """What a driver keeps, each by the node of a plan that writes it.
 
-    def __init__(self, is_there: Callable[[Sealed], bool], discard: Callable[[str], None]) -> None:
+    ``unshare`` is told of a dataset whose node was collected, and says whether a DataFrame reads it.
+    """
+
+    def __init__(
+        self,
+        is_there: Callable[[Sealed], bool],
+        discard: Callable[[str], None],
+        unshare: Callable[[str], bool],
+        after: AfterCollection,
+    ) -> None:
         self._is_there = is_there
         self._discard = discard
+        self._unshare = unshare
+        self._after = after
         self._lock = threading.Lock()
-        self._kept: weakref.WeakKeyDictionary[object, Kept] = weakref.WeakKeyDictionary()
+        self._kept: weakref.WeakKeyDictionary[object, tuple[Kept, Callable[[], object]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def keep(self, node: object) -> None:
         """Keep what the node writes from now on. Twice is fine."""
         with self._lock:
             if node not in self._kept:
-                self._kept[node] = Kept(self._is_there, self._discard)
+                kept = Kept(self._is_there, self._discard)
+                end = self._after.add(node, partial(kept.drop, unless=self._unshare))
+                self._kept[node] = kept, end.detach
 
     def find(self, node: object) -> Kept | None:
         with self._lock:
-            return self._kept.get(node)
+            found = self._kept.get(node)
+        return None if found is None else found[0]
 
     def forget(self, node: object) -> None:
         """Drop what the node has written, and keep nothing of it. Twice is fine."""
         with self._lock:
-            kept = self._kept.pop(node, None)
-        if kept is not None:
+            found = self._kept.pop(node, None)
+        if found is not None:
+            kept, detach = found
+            detach()
             kept.drop()

@@ -1,7 +1,7 @@
 """Shows on the driver how much of a dataset has arrived while tasks write it.
 
-The numbers are the server's statistics, the only source on both Spark Classic and Spark Connect. Without an
-answer the last ones stay.
+While tasks write, the numbers are the server's statistics, the only source on both Spark Classic and Spark Connect.
+Without an answer the last ones stay. The last numbers are those of the seal: the rows that readers get.
 
 Where
     ==============================================  =======================================================
@@ -20,7 +20,7 @@ import importlib.util
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from flight_server.protocol import DatasetRequest, FlightShuffleError
@@ -41,41 +41,65 @@ class _Display(Protocol):
     def close(self, text: str) -> None: ...
 
 
-@contextlib.contextmanager
-def watch(server: Server, datasets: Sequence[str], label: str, spark: Any = None) -> Iterator[None]:
-    """Show progress under ``label`` while the block writes the datasets; ``spark`` is the job's session."""
-    display = _display(spark)
-    if display is None:
-        yield
-        return
-    began, ended = time.monotonic(), threading.Event()
-    text = label
+class Progress:
+    """What is shown of a job. Thread-safe."""
 
-    def ask() -> str:
-        nonlocal text
-        found = [_arrived(server, dataset) for dataset in datasets]
-        arrived = [each for each in found if each is not None]
-        if len(arrived) == len(found):
-            size_bytes, rows = (sum(each) for each in zip(*arrived, strict=True))
-            text = f"{label}  {rows:,} rows  {readable_size(size_bytes)}  {time.monotonic() - began:.0f} s"
-        return text
+    def __init__(self, label: str) -> None:
+        self.text = label
+        self._label = label
+        self._began = time.monotonic()
+        self._totals = False
+        self._lock = threading.Lock()
+
+    def arrived(self, rows: int, size_bytes: int) -> None:
+        """So much has arrived; ignored after :meth:`ended`."""
+        with self._lock:
+            if not self._totals:
+                seconds = time.monotonic() - self._began
+                self.text = f"{self._label}  {rows:,} rows  {readable_size(size_bytes)}  {seconds:.0f} s"
+
+    def ended(self, totals: Iterable[Mapping[str, Any]]) -> None:
+        """The ``rows`` and ``bytes`` of the sealed datasets."""
+        rows, size_bytes = (
+            sum(sums) for sums in zip(*((each["rows"], each["bytes"]) for each in totals), strict=True)
+        )
+        self.arrived(rows, size_bytes)
+        with self._lock:
+            self._totals = True
+
+
+@contextlib.contextmanager
+def watch(server: Server, datasets: Sequence[str], label: str, spark: Any = None) -> Iterator[Progress]:
+    """Show progress under ``label`` while the block writes and seals the datasets; ``spark`` is the job's session."""
+    progress, display = Progress(label), _display(spark)
+    if display is None:
+        yield progress
+        return
+    drawing, ended = threading.Lock(), threading.Event()
 
     def follow() -> None:
         while not ended.wait(_INTERVAL_SECONDS):
-            display.show(ask())
+            found = [_arrived(server, dataset) for dataset in datasets]
+            arrived = [each for each in found if each is not None]
+            if len(arrived) == len(found):
+                size_bytes, rows = (sum(each) for each in zip(*arrived, strict=True))
+                progress.arrived(rows, size_bytes)
+            with drawing:
+                # The server may have taken longer than the job.
+                if not ended.is_set():
+                    display.show(progress.text)
 
     thread = threading.Thread(target=follow, name="progress", daemon=True) if display.live else None
     if thread is not None:
         thread.start()
     try:
-        yield
-        if not display.live:
-            ask()
+        yield progress
     finally:
-        ended.set()
+        with drawing:
+            ended.set()
         if thread is not None:
             thread.join(2 * _INTERVAL_SECONDS)
-        display.close(text)
+        display.close(progress.text)
 
 
 def _display(spark: Any) -> _Display | None:

@@ -10,15 +10,13 @@ What drops the dataset
     close of the client. Not ``close`` of the reader: pyarrow does not tell the iterator of it. A driver that dies
     leaves it to its lease.
 
-A collected reader is ended by a thread of its own: its collection may happen in any thread, which must not wait for
-the server.
+A reader of a persisted dataset keeps it alive, as a plan that uses it does.
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Generator
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -28,20 +26,22 @@ from .results import told
 from .shuffles import Shuffles
 
 
-def collected(shuffles: Shuffles, sealed: Sealed, *, owned: bool = True) -> pa.RecordBatchReader:
-    """A reader of the dataset, which drops it at its end if it is ``owned``."""
+def collected(
+    shuffles: Shuffles, sealed: Sealed, *, owned: bool = True, node: object = None
+) -> pa.RecordBatchReader:
+    """A reader of the dataset, which drops it at its end if it is ``owned``. It keeps the ``node`` of a plan alive."""
     if owned:
         shuffles.results.add(sealed.source.dataset)
-    return pa.RecordBatchReader.from_batches(sealed.schema, _Batches(shuffles, sealed, owned=owned))
+    return pa.RecordBatchReader.from_batches(sealed.schema, _Batches(shuffles, sealed, node, owned=owned))
 
 
 class _Batches:
-    def __init__(self, shuffles: Shuffles, sealed: Sealed, *, owned: bool) -> None:
+    def __init__(self, shuffles: Shuffles, sealed: Sealed, node: object, *, owned: bool) -> None:
+        self._node = node
         dataset = sealed.source.dataset
         self._rows = told([dataset], "what this reader reads", sealed.read())
-        self._ending = (self._rows, shuffles, dataset if owned else None)
-        self._end = weakref.finalize(self, _end_later, *self._ending)
-        self._end.atexit = False
+        self._ending = partial(_end, self._rows, shuffles, dataset if owned else None)
+        self._end = shuffles.after_collection.add(self, self._ending)
 
     def __iter__(self) -> Self:
         return self
@@ -51,7 +51,7 @@ class _Batches:
             return next(self._rows)
         except BaseException:
             if self._end.detach() is not None:
-                _end(*self._ending)
+                self._ending()
             raise
 
 
@@ -62,7 +62,3 @@ def _end(rows: Generator[Any, None, None], shuffles: Shuffles, dataset: str | No
         if dataset is not None:
             shuffles.results.forget(dataset)
             shuffles.discard(dataset)
-
-
-def _end_later(*ending: Any) -> None:
-    threading.Thread(target=_end, args=ending, name="collected", daemon=True).start()

@@ -9,7 +9,8 @@ Why not when the DataFrame is garbage-collected
     collected at once.
 
 Shared results
-    ``release`` leaves what others may read, too (``persisting``); otherwise it is a result like all others.
+    ``release`` leaves what other plans may read (``persisting``). When no plan can use it any more, it is dropped, or,
+    if a frame was made of it that was not released, it is from then on a result like all others.
 
 Which results a frame reads
     Spark shows functions' names in every plan, and the function that reads a result is named after its dataset. So
@@ -21,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -76,6 +77,8 @@ class Results:
         self._discard = discard
         self._datasets: set[str] = set()
         self._shared: set[str] = set()
+        self._made: dict[str, set[object]] = {}
+        """The frames that were made of a dataset and not released, each by an object that stands for it."""
         self._frames: weakref.WeakKeyDictionary[DataFrame, Sealed] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -104,8 +107,40 @@ class Results:
     def forget(self, dataset: str) -> None:
         """Remove a dataset that its owner drops. Twice is fine."""
         with self._lock:
-            self._datasets.discard(dataset)
+            self._remove({dataset})
+
+    def made_of(self, datasets: Iterable[str]) -> object:
+        """A frame was made of these datasets; what stands for it."""
+        frame = object()
+        with self._lock:
+            for dataset in datasets:
+                self._made.setdefault(dataset, set()).add(frame)
+        return frame
+
+    def end(self, frame: object, dataset: str) -> None:
+        """The frame has ended: drop the dataset, if no other frame or plan reads it. Raises nothing. Twice is fine."""
+        with self._lock:
+            made = self._made.get(dataset, set())
+            made.discard(frame)
+            if made or dataset in self._shared:
+                return
+            self._remove({dataset})
+        self._discard(dataset)
+
+    def unshare(self, dataset: str) -> bool:
+        """No plan can use the shared dataset any more; whether a frame reads it, whose result it is from now on."""
+        with self._lock:
             self._shared.discard(dataset)
+            if self._made.get(dataset):
+                return True
+            self._remove({dataset})
+            return False
+
+    def _remove(self, datasets: set[str]) -> None:
+        self._datasets -= datasets
+        self._shared -= datasets
+        for dataset in datasets:
+            self._made.pop(dataset, None)
 
     def release(self, result: DataFrame) -> None:
         """Drop every dataset that ``result`` reads; errors are those of ``ShuffleClient.release``."""
@@ -120,8 +155,10 @@ class Results:
                 "returned, or what was made from that"
             )
         with self._lock:
+            for dataset in found & self._shared:
+                self._made.pop(dataset, None)
             found -= self._shared
-            self._datasets -= found
+            self._remove(found)
         for number, dataset in enumerate(sorted(found), 1):
             (self._drop if number == len(found) else self._discard)(dataset)
 
@@ -136,16 +173,14 @@ class Results:
             _scope.reset(token)
             with self._lock:
                 left = self._datasets & set(made)
-                self._datasets -= left
-                self._shared -= left
+                self._remove(left)
             for dataset in sorted(left):
                 self._discard(dataset)
 
     def clear(self) -> None:
         """Forget all: the close drops every dataset of the driver."""
         with self._lock:
-            self._datasets.clear()
-            self._shared.clear()
+            self._remove(set(self._datasets))
 
 
 def _named_in(text: str, datasets: set[str]) -> set[str]:

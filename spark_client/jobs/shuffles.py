@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -35,12 +35,14 @@ from spark_client.connection import LeaseKeeper, Server
 from spark_client.executors import Portable, ShownFromUsers, check_interpreter
 from spark_client.hosts import Copies, HostFiles
 
+from .after_collection import AfterCollection
 from .cancelling import cancelled_by_ctrl_c
 from .job_names import named
 from .persisting import Persisted
 from .progress import watch
 from .readable import Readable, Sealed
 from .results import Results
+from .sessions import Sessions
 from .task_reports import REPORT_DDL, accepted, work_of
 from .tasks import WriteTask
 from .written import Written
@@ -91,9 +93,11 @@ class Shuffles:
         self._application: str | None = None
         self._end_application: Callable[[], None] = lambda: None
         self._keeper = LeaseKeeper(self._renew, lease_seconds)
+        self.sessions = Sessions()
         self.results = Results(self.drop, self.discard)
-        self.persisted = Persisted(self._is_there, self._forget)
-        self._at_close: list[Callable[[], object]] = []
+        self.after_collection = AfterCollection()
+        self.persisted = Persisted(self._is_there, self._forget, self.results.unshare, self.after_collection)
+        self._at_close: dict[object, Callable[[], object]] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -140,20 +144,22 @@ class Shuffles:
             parts = [part for target in targets for part in self._begun(target, generations)]
             label = ", ".join(target.label for target in targets)
             name = ", ".join(target.name for target in targets if target.name is not None) or None
-            with (
-                watch(self.server, [*generations], label, spark),
-                named(spark, name),
-                cancelled_by_ctrl_c(spark),
-            ):
-                reports = reduce(DataFrame.unionAll, parts).collect()
-            return [
-                self._ended(target, generations, [row for row in reports if row["target"] == number], began)
-                for number, target in enumerate(targets)
-            ]
+            with watch(self.server, [*generations], label, spark) as progress:
+                with named(spark, name), cancelled_by_ctrl_c(spark):
+                    reports = reduce(DataFrame.unionAll, parts).collect()
+                written = [
+                    self._ended(
+                        target, generations, [row for row in reports if row["target"] == number], began
+                    )
+                    for number, target in enumerate(targets)
+                ]
+                progress.ended(each.totals for each in written)
         except BaseException:
             for dataset in generations:
                 self.discard(dataset)
             raise
+        else:
+            return written
 
     def _begun(self, target: Target, generations: dict[str, str]) -> list[DataFrame]:
         generation, places = self.create(target.dataset, target.schema, target.partitions)
@@ -201,19 +207,23 @@ class Shuffles:
                     _log.warning("this host cannot be told that the driver lives: %s", error)
             return self._application
 
-    def at_close(self, call: Callable[[], object]) -> None:
-        """Add a call, which must not raise, for before the close drops the datasets."""
+    def at_close(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Add a call, which must not raise, for before the close drops the datasets; what is returned takes it back."""
+        key = object()
         with self._lock:
-            self._at_close.append(call)
+            self._at_close[key] = call
+        return partial(self._at_close.pop, key, None)
 
     def close(self) -> None:
         """Drop all datasets and stop renewing. Twice is fine."""
         with self._lock:
             self._closed = True
-            calls, self._at_close = self._at_close, []
+            calls = [*self._at_close.values()]
+            self._at_close.clear()
             self.results.clear()
         for call in calls:
             call()
+        self.after_collection.close()
         self._end_application()
         for dataset in self._keeper.datasets():
             self.discard(dataset)

@@ -44,7 +44,7 @@ from flight_server.protocol import (
     Ticket,
     Unavailable,
 )
-from spark_client.connection import Server, TimedOut, Unreachable
+from spark_client.connection import EmbeddedEnded, Server, TimedOut, Unreachable
 
 from .acknowledging import Acknowledging
 from .addresses import Address, addresses
@@ -131,7 +131,7 @@ class PartitionStream:
 
         Raises:
             StaleTicket: the data was replaced.
-            BrokenStream: every try failed.
+            BrokenStream: every try failed; :class:`EmbeddedEnded`, if an embedded server does not answer.
             StreamStalled: no schema in time, or the stream was overdue when its connection timed out.
             PartitionFailed: what was read does not agree with the server's totals.
             FlightShuffleError: the server's error, for example that the producer failed.
@@ -331,6 +331,11 @@ class PartitionStream:
         return Closed(f"reading {self.name} was cancelled")
 
     def _give_up(self, last: Unavailable) -> Unavailable:
+        error: Unavailable
+        if self.server.embedded and isinstance(last, Unreachable | NoBulkLane):
+            error = EmbeddedEnded.of(self.name, last)
+            error.__cause__ = last
+            return error
         error = BrokenStream(
             f"{self.name} could not be read beyond {self._position}, after {self._failures} tries at "
             f"{', '.join(dict.fromkeys(a.location for a in self._addresses))}; the last: {last.message}",

@@ -70,6 +70,7 @@ class Lookups:
             raise InvalidRequest(f"{where}: how is 'left' or 'inner', not {how!r}")
         check_frame(df, where, streams=True)
         spark = df.sparkSession
+        self._owner.sessions.used(spark)
         struct = declared_struct(spark, df.schema, where)
         left, address, schema = arrow_schema(spark, struct, where), *self._find(name)
         pairs = dict(on) if isinstance(on, Mapping) else {key: key for key in _names(on)}

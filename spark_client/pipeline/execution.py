@@ -77,7 +77,7 @@ class Execution:
         try:
             return self._inputs(leg, alone=alone)
         except BaseException:
-            self._drop_all()
+            self.drop_all()
             raise
 
     def sealed(self, exchanged: Exchanged) -> Sealed:
@@ -87,7 +87,7 @@ class Execution:
         try:
             return self._sealed(exchanged)
         except BaseException:
-            self._drop_all()
+            self.drop_all()
             raise
 
     @property
@@ -255,7 +255,8 @@ class Execution:
         if exchanged not in self._persisted:
             self._shuffles.discard(sealed.source.dataset)
 
-    def _drop_all(self) -> None:
+    def drop_all(self) -> None:
+        """Drop what is there for this run alone, because it has failed."""
         for exchanged in list(self._written):
             self._drop(exchanged)
 

@@ -42,8 +42,8 @@ class Finishing(Steps):
         """As :meth:`toDF`, with an end: ``with pipeline.result() as df:`` drops at the end of the block what only this
         DataFrame reads. Without a block: ``result.df``, ``result.statistics``, ``result.release()``.
         """
-        frame, execution = self._run_to_frame()
-        return Result(frame, execution.statistics()[0], self.shuffles, execution.owned)
+        df, execution, frame = self._run_to_frame()
+        return Result(df, execution.statistics()[0], self.shuffles, execution.datasets, frame)
 
     def collect(self) -> pa.RecordBatchReader:
         """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
@@ -61,15 +61,17 @@ class Finishing(Steps):
         sealed = execution.sealed(last)
         self._note(execution, None if part is not None and last is part.origin else last)
         owned = sealed.source.dataset in execution.owned
-        return collected(self.shuffles, sealed, owned=owned)
+        return collected(self.shuffles, sealed, owned=owned, node=last)
 
     def persist(self) -> Self:
         """Keep what the last exchange writes: from now on it runs once for all plans that use it, also in several
         threads, and also for plans that were made before. The steps after it run for each plan. Returns this pipeline.
 
         Its dataset stays until :meth:`unpersist`, the end of the ``client.scope()`` in which it was written, or the
-        close of the client; ``client.release`` leaves it. One that the server has lost is written again by the next
-        plan. After a union or a join, all exchanges that it reads are persisted. Twice is fine.
+        close of the client; ``client.release`` leaves it. When no pipeline that uses it is referred to any more, it is
+        dropped, or, if ``toDF`` made a DataFrame of it that was not released, it is from then on such a result. One
+        that the server has lost is written again by the next plan. After a union or a join, all exchanges that it reads
+        are persisted. Twice is fine.
 
         Raises:
             InvalidRequest: there is no exchange.
@@ -107,19 +109,25 @@ class Finishing(Steps):
         text = plan_text(self.leg, ran.exchanges, ran.last, lambda node: persisted.find(node) is not None)
         print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
-    def _run_to_frame(self) -> tuple[DataFrame, Execution]:
+    def _run_to_frame(self) -> tuple[DataFrame, Execution, object]:
+        """The DataFrame, its run, and what stands for it in ``results``."""
         execution = Execution(self.shuffles, self.spark)
         part = self.leg.single
         alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
         inputs = execution.inputs(self.leg, alone=alone)
         self._note(execution)
         datasets = execution.datasets
-        frame = reduce(DataFrame.unionAll, [self._frame(*given, datasets) for given in inputs])
+        try:
+            frame = reduce(DataFrame.unionAll, [self._frame(*given, datasets) for given in inputs])
+        except BaseException:
+            execution.drop_all()
+            raise
         for dataset in execution.owned:
             self.shuffles.results.add(dataset)
+        made = self.shuffles.results.made_of(datasets)
         if part is not None and not part.stages and isinstance(part.origin, Exchanged):
             self.shuffles.results.add_frame(frame, execution.written(part.origin))
-        return frame, execution
+        return frame, execution, made
 
     def _note(self, execution: Execution, last: Exchanged | None = None) -> None:
         """Remember and log the run; ``last`` is an exchange that the plan does not have."""

@@ -92,6 +92,7 @@ class Pipeline(Mapping, Grouping, Joining, Aggregating, Combining, Exchanging, F
         """
         check_frame(df, "the DataFrame")
         spark = df.sparkSession
+        shuffles.sessions.used(spark)
         struct = declared_struct(spark, df.schema, "the DataFrame")
         declared = Declared("the DataFrame", arrow_schema(spark, struct, "the DataFrame"))
         return cls(shuffles, spark, Leg((Part(Input(df, "DataFrame")),), struct, declared))

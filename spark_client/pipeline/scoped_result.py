@@ -16,12 +16,18 @@ class Result:
     """What ``Pipeline.result`` returns; as a context manager it gives the DataFrame, and releases it at the end."""
 
     def __init__(
-        self, df: DataFrame, statistics: RunStatistics, shuffles: Shuffles, datasets: Iterable[str]
+        self,
+        df: DataFrame,
+        statistics: RunStatistics,
+        shuffles: Shuffles,
+        datasets: Iterable[str],
+        frame: object,
     ) -> None:
         self._df = df
         self._statistics = statistics
         self._shuffles = shuffles
         self._datasets = list(datasets)
+        self._frame = frame
 
     @property
     def df(self) -> DataFrame:
@@ -39,8 +45,7 @@ class Result:
         """
         datasets, self._datasets = self._datasets, []
         for dataset in datasets:
-            self._shuffles.results.forget(dataset)
-            self._shuffles.discard(dataset)
+            self._shuffles.results.end(self._frame, dataset)
 
     def __enter__(self) -> DataFrame:
         return self._df

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_client import ShuffleClient
@@ -92,6 +93,10 @@ def interrupted_driver(master: str, settings: dict[str, str], location: str | No
             jobs = spark.sparkContext.statusTracker()
             eventually(lambda: len(jobs.getActiveJobsIds()), 0)
         say("rows", right(pipeline.mapInArrow(same, "id long").exchange(3, "id").toDF().collect()))
+        # py4j has connected this thread anew, to one of the JVM that has no active session.
+        path = str(Path(directory, "numbers.parquet"))
+        pq.write_table(pa.table({"id": range(ROWS)}), path)
+        say("scanned", client.scan(path).count())
 
 
 def killed_driver(master: str, settings: dict[str, str], location: str, directory: str) -> None:
@@ -148,6 +153,7 @@ def check_interrupt(driver: DriverProcess, directory: Path) -> None:
     driver.interrupt()
     assert driver.wait_for("datasets") == []
     assert driver.wait_for("rows") is True
+    assert driver.wait_for("scanned") == ROWS
     assert driver.wait() == 0
     eventually(driver.running, list[str]())
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 from flight_server.protocol.errors import InvalidRequest, Unavailable
-from spark_client import ShuffleClient
+from spark_client import Pipeline, ShuffleClient, Timeouts
+from spark_client.connection import EmbeddedEnded
 from spark_client.jobs.explaining import explained
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 
@@ -98,6 +103,51 @@ def test_a_derived_frame_outlives_the_one_that_it_was_made_from(
     assert derived.count() == 4
 
 
+def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_were_made_of_it(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def pipeline() -> Pipeline:
+        found: Pipeline = client.pipeline(spark.range(3)).exchange(1).persist()
+        return found
+
+    def left() -> int:
+        gc.collect()
+        return len(client.datasets("exchange/"))
+
+    kept = pipeline()
+    assert kept.count() == 3
+    reader = kept.collect()
+    derived = kept.mapInArrow(same, "id long")
+    del kept
+    assert derived.count() == 3
+    del derived
+    assert left() == 1, "the reader has it"
+    assert reader.read_all().num_rows == 3
+    del reader
+    eventually(left, 0)
+
+    kept = pipeline()
+    frames = [kept.toDF().filter("id > 0") for _ in range(2)]
+    result = kept.result()
+    client.release(frames[0])
+    assert left() == 1, "other plans may read it"
+    frames.append(kept.toDF())
+    del kept
+    result.release()
+    assert frames[2].count() == 3
+    client.release(frames[2])
+    assert left() == 0
+
+    kept = pipeline()
+    with kept.result() as df:
+        del kept
+        assert left() == 1
+        assert df.count() == 3
+    eventually(left, 0)
+    assert client._owned().results._datasets == client._owned().results._shared == set()
+    assert not client._owned().results._made
+
+
 def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
     client: ShuffleClient, spark: SparkSession
 ) -> None:
@@ -118,6 +168,36 @@ def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
         block()
     assert len(client.datasets("exchange/")) == 1
     assert outside.count() == 3
+
+
+def test_a_frame_of_an_embedded_client_that_was_closed_says_so(spark: SparkSession) -> None:
+    with ShuffleClient.embedded(timeouts=Timeouts(tries=1)) as closed:
+        df = closed.pipeline(spark.range(3)).exchange(1).toDF()
+        pipeline = closed.pipeline(spark.range(3)).exchange(1).persist()
+        assert pipeline.count() == 3
+        shared = closed.broadcast(pa.table({"x": [1]}))
+    said = "is gone: its server was embedded in a ShuffleClient that was closed"
+    with pytest.raises(Exception, match=f"EmbeddedEnded: partition 0 of dataset '.*' {said}"):
+        df.collect()
+    for use in (pipeline.count, shared.table):
+        with pytest.raises(EmbeddedEnded, match=said):
+            use()
+
+
+def test_a_thread_without_an_active_session_takes_the_clients_last_one_else_the_default_one(
+    client: ShuffleClient, spark: SparkSession
+) -> None:
+    def chosen() -> SparkSession:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: client._owned().sessions.choose(None, "scan")).result()
+
+    stopped = mock.Mock(sparkContext=None)
+    assert chosen() is spark
+    other = spark.newSession()
+    client.pipeline(other.range(1))
+    assert chosen() is other
+    client._owned().sessions.used(stopped)
+    assert chosen() is spark
 
 
 def test_a_join_and_a_union_whose_rows_were_released_say_so(

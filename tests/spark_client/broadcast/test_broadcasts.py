@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound
+from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from spark_client import Broadcast, Copies, ShuffleClient
 from spark_client.hosts import host_files
 from tests.support.rooms import ROOT
@@ -233,6 +233,28 @@ def test_after_destroy_every_use_is_a_clear_error(client: ShuffleClient, base: P
             use()
     with pytest.raises(NotFound, match="'countries' is gone: it was destroyed"):
         pickle.loads(sent_before).table()
+
+
+def test_a_destroyed_broadcast_leaves_nothing_in_the_client_also_if_the_server_does_not_answer(
+    client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise Unavailable("for a moment")
+
+    owner = client._owned()
+    for answers in (True, False):
+        shared = client.broadcast(TABLE)
+        shared.table()
+        with monkeypatch.context() as patch:
+            if answers:
+                shared.destroy()
+            else:
+                patch.setattr(client._server, "action", refused)
+                with pytest.raises(Unavailable, match="for a moment"):
+                    shared.destroy()
+        assert (owner._at_close, owner._keeper.datasets()) == ({}, {}), "nothing renews the lease"
+    (left,) = client.datasets("broadcast/")
+    client.drop(left.name)
 
 
 def test_closing_the_client_ends_its_broadcasts(empty_server: ServerProcess, base: Path) -> None:

@@ -45,13 +45,17 @@ with ShuffleClient.embedded() as client:
     shuffles = client._owned()
     schema = pa.schema([("x", pa.int64())])
     shuffles.create("d", schema, 1)
-    with progress.watch(client._server, ["d"], "exchange(4, 'x') [a]", spark):
+    with progress.watch(client._server, ["d"], "exchange(4, 'x') [a]", spark) as shown:
         with PutStream(client._server, PutCommand("d", producer=0, attempt="1"), schema) as stream:
             stream.write(pa.record_batch({"x": pa.array(range(12_345), pa.int64())}), 0)  # enough to be sent at once
             # The bar asks again when it has been given the answer before; then it is drawn at its end at the latest.
             while mode != "spark's bar" and [answer[1] for answer in answers if answer].count(12_345) < 2:
                 time.sleep(0.01)
+            # From here on the server is asked no more.
+            progress._arrived = lambda server, dataset: None
+            stream.write(pa.record_batch({"x": pa.array([1], pa.int64())}), 0)
             stream.commit()
+        shown.ended([{"rows": 12_346, "bytes": 98_768}])
 """
 
 
@@ -82,7 +86,7 @@ def test_a_terminal_shows_what_has_arrived_and_no_total_that_is_not_known() -> N
 
 def test_beside_sparks_own_bar_there_is_one_line_at_the_end() -> None:
     text = shown("spark's bar")
-    assert text.startswith("exchange(4, 'x') [a]  12,345 rows  96.")
+    assert text.startswith("exchange(4, 'x') [a]  12,346 rows  96.")
     assert text.count("\n") == 1
     assert "\x1b" not in text
 
@@ -90,7 +94,9 @@ def test_beside_sparks_own_bar_there_is_one_line_at_the_end() -> None:
 def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced() -> None:
     first, *lines = shown("notebook").splitlines()
     assert first == "shown: "
-    assert lines[-1].startswith("shown: exchange(4, 'x') [a]  12,345 rows")
+    assert lines[-1].startswith("shown: exchange(4, 'x') [a]  12,346 rows"), (
+        "the seal's rows, not the last answer's"
+    )
     assert all(line.startswith("shown: ") for line in lines)
 
 
