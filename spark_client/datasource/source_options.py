@@ -193,12 +193,14 @@ class SourceOptions:
             )
 
     def server(self) -> Server:
-        """The server, not connected yet."""
+        """The server, not connected yet. Patient from the first call on: a running stream plans each batch in a new
+        process, also while its server restarts.
+        """
         base, location = self._defaults, self.get("location")
         if base is None or location not in (None, base.location):
             base = Server(location)
         both, of_reads = ("lane", "check"), ("lane", "check", "budget_bytes", "scratch_dir")
-        return Server(
+        server = Server(
             base.location,
             token=self.get("token", self.get("token_file", base.given_token)),
             tls_root_certs=self.get("tls_root_certs", base.tls_root_certs),
@@ -206,6 +208,8 @@ class SourceOptions:
             reading=replace(base.reading, **self._given(*of_reads)),
             writing=replace(base.writing, **self._given(*both)),
         )
+        server.patient = True
+        return server
 
     def _given(self, *names: str) -> dict[str, Any]:
         return {name: self._values[name] for name in names if name in self._values}

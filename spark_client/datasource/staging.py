@@ -18,9 +18,6 @@ Schema
 from __future__ import annotations
 
 import contextlib
-import itertools
-import random
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -47,7 +44,7 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client.arrow import Coalescer, Declared
-from spark_client.connection import LeaseKeeper, Server
+from spark_client.connection import LeaseKeeper, Server, retrying
 from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import PutStream
 
@@ -158,7 +155,7 @@ class Staging:
         return True
 
     def _renew(self, dataset: str, generation: str) -> None:
-        self.server.action("renew", DatasetRequest(dataset, generation).encode())
+        self.server.action("renew", DatasetRequest(dataset, generation).encode(), once=True)
 
     def seal(self, messages: Iterable[Any], transaction: Transaction | None = None) -> None:
         """Make exactly what these messages report readable, in one step. Called again if its answer is lost.
@@ -178,19 +175,17 @@ class Staging:
         request = SealRequest(
             self.request.dataset, generation, attempts, partitions, transaction, joined_bytes
         )
-        timeouts = self.server.timeouts
-        for failures in itertools.count():
-            try:
-                self.server.action("seal", request.encode())
-            except NotFound as error:
-                raise self._lost(asked_before=failures > 0) from error
-            except Unavailable:
-                if failures >= timeouts.tries:
-                    raise
-                most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2**failures)
-                time.sleep(random.uniform(0, most))  # noqa: S311 - a pause, not a secret
-            else:
-                return
+        asked = 0
+
+        def ask() -> None:
+            nonlocal asked
+            asked += 1
+            self.server.action("seal", request.encode(), once=True)
+
+        try:
+            retrying(self.server.timeouts, ask, (Unavailable,))
+        except NotFound as error:
+            raise self._lost(asked_before=asked > 1) from error
 
     def _lost(self, *, asked_before: bool = False) -> FlightShuffleError:
         why = "the server restarted, or no task wrote for an hour"
@@ -207,7 +202,7 @@ class Staging:
         for generation in generations:
             with contextlib.suppress(FlightShuffleError):
                 request = DatasetRequest(self.request.dataset, generation, staged=True)
-                self.server.action("drop", request.encode())
+                self.server.action("drop", request.encode(), once=True)
 
 
 def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

@@ -156,7 +156,7 @@ def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool]
     while not cancelled():
         left_seconds = deadline - time.monotonic()
         try:
-            server.schema(dataset, timeout_seconds=min(max(left_seconds, 0.001), _SLICE_SECONDS))
+            server.schema(dataset, min(max(left_seconds, 0.001), _SLICE_SECONDS), once=True)
         except TimedOut:
             if left_seconds <= _SLICE_SECONDS:
                 raise
