@@ -6,7 +6,7 @@ For ``client``, ``jobs``, ``merge`` and ``lanes``.
 from .advice import about, check_location, check_mode
 from .calls import Call, ForkedProcess, TimedOut, Unreachable, immortal_in_children
 from .leases import LeaseKeeper
-from .retrying import retrying
+from .restarts import retrying
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
 from .transport import Server
 

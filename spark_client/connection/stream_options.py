@@ -69,8 +69,8 @@ class Timeouts:
 
     A stream that fails is tried again up to ``tries`` times in a row without a new frame, each after a pause
     (:meth:`pause_seconds`). So a dead server is an error after at most ``(tries + 1) * connect_seconds + tries *
-    backoff_limit_seconds``, and sooner if it refuses the connection: after 8 to 16 s by default, in which a server may
-    restart. A call with one answer is tried again alike, within ``call_seconds`` (``retrying``).
+    backoff_limit_seconds``, and sooner if it refuses the connection: after 11 to 21 s by default, in which a server may
+    restart. A call with one answer is tried again alike, within ``call_seconds`` (``restarts``).
     """
 
     connect_seconds: float = 10.0
@@ -89,7 +89,7 @@ class Timeouts:
     """A stream's wait for its turn to open, and for a free HTTP connection, while others are open."""
     close_seconds: float = 1.0
     """The wait of ``close`` for the threads of a merge."""
-    tries: int = 8
+    tries: int = 9
     backoff_seconds: float = 0.1
     backoff_limit_seconds: float = 5.0
 

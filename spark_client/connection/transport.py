@@ -4,7 +4,7 @@ Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises on
 (``calls``). The first call opens the first connection.
 
 Restarts
-    A call to a server that is away for a moment is made again (``retrying``), also while gRPC still pauses after its
+    A call to a server that is away for a moment is made again (``restarts``), also while gRPC still pauses after its
     last attempt to connect. Exceptions: ``once``, for what has a later turn or a loop of its own; and a server of which
     this process has had no answer and no other process has told it: its address may be wrong, which is said at once.
 
@@ -54,7 +54,7 @@ from flight_server.protocol import FlightShuffleError, dump_json, parse_json
 
 from .advice import read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children
-from .retrying import retrying
+from .restarts import retrying
 from .stream_options import Reading, Timeouts, Writing
 
 WINDOW_BYTES = 4 << 20
