@@ -211,13 +211,13 @@ class Server:
     # Calls.
 
     @contextmanager
-    def calling(self) -> Iterator[tuple[flight.FlightClient, Call]]:
-        """A connection, and the :class:`Call` of the one call made inside.
+    def calling(self, dataset: str | None = None) -> Iterator[tuple[flight.FlightClient, Call]]:
+        """A connection, and the :class:`Call` of the one call made inside, which is about ``dataset``.
 
         pyarrow's exceptions inside are raised as our errors. A stream that was opened inside is read under
         ``call.errors()``.
         """
-        call = Call(self.location, token=self.token)
+        call = Call(self.location, token=self.token, dataset=dataset)
         client = self._client()
         calling.call = call
         try:
@@ -243,10 +243,11 @@ class Server:
         ask: Callable[[flight.FlightClient], T],
         timeout_seconds: float | None = None,
         *,
+        dataset: str | None = None,
         once: bool = False,
     ) -> T:
         def call() -> T:
-            with self.calling() as (client, _):
+            with self.calling(dataset) as (client, _):
                 return ask(client)
 
         return self.riding_out(call, timeout_seconds, once=once)
@@ -271,7 +272,9 @@ class Server:
     def flight_info(self, dataset: str, timeout_seconds: float | None = None) -> flight.FlightInfo:
         descriptor = flight.FlightDescriptor.for_path(dataset)
         return self._asked(
-            lambda client: client.get_flight_info(descriptor, self.options(timeout_seconds)), timeout_seconds
+            lambda client: client.get_flight_info(descriptor, self.options(timeout_seconds)),
+            timeout_seconds,
+            dataset=dataset,
         )
 
     def schema(self, dataset: str, timeout_seconds: float | None = None, *, once: bool = False) -> pa.Schema:
@@ -280,6 +283,7 @@ class Server:
         return self._asked(
             lambda client: client.get_schema(descriptor, self.options(timeout_seconds)).schema,
             timeout_seconds,
+            dataset=dataset,
             once=once,
         )
 
@@ -293,11 +297,12 @@ class Server:
         timeout_seconds: float | None = None,
         codec: str | None = None,
         *,
+        dataset: str | None = None,
         once: bool = False,
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, Call]:
         """A writer, the reader of the server's answers, and the call, under whose ``errors()`` both are used.
 
-        ``codec`` compresses all buffers.
+        ``codec`` compresses all buffers; ``dataset`` is for errors.
         """
         options = flight.FlightCallOptions(
             timeout=timeout_seconds or self.timeouts.stream_seconds,
@@ -305,7 +310,7 @@ class Server:
         )
 
         def open_() -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, Call]:
-            with self.calling() as (client, call):
+            with self.calling(dataset) as (client, call):
                 writer, reader = client.do_put(descriptor, schema, options)
                 immortal_in_children(writer)
                 immortal_in_children(reader)

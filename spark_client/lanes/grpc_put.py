@@ -57,7 +57,7 @@ class GrpcWriter:
             self._messages = MessageWriter(self._schema, codec)
             self._messages.opening(self._descriptor.serialize(), checked=True)
         self._writer, self._reader, self._call = self._server.open_put(
-            self._descriptor, self._schema, codec=codec, once=self._once
+            self._descriptor, self._schema, codec=codec, dataset=self._dataset, once=self._once
         )
         self._opened, self._closed = True, False
 
