@@ -100,15 +100,26 @@ class DatasetCalls:
         """As :meth:`get`: an async iterator of RecordBatches, and an async context manager that ends it."""
         return await asyncio.to_thread(self._merge, merge_async, name, ordered=ordered)
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, generation: str | None = None) -> None:
         """Drop a dataset; its readers get an error.
 
+        Args:
+            generation: only this one, which may be a staged write (:meth:`staged`).
+
         Raises:
-            NotFound: there is none of that name.
+            NotFound: there is none of that name, or that generation is gone.
         """
         server = self._open()
         with about(name, server.location):
-            server.action("drop", DatasetRequest(check_dataset_name(name)).encode())
+            server.action("drop", DatasetRequest(check_dataset_name(name), generation).encode())
+
+    def staged(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The writes of ``df.write`` and ``df.writeStream``, for all datasets or for one, that are not published yet:
+        dataset, generation, mode, rows and bytes so far, and the seconds after which the server drops each if no task
+        writes. The first 100; ``drop(dataset, generation)`` ends one, and a task that still writes it fails.
+        """
+        answer = self._open().action("why", DatasetRequest(name).encode())
+        return list(answer["staged"]["writes"])
 
     def changelog(
         self,

@@ -34,7 +34,14 @@ import pyarrow as pa
 
 from flight_server.concurrency import Changes
 from flight_server.memory import MemoryPool, Reservation
-from flight_server.protocol import CreateRequest, DataQuarantined, DatasetDropped, InvalidRequest, RuleName
+from flight_server.protocol import (
+    CreateRequest,
+    DataQuarantined,
+    DatasetDropped,
+    InvalidRequest,
+    RuleName,
+    Transaction,
+)
 from flight_server.rules import Rule, make_rule
 from flight_server.runs import Layout, LogFile, MemoryRun, Run, RunFile
 from flight_server.storage import Forgotten
@@ -272,6 +279,10 @@ class Changelog:
             if len(self.transactions) > MAX_TRANSACTIONS:
                 oldest = (each for each in self.transactions if not each.endswith(EMITTED))
                 self.transactions.pop(next(oldest, name))
+
+    def has(self, transaction: Transaction) -> bool:
+        """Whether a put with this transaction is a repetition."""
+        return self.transactions.get(transaction.id, (-1, 0))[0] >= transaction.version
 
     def wake(self) -> None:
         """A merge may be due."""

@@ -12,6 +12,7 @@ from .partition import Partition, PartitionState, Totals
 from .repeated_creation import check_same
 from .sealing import accepting, extend
 from .staged_writes import Sealed, check_as_durable, check_mode
+from .transactions import Transactions
 
 __all__ = [
     "Attempt",
@@ -22,6 +23,7 @@ __all__ = [
     "PartitionState",
     "Sealed",
     "Totals",
+    "Transactions",
     "accepting",
     "check_as_durable",
     "check_mode",

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flight_server.concurrency import Changes
+from flight_server.protocol import Transaction
 
 
 class Puller(Protocol):
@@ -42,6 +43,9 @@ class Changelogged(Protocol):
 
     def check_producer(self, schema: pa.Schema) -> None:
         """Raise InvalidRequest if rows of this schema cannot be put into it."""
+
+    def has(self, transaction: Transaction) -> bool:
+        """Whether a put with this transaction is a repetition."""
 
     def close(self) -> None:
         """Take nothing more: the dataset was dropped, or the server stops. Files stay."""

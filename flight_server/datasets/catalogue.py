@@ -43,7 +43,7 @@ from .dataset import Dataset
 from .generations import missing, new_generation, stale
 from .host_copies import HostCopies
 from .repeated_creation import check_same
-from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode
+from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
 
 DEFAULT_MAX_DATASETS = 100_000
 
@@ -139,6 +139,11 @@ class Catalogue:
         """Those whose name starts with ``prefix``, sorted by name."""
         return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
 
+    def transactions_of(self, dataset: Dataset) -> dict[str, int]:
+        """What it remembers once it has its name; see ``transactions``."""
+        before = self._datasets.get(dataset.name)
+        return dataset.transactions.replacing(None if before is None else before.transactions)
+
     # Changing
 
     def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
@@ -161,7 +166,8 @@ class Catalogue:
         return dataset, True
 
     def stage(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
-        """The staged dataset of that ``write``, and whether it was made now; see ``staged_writes``.
+        """The staged dataset of that ``write``, and whether it was made now; see ``staged_writes``. The dataset of the
+        name if that has the write's transaction.
 
         Raises:
             Draining: the server is going down.
@@ -180,6 +186,8 @@ class Catalogue:
             return known, False
         old = self._datasets.get(request.dataset)
         if old is not None:
+            if is_repeated(request, old):
+                return old, False
             request = as_it_was(request, old)
             check_mode(mode, old, schema, durable=request.durable)
         dataset = self.prepare(request, schema)
@@ -266,6 +274,7 @@ class Catalogue:
         before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
         if before is not None and before is not dataset:
+            dataset.transactions.replace(before.transactions)
             before.replaced()
             self.forget(before)
 

@@ -37,6 +37,7 @@ from .attempts import Attempt, Attempts
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
 from .partition import Partition, PartitionState, Totals
+from .transactions import Transactions
 
 
 class Dataset(Lifetime):
@@ -78,7 +79,7 @@ class Dataset(Lifetime):
         self.changes = Changes()  # of what FlightInfo and PollInfo report
         self.puller: Puller | None = None
         self.changelog: Changelogged | None = None
-        self.transactions: dict[str, int] = {}  # the last version of each, see ``transfer.seals``
+        self.transactions = Transactions()
         self._schema: SchemaMessage | None = None
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
@@ -138,9 +139,8 @@ class Dataset(Lifetime):
     # Partitions
 
     def partition(self, index: int) -> Partition:
-        """The partition, made now if it was never asked for.
-
-        Raises NotFound if the dataset has none, OutOfBudget if ``metadata`` has no room.
+        """The partition, made now if it was never asked for. Raises NotFound if the dataset has none, OutOfBudget if
+        ``metadata`` has no room.
         """
         if not 0 <= index < self.partition_count:
             raise self._none(index)

@@ -4,8 +4,9 @@ Guarantee: readers of the name see nothing of a staged write before its seal. It
 ``create`` with the same ``write`` gives the same one, so the tasks of a job need no word of each other.
 
 Who holds what
-    The registry holds a staged dataset until its seal, its drop, or the end of its lease: ``WRITE_LEASE_SECONDS``
-    after its last frame or ``renew``, because a driver that has died drops nothing. It remembers the last
+    The registry holds a staged dataset until its seal, its drop, or the end of its lease, because a driver that has
+    died drops nothing: the lease of the dataset that it is to be, at most ``WRITE_LEASE_SECONDS``, after its last frame
+    or ``renew``. It remembers the last
     ``MAX_ENDED`` writes that were sealed or dropped, and refuses to begin them again: a task may still run when its
     job has ended. It remembers as many appends, so that a seal whose answer was lost can be repeated.
 
@@ -111,7 +112,7 @@ class StagedWrites:
     def add(self, write: str, dataset: Dataset, mode: WriteMode) -> None:
         staged = _Staged(write, dataset, mode, dataset.lease_seconds)
         self._writes[write] = self._by_generation[dataset.generation] = staged
-        dataset.lease_seconds = WRITE_LEASE_SECONDS
+        dataset.lease_seconds = min(dataset.lease_seconds or WRITE_LEASE_SECONDS, WRITE_LEASE_SECONDS)
         dataset.touch()
 
     def known(self, write: str, name: str) -> Dataset | None:
@@ -184,6 +185,14 @@ class StagedWrites:
         if files.turn.locked():
             return False  # it is being sealed
         return dataset.expired or (files.leaving is not None and not files.committed)
+
+
+def is_repeated(request: CreateRequest, old: Dataset) -> bool:
+    """Whether the dataset of the name has the write already."""
+    if request.transaction is None:
+        return False
+    written = old.transactions if old.changelog is None else old.changelog
+    return written.has(request.transaction)
 
 
 def as_it_was(request: CreateRequest, old: Dataset) -> CreateRequest:

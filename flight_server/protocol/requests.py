@@ -24,7 +24,7 @@ DEFAULT_HTTP_PORT = 8816
 MAX_LEASE_SECONDS = 30 * 24 * 3600.0
 MAX_DELAY_SECONDS = 1e9
 WRITE_LEASE_SECONDS = 3600.0
-"""How long a staged write stays after its last frame or ``renew``."""
+"""How long a staged write stays at most after its last frame or ``renew``; less if its dataset's lease is shorter."""
 
 
 class Kind(StrEnum):
@@ -76,8 +76,9 @@ class WriteMode(StrEnum):
 class CreateRequest:
     """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the
     first producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` says what to pull, see
-    ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name. A
-    changelog keeps what ``keep`` says, and rows that it no longer keeps for ``delay_seconds`` more.
+    ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name; nothing
+    is made if the dataset of that name has the ``transaction`` already. A changelog keeps what ``keep`` says, and rows
+    that it no longer keeps for ``delay_seconds`` more.
     """
 
     dataset: str
@@ -91,6 +92,7 @@ class CreateRequest:
     source: dict[str, Any] | None = None
     mode: WriteMode | None = None
     write: str | None = None
+    transaction: Transaction | None = None
     keep: KeepRule | None = None
     delay_seconds: float | None = None
 
@@ -117,6 +119,7 @@ class CreateRequest:
             source=fields.any("source"),
             mode=_write_mode(fields.text("mode")),
             write=None if (write := fields.any("write")) is None else check_attempt(write, "create: 'write'"),
+            transaction=Transaction.parse(fields.any("transaction"), "create"),
             keep=None if (keep := fields.any("keep")) is None else KeepRule.parse(keep),
             delay_seconds=fields.number("delay_seconds", 0.0, MAX_DELAY_SECONDS),
         )
@@ -129,6 +132,8 @@ class CreateRequest:
             raise InvalidRequest("create: 'producers' is for kind 'shuffle'")
         if (request.mode is None) != (request.write is None):
             raise InvalidRequest("create: 'mode' and 'write' go together")
+        if request.transaction is not None and request.mode is None:
+            raise InvalidRequest("create: 'transaction' goes with 'mode'")
         if request.mode is not None and (request.kind is not Kind.SHUFFLE or request.producers is not None):
             raise InvalidRequest("create: 'mode' is for kind 'shuffle' without 'producers'")
         if request.kind is Kind.CHANGELOG:
@@ -162,6 +167,8 @@ class CreateRequest:
             body["source"] = self.source
         if self.mode is not None:
             body |= {"mode": self.mode.value, "write": self.write}
+        if self.transaction is not None:
+            body["transaction"] = self.transaction.to_json()
         if self.keep is not None:
             body["keep"] = self.keep.to_json()
         if self.delay_seconds is not None:
@@ -180,7 +187,7 @@ class SealRequest:
     """Body of the action ``seal``: each producer's winning attempt. None accepts each producer's first commit; an
     empty mapping seals the dataset without a row. The rest is for staged writes: ``partitions`` says how many of them
     there are to be; with ``partition_bytes`` neighbours with rows become one while they have at most so many;
-    ``transaction`` is for mode ``append``.
+    ``transaction`` makes the write happen once, also where the one that is repeated is another staged write.
     """
 
     dataset: str

@@ -81,7 +81,7 @@ def partition_metadata(partition: int) -> bytes:
 
 @dataclass(frozen=True)
 class Transaction:
-    """Makes an append happen once: of one ``id``, a ``version`` is appended only if it is above the last one. With
+    """Makes a write happen once: of one ``id``, a ``version`` is written only if it is above the last one. With
     ``after`` it is refused unless the dataset has that version, so that a lost one is noticed.
     """
 

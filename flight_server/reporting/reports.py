@@ -10,7 +10,8 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first
 
-``statistics`` and ``why`` also say what is held by generations that were replaced or outlived while they were read.
+``statistics`` and ``why`` also say what is held by generations that were replaced or outlived while they were read
+(``ended``), and by writes that no name leads to yet (``staged``), each with the ``generation`` by which it is dropped.
 
 A partition that no producer or reader has asked for yet is in no page.
 """
@@ -130,10 +131,35 @@ async def _ended(server: Observed) -> dict[str, Any]:
     return {**asdict(sums), "generations": named}
 
 
+async def _staged(server: Observed, name: str | None) -> dict[str, Any]:
+    """The number of staged writes, for one name or for all, and up to ``MAX_NAMED_FILES`` of them, oldest first."""
+    staged = server.catalogue.staged
+    found = [each for each in staged.all() if name in (None, each.name)]
+    writes = []
+    for dataset in found[:MAX_NAMED_FILES]:
+        totals, left = await _attempted(dataset), dataset.lease_left_seconds
+        mode = staged.mode_of(dataset)
+        if mode is None or left is None:
+            continue  # it was sealed or dropped meanwhile
+        writes.append(
+            {
+                "dataset": dataset.name,
+                "generation": dataset.generation,
+                "mode": mode.value,
+                "rows": totals.rows,
+                "bytes": totals.size_bytes,
+                "attempt_states": dict(totals.states),
+                "lease_left_seconds": round(left, 3),
+            }
+        )
+    return {"count": len(found), "writes": writes}
+
+
 async def statistics(server: Observed, page: Page) -> dict[str, Any]:
     """The answer to ``statistics``. Raises NotFound for an unknown dataset."""
     readers = Counter(reader.dataset for reader in server.delivery.readers.values())
-    answer = {**_of_server(server), "ended": await _ended(server)}
+    staged = await _staged(server, page.dataset)
+    answer = {**_of_server(server), "ended": await _ended(server), "staged": staged}
     if page.dataset is not None:
         dataset = server.catalogue.find(page.dataset)
         summary = await _summary(dataset, readers[dataset.name])
@@ -174,13 +200,14 @@ async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
 
 
 async def why(server: Observed, page: Page) -> dict[str, Any]:
-    """A page of the open waits, the disk's trouble if there is one, and what ended generations hold."""
+    """A page of the open waits, the disk's trouble if there is one, ended generations and staged writes."""
     waits, count = server.waits.listed(page.dataset, page.part), server.waits.count(page.dataset)
     return {
         **page.head(count),
         "waits": waits,
         "disk_trouble": server.spiller.trouble,
         "ended": await _ended(server),
+        "staged": await _staged(server, page.dataset),
     }
 
 
@@ -210,14 +237,18 @@ async def _totals(dataset: Dataset) -> _Totals:
     return sums
 
 
-async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
-    totals = await _totals(dataset)
-    attempts: Counter[str] = Counter()
-    arrived_rows = arrived_bytes = 0
+async def _attempted(dataset: Dataset) -> _Totals:
+    """Of all attempts that are held, accepted or not."""
+    sums = _Totals(0, 0, 0, 0, Counter())
     async for attempt in in_slices(list(dataset.attempts)):
-        attempts[attempt.state.value] += 1
-        arrived_rows += attempt.rows
-        arrived_bytes += attempt.total_bytes
+        sums.states[attempt.state.value] += 1
+        sums.rows += attempt.rows
+        sums.size_bytes += attempt.total_bytes
+    return sums
+
+
+async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
+    totals, attempted = await _totals(dataset), await _attempted(dataset)
     left = dataset.lease_left_seconds
     return {
         "kind": dataset.kind.value,
@@ -232,10 +263,9 @@ async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
         "partition_states": dict(totals.states),
         "readers": readers,
         "lease_left_seconds": None if left is None else round(left, 3),
-        # Of all attempts that are held, accepted or not.
-        "attempt_states": dict(attempts),
-        "attempts_rows": arrived_rows,
-        "attempts_bytes": arrived_bytes,
+        "attempt_states": dict(attempted.states),
+        "attempts_rows": attempted.rows,
+        "attempts_bytes": attempted.size_bytes,
         **({} if dataset.puller is None else {"source": dataset.puller.statistics()}),
         **({} if dataset.changelog is None else {"changelog": dataset.changelog.statistics()}),
     }
@@ -302,7 +332,6 @@ def _of_server(server: Observed) -> dict[str, Any]:
         "spilled_bytes": server.spiller.spilled_bytes,
         "draining": server.catalogue.draining,
         "waits": len(server.waits),
-        "staged_writes": len(server.catalogue.staged),
         **asdict(server.counters),
         "task_failures": dict(server.background.failures),
         "quarantine": [

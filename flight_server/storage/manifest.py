@@ -6,7 +6,7 @@ the other accepts. A dataset is on disk if and only if its manifest and the segm
 Format
     ``manifest`` is in the directory of the dataset's segments. Numbers are unsigned and little-endian. ::
 
-        8 bytes   magic, "FLSHMAN2"
+        8 bytes   magic, "FLSHMAN3"
         u32       length of the header
         header    UTF-8 JSON: the fields of :class:`Manifest` but the frames
         frames    40 bytes each, the partitions' one after the other in the header's order:
@@ -35,7 +35,8 @@ Algorithm of a reader
     3. Open the segments; if one is missing or too short, the dataset is damaged (see ``tiering.recovery``).
     4. Delete every segment that the manifest does not name.
 
-A manifest is never changed. Its magic is its version: a file with another one is refused and left as it is.
+A manifest is never changed. Its magic is its version: a file with another one is refused and left as it is. One with
+"FLSHMAN2" is read, too: its header has no "transactions".
 """
 
 from __future__ import annotations
@@ -50,11 +51,12 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from flight_server.protocol import FlightShuffleError, Kind, Retention, check_dataset_name
+from flight_server.protocol import FlightShuffleError, Kind, Retention, Transaction, check_dataset_name
 
 from .ownership import OtherFormat
 
-MAGIC = b"FLSHMAN2"
+MAGIC = b"FLSHMAN3"
+_BEFORE = b"FLSHMAN2"
 
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct("<IQQQIII")
@@ -168,6 +170,7 @@ class Manifest:
     Args:
         schema: the schema message's IPC header in base64; None if the dataset never had one.
         accepted: a shuffle's accepted attempts: after a restart a seal with the same ones is still fine.
+        transactions: the last version of each id, the one used least recently first.
         sealed_at: seconds since the epoch.
     """
 
@@ -181,6 +184,7 @@ class Manifest:
     lease_seconds: float | None
     schema: str | None
     accepted: dict[str, str] | None
+    transactions: dict[str, int]
     sealed_at: float
     segments: list[tuple[str, int]]
     dictionaries: list[DictionaryRecord]
@@ -205,6 +209,8 @@ class Manifest:
         records = body[start + length :]
         try:
             header = json.loads(bytes(body[start : start + length]))
+            if body[: len(MAGIC)] == _BEFORE:
+                header = {"transactions": {}, **header}
             if set(header) != {field.name for field in fields(cls)} - {"frames"}:
                 raise Torn("the header has other keys")
             header["segments"] = [(str(name), int(size)) for name, size in header["segments"]]
@@ -239,6 +245,8 @@ class Manifest:
         check_dataset_name(self.dataset)
         Kind(self.kind)
         Retention.parse(self.retention)
+        for each, version in self.transactions.items():
+            Transaction.parse({"id": each, "version": version})
         _require("the generation", holds=bool(_GENERATION.fullmatch(self.generation)))
         _require("a segment's name", holds=all(_SEGMENT_NAME.fullmatch(name) for name, _ in self.segments))
         _require(
@@ -288,7 +296,7 @@ def _checked(data: bytes) -> memoryview:
         raise Torn(f"a file of {len(data)} bytes does not end where it says")
     if google_crc32c.value(body) != checksum:
         raise Torn("the footer's checksum is another one")
-    if magic != MAGIC:
+    if magic not in (MAGIC, _BEFORE):
         raise OtherFormat(
             f"its manifest has format {magic.decode('ascii', 'replace')}, and this version reads {MAGIC.decode()}: "
             "start the version that wrote it, or move the directory away; nothing was changed"

@@ -206,9 +206,7 @@ class _Seal:
             copies = await in_steps(_copies(dataset))
             self._check(self._files.synced)
             check()
-            lease_seconds = catalogue.staged.lease_seconds_of(dataset)
-            sequence = catalogue.disk.next_sequence()
-            description = _Description(dataset, self._files, sequence, lease_seconds, copies)
+            description = _Description(dataset, self._files, catalogue, copies)
             try:
                 work = asyncio.get_running_loop().run_in_executor(
                     catalogue.disk.io_threads, description.commit
@@ -317,18 +315,12 @@ def _copies(dataset: Dataset) -> Generator[None, None, _Copies]:
 class _Description:
     """The manifest's contents: copied on the event loop, written in a thread, because a million frames take long."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        files: DurableFiles,
-        sequence: int,
-        lease_seconds: float | None,
-        copies: _Copies,
-    ) -> None:
+    def __init__(self, dataset: Dataset, files: DurableFiles, catalogue: Catalogue, copies: _Copies) -> None:
         self._dataset = dataset
         self._files = files
-        self._sequence = sequence
-        self._lease_seconds = lease_seconds
+        self._sequence = catalogue.disk.next_sequence()
+        self._lease_seconds = catalogue.staged.lease_seconds_of(dataset)
+        self._transactions = catalogue.transactions_of(dataset)
         self._accepted = dataset.attempts.accepted
         self._dictionaries = dict(files.dictionaries)
         self._partitions = copies
@@ -384,6 +376,7 @@ class _Description:
             lease_seconds=self._lease_seconds,
             schema=None if dataset.schema is None else base64.b64encode(dataset.schema.header).decode(),
             accepted=None if self._accepted is None else {str(key): of for key, of in self._accepted.items()},
+            transactions=self._transactions,
             sealed_at=time.time(),
             segments=[
                 (segment.path.name, size_bytes)

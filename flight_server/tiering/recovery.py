@@ -37,7 +37,7 @@ from pathlib import Path
 import pyarrow as pa
 import structlog
 
-from flight_server.datasets import Catalogue, Dataset, Totals
+from flight_server.datasets import Catalogue, Dataset, Totals, Transactions
 from flight_server.frames import (
     DictionaryMessage,
     DictionaryState,
@@ -222,6 +222,7 @@ def _restore(catalogue: Catalogue, found: _Generation) -> None:
         generation=manifest.generation,
         clock=catalogue.clock,
     )
+    dataset.transactions = Transactions(manifest.transactions)
     dataset.restore(
         (
             (

@@ -2,7 +2,8 @@
 
 Guarantee: the whole of a seal is one step for readers of the name. A seal that is repeated with the same attempts is
 harmless; ``StagedWrites.appended`` has the answers of appends, whose staged dataset is gone. The same rows in another
-staged dataset are appended again, unless a transaction says that they are the same.
+staged dataset are written again, unless a transaction says that they are the same: then that one is dropped.
+No lease ends during a seal.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from flight_server.tiering import Durability
 
 from .version_appends import VersionAppends
 
-MAX_TRANSACTIONS = 1000
-"""How many ids a dataset remembers; the one that was used least recently is forgotten."""
+
+class _Repeated(Exception):
+    """The dataset of the name has the transaction."""
 
 
 async def seal(
@@ -42,10 +44,17 @@ async def seal(
         appends: for a dataset that may be staged.
 
     Raises:
-        Conflict: see :meth:`Dataset.accept`, or the transaction follows one that is not there; nothing was changed.
+        Conflict: see :func:`accepting`, or the transaction follows one that is not there; nothing was changed.
         AlreadyExists, Conflict, InvalidRequest: a staged one can not be sealed as its mode says (``check_mode``).
         Unavailable: the disk does not take it; seal again with the same attempts.
     """
+    with dataset.held_back():
+        return await _sealed(durability, dataset, request, appends)
+
+
+async def _sealed(
+    durability: Durability, dataset: Dataset, request: SealRequest, appends: VersionAppends | None
+) -> Sealed:
     catalogue = durability.catalogue
     mode = catalogue.staged.mode_of(dataset)
     if mode is WriteMode.APPEND and (target := catalogue.get(dataset.name)) is not None:
@@ -59,22 +68,27 @@ async def seal(
         return await _append(catalogue, dataset, target, request)
     if mode is None:
         check, finish = _nothing, dataset.close
-    else:
-        _repeats(dataset, request.transaction, mode)
-        check, finish = (
-            partial(_check_name, catalogue, dataset, mode),
-            partial(_take_name, catalogue, dataset, request.transaction),
-        )
-    check()
-    if mode is None:
         request = replace(request, partitions=None, partition_bytes=None)
-    if dataset.durable:
-        await _whole(_accept(dataset, request))
-        if not dataset.sealed:
-            await durability.persist(dataset, range(dataset.partition_count), finish, check)
     else:
-        await _whole(_accept(dataset, request, partial(_finish, check, finish)))
-    dataset.touch()
+        if mode is WriteMode.APPEND:
+            dataset.transactions.check_after(request.transaction, dataset.name)
+        dataset.transactions.begin(request.transaction)
+        check, finish = (
+            partial(_check_name, catalogue, dataset, mode, request.transaction),
+            partial(_take_name, catalogue, dataset),
+        )
+    try:
+        check()
+        if dataset.durable:
+            await _whole(_accept(dataset, request))
+            if not dataset.sealed:
+                await durability.persist(dataset, range(dataset.partition_count), finish, check)
+        else:
+            await _whole(_accept(dataset, request, partial(_finish, check, finish)))
+    except _Repeated:
+        nothing = at_once(Sealed.of(catalogue.get(dataset.name) or dataset, ()))
+        catalogue.unstage(dataset, nothing)
+        return nothing
     return await in_steps(Sealed.of(dataset, dataset.partitions()))
 
 
@@ -112,14 +126,16 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
         if catalogue.staged.mode_of(staged) is None:
             staged.check_step("accept")  # it was dropped meanwhile, or another call of the seal did it
         check()
-        if not _repeats(target, request.transaction, WriteMode.APPEND):
+        target.transactions.check_after(request.transaction, target.name)
+        if not _repeats(target, request.transaction):
             new.extend(extend(target, staged))
-            _note(target, request.transaction)
+            target.transactions.note(request.transaction)
         # What a repeat of this call is told; it names no partitions.
         catalogue.unstage(staged, at_once(Sealed.of(target, new)))
 
     check()
-    if not _repeats(target, request.transaction, WriteMode.APPEND):
+    target.transactions.check_after(request.transaction, target.name)
+    if not _repeats(target, request.transaction):
         if staged.attempts.accepted is None:
             staged.retention = target.retention
         try:
@@ -135,44 +151,28 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
     return await in_steps(Sealed.of(target, new))
 
 
-def _repeats(target: Dataset, transaction: Transaction | None, mode: WriteMode) -> bool:
-    """Whether the dataset has this version. Raises Conflict if it does not have the one before."""
-    if transaction is None or mode is not WriteMode.APPEND:
-        return False
-    last = target.transactions.get(transaction.id)
-    if transaction.after is not None and (last is None or last < transaction.after):
-        had = "none of them" if last is None else f"them up to version {last}"
-        raise Conflict(
-            f"dataset {target.name!r} has lost what {transaction.id} appended before version "
-            f"{transaction.version}: it has {had}; it was dropped, overwritten, or lost with its server",
-            dataset=target.name,
-        )
-    return last is not None and last >= transaction.version
+def _repeats(target: Dataset, transaction: Transaction | None) -> bool:
+    return transaction is not None and target.transactions.has(transaction)
 
 
-def _note(dataset: Dataset, transaction: Transaction | None) -> None:
-    if transaction is not None:
-        dataset.transactions.pop(transaction.id, None)
-        dataset.transactions[transaction.id] = transaction.version
-        if len(dataset.transactions) > MAX_TRANSACTIONS:
-            del dataset.transactions[next(iter(dataset.transactions))]
-
-
-def _check_name(catalogue: Catalogue, dataset: Dataset, mode: WriteMode) -> None:
+def _check_name(
+    catalogue: Catalogue, dataset: Dataset, mode: WriteMode, transaction: Transaction | None
+) -> None:
     current = catalogue.get(dataset.name)
     if current is None or current is dataset:
         return
+    if _repeats(current, transaction):
+        raise _Repeated
     check_mode(mode, current, dataset.schema, durable=dataset.durable)
     if mode is WriteMode.APPEND:
         raise Conflict(f"dataset {dataset.name!r} was created meanwhile; write again", dataset=dataset.name)
 
 
-def _take_name(catalogue: Catalogue, dataset: Dataset, transaction: Transaction | None) -> None:
+def _take_name(catalogue: Catalogue, dataset: Dataset) -> None:
     dataset.close()
     # Else another call of the seal did it, and the name may lead elsewhere by now.
     if catalogue.staged.mode_of(dataset) is not None:
         catalogue.take_name(dataset)
-        _note(dataset, transaction)
 
 
 def _nothing() -> None:

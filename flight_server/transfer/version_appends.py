@@ -74,10 +74,12 @@ class VersionAppends:
         self, staged: Dataset, target: Dataset, request: SealRequest, done: asyncio.Future[Sealed]
     ) -> None:
         try:
-            async with self._catalogue.disk.turn(staged.generation):
-                sealed = self._catalogue.staged.appended(staged.name, staged.generation)
-                if sealed is None:
-                    sealed = await self._append(staged, target, request)
+            # No lease ends meanwhile, also when the call is cancelled.
+            with staged.held_back():
+                async with self._catalogue.disk.turn(staged.generation):
+                    sealed = self._catalogue.staged.appended(staged.name, staged.generation)
+                    if sealed is None:
+                        sealed = await self._append(staged, target, request)
             done.set_result(sealed)
         except FlightShuffleError as refusal:
             done.set_exception(refusal)

@@ -107,4 +107,4 @@ def _ask(
 ) -> dict[str, Any]:
     source = content.source
     request = CopiesRequest(verb, source.dataset, source.generation, host, file)
-    return source.server.action(COPIES, request.encode(), timeout_seconds=_CALL_SECONDS)
+    return source.server.action(COPIES, request.encode(), timeout_seconds=_CALL_SECONDS, once=True)

@@ -15,6 +15,7 @@ Errors are those of ``flight_server.protocol.errors``. The object pickles into t
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,6 @@ from spark_client.lanes import PutStream, as_reader
 
 from .declared_rules import Columns, declaration
 from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheringWriter
-from .pausing import pause
 from .put_rows import PutRows
 from .version_follower import Follower
 from .version_holds import Hold
@@ -193,7 +193,7 @@ class Changelog:
                 may_be_committed = committing and transaction is None
                 if may_be_committed or failures > timeouts.tries or not isinstance(data, _REPEATABLE):
                     raise
-            pause(timeouts, failures)
+            time.sleep(timeouts.pause_seconds(failures))
         raise AssertionError
 
     def _stream(
@@ -208,7 +208,7 @@ class Changelog:
             generation=self.address.generation,
             transaction=transaction,
         )
-        return PutStream(self.address.server, command, schema, compression=compression)
+        return PutStream(self.address.server, command, schema, compression=compression, once=True)
 
     # Reading.
 

@@ -41,7 +41,9 @@ class Hold:
         self._lease_seconds = lease_seconds
         self.name = name or uuid.uuid4().hex
         self._version = self._ask(version)
-        self._keeper = LeaseKeeper(lambda *_: self._ask(timeout_seconds=lease_seconds / 6), lease_seconds)
+        self._keeper = LeaseKeeper(
+            lambda *_: self._ask(timeout_seconds=lease_seconds / 6, once=True), lease_seconds
+        )
         self._keeper.add(address.dataset, address.generation)
 
     @property
@@ -59,7 +61,7 @@ class Hold:
         if self._keeper.datasets():
             self._keeper.remove(self._address.dataset)
             with contextlib.suppress(FlightShuffleError):
-                self._ask(release=True)
+                self._ask(release=True, once=True)
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +70,12 @@ class Hold:
         self.close()
 
     def _ask(
-        self, version: int | None = None, *, release: bool = False, timeout_seconds: float | None = None
+        self,
+        version: int | None = None,
+        *,
+        release: bool = False,
+        timeout_seconds: float | None = None,
+        once: bool = False,
     ) -> int:
         request = HoldRequest(
             self._address.dataset,
@@ -78,5 +85,5 @@ class Hold:
             self._lease_seconds,
             release,
         )
-        answer = self._address.server.action(HOLD, request.encode(), timeout_seconds)
+        answer = self._address.server.action(HOLD, request.encode(), timeout_seconds, once=once)
         return int(answer.get("version") or 0)

@@ -20,11 +20,9 @@ import pyarrow as pa
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Ticket, Versions
-from spark_client.connection import Server, about
+from spark_client.connection import Server, about, retrying
 from spark_client.lanes import Batch, CutRead, VersionStream
 from spark_client.merge import merge
-
-from .pausing import pause
 
 
 @dataclass(frozen=True)
@@ -158,15 +156,9 @@ def fetch_deltas(
 
 
 def _fetch(address: ChangelogAddress, versions: Versions, pool: MemoryPool | None) -> tuple[int, pa.Table]:
-    timeouts = address.server.timeouts
-    failures = 0
-    while True:
-        try:
-            with VersionBatches(address, versions, pool) as batches:
-                table = pa.Table.from_batches(list(batches), batches.schema)
-                return batches.version, table
-        except CutRead:
-            failures += 1
-            if failures > timeouts.tries:
-                raise
-            pause(timeouts, failures)
+    def fetch() -> tuple[int, pa.Table]:
+        with VersionBatches(address, versions, pool) as batches:
+            table = pa.Table.from_batches(list(batches), batches.schema)
+            return batches.version, table
+
+    return retrying(address.server.timeouts, fetch, (CutRead,))

@@ -6,6 +6,7 @@ For ``client``, ``jobs``, ``merge`` and ``lanes``.
 from .advice import about, check_location, check_mode
 from .calls import Call, EmbeddedEnded, ForkedProcess, TimedOut, Unreachable, immortal_in_children
 from .leases import LeaseKeeper
+from .restarts import retrying
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
 from .transport import Server
 
@@ -26,4 +27,5 @@ __all__ = [
     "check_location",
     "check_mode",
     "immortal_in_children",
+    "retrying",
 ]

@@ -80,14 +80,20 @@ class ForkedProcess(FlightShuffleError):
 
 @dataclass
 class Call:
-    """The headers and trailers of a call, the last value of each; the token that it sends; and whether the server is
-    embedded.
+    """The headers and trailers of a call, the last value of each; the token that it sends; for errors whether the server
+    is embedded, and the dataset that it is about.
     """
 
     location: str
     headers: dict[str, str] = field(default_factory=dict)
     token: str | None = field(default=None, repr=False)
     embedded: bool = False
+    dataset: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The server, and the dataset there."""
+        return self.location if self.dataset is None else f"dataset {self.dataset!r} at {self.location}"
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -143,22 +149,23 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
             except ValueError:
                 continue
     sentence = _SUFFIX.sub("", _PREFIX.sub("", str(error))) or type(error).__name__
-    at = f"{sentence} ({call.location})"
+    at = f"{sentence} ({call.place})"
+    where = {"server": call.location} | ({} if call.dataset is None else {"dataset": call.dataset})
     # pyarrow gives a unary call's missed deadline as a bare OSError.
     if isinstance(error, flight.FlightTimedOutError) or "returned timeout error" in str(error):
-        return TimedOut(f"no answer before the deadline: {at}", server=call.location)
+        return TimedOut(f"no answer before the deadline: {at}", **where)
     if isinstance(error, flight.FlightUnauthenticatedError):
-        return Unauthenticated(at, server=call.location)
+        return Unauthenticated(at, **where)
     if isinstance(error, flight.FlightUnauthorizedError):
-        return Forbidden(at, server=call.location)
+        return Forbidden(at, **where)
     if isinstance(error, pa.ArrowKeyError):
-        return NotFound(at, server=call.location)
+        return NotFound(at, **where)
     if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowTypeError):
-        return InvalidRequest(at, server=call.location)
+        return InvalidRequest(at, **where)
     if isinstance(error, flight.FlightError | OSError):
-        unreachable = Unreachable(f"the connection failed: {at}", server=call.location)
+        unreachable = Unreachable(f"the connection failed: {at}", **where)
         return EmbeddedEnded.of("what was asked for", unreachable) if call.embedded else unreachable
-    return FlightShuffleError(at, server=call.location)
+    return FlightShuffleError(at, **where)
 
 
 _grpc_objects: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,9 +67,10 @@ class Writing:
 class Timeouts:
     """How long each wait may last.
 
-    A stream that fails is tried again up to ``tries`` times in a row without a new frame, each after a random pause
-    of up to ``backoff_seconds * 2^k``, at most ``backoff_limit_seconds``. So a dead server is an error after at most
-    ``(tries + 1) * connect_seconds + tries * backoff_limit_seconds``, and sooner if it refuses the connection.
+    A stream that fails is tried again up to ``tries`` times in a row without a new frame, each after a pause
+    (:meth:`pause_seconds`). So a dead server is an error after at most ``(tries + 1) * connect_seconds + tries *
+    backoff_limit_seconds``, and sooner if it refuses the connection: after 11 to 21 s by default, in which a server may
+    restart. A call with one answer is tried again alike, within ``call_seconds`` (``restarts``).
     """
 
     connect_seconds: float = 10.0
@@ -87,6 +89,13 @@ class Timeouts:
     """A stream's wait for its turn to open, and for a free HTTP connection, while others are open."""
     close_seconds: float = 1.0
     """The wait of ``close`` for the threads of a merge."""
-    tries: int = 6
+    tries: int = 9
     backoff_seconds: float = 0.1
     backoff_limit_seconds: float = 5.0
+
+    def pause_seconds(self, failures: int) -> float:
+        """The pause after so many failures in a row, at least 1: ``backoff_seconds * 2^(failures - 1)``, at most
+        ``backoff_limit_seconds``, or down to half of it: readers of a restarted server do not all connect at once.
+        """
+        most = min(self.backoff_limit_seconds, self.backoff_seconds * 2 ** (failures - 1))
+        return random.uniform(most / 2, most)  # noqa: S311 - not a secret

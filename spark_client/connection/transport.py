@@ -3,6 +3,11 @@
 Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises one error of ``protocol.errors``
 (``calls``). The first call opens the first connection.
 
+Restarts
+    A call to a server that is away for a moment is made again (``restarts``), also while gRPC still pauses after its
+    last attempt to connect. Exceptions: ``once``, for what has a later turn or a loop of its own; and a server of which
+    this process has had no answer and no other process has told it: its address may be wrong, which is said at once.
+
 Connections
     A :class:`Server` opens at most ``max_connections`` TCP connections and uses them in turn; HTTP/2 carries any
     number of streams over each. :func:`shared_server`, which unpickling and :meth:`Server.at` call, gives one
@@ -49,6 +54,7 @@ from flight_server.protocol import FlightShuffleError, dump_json, parse_json
 
 from .advice import read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children
+from .restarts import retrying
 from .stream_options import Reading, Timeouts, Writing
 
 WINDOW_BYTES = 4 << 20
@@ -79,6 +85,8 @@ class Server:
         max_connections: TCP connections to this address, opened as they are needed.
         window_bytes: ``lookahead_bytes``, see the module.
         embedded: it is a client's own, which ends with the client: errors say so.
+
+    ``patient``: whether calls are made again from the first one on, see *Restarts*; else from the first answer on.
     """
 
     def __init__(
@@ -103,6 +111,7 @@ class Server:
         self._max_connections = max_connections
         self._window_bytes = window_bytes
         self.embedded = embedded
+        self.patient = False
         self._connections = _Connections()
 
     def __repr__(self) -> str:
@@ -206,13 +215,13 @@ class Server:
     # Calls.
 
     @contextmanager
-    def calling(self) -> Iterator[tuple[flight.FlightClient, Call]]:
-        """A connection, and the :class:`Call` of the one call made inside.
+    def calling(self, dataset: str | None = None) -> Iterator[tuple[flight.FlightClient, Call]]:
+        """A connection, and the :class:`Call` of the one call made inside, which is about ``dataset``.
 
         pyarrow's exceptions inside are raised as our errors. A stream that was opened inside is read under
         ``call.errors()``.
         """
-        call = Call(self.location, token=self.token, embedded=self.embedded)
+        call = Call(self.location, token=self.token, embedded=self.embedded, dataset=dataset)
         client = self._client()
         calling.call = call
         try:
@@ -221,30 +230,69 @@ class Server:
         finally:
             calling.call = None
 
+    def riding_out(
+        self, call: Callable[[], T], timeout_seconds: float | None = None, *, once: bool = False
+    ) -> T:
+        """The result of ``call``, which is made again as *Restarts* says."""
+        if once or not self.patient:
+            answer = call()
+        else:
+            within_seconds = timeout_seconds or self.timeouts.call_seconds
+            answer = retrying(self.timeouts, call, within_seconds=within_seconds)
+        self.patient = True
+        return answer
+
+    def _asked(
+        self,
+        ask: Callable[[flight.FlightClient], T],
+        timeout_seconds: float | None = None,
+        *,
+        dataset: str | None = None,
+        once: bool = False,
+    ) -> T:
+        def call() -> T:
+            with self.calling(dataset) as (client, _):
+                return ask(client)
+
+        return self.riding_out(call, timeout_seconds, once=once)
+
     def action(
-        self, name: str, body: dict[str, Any] | bytes = b"", timeout_seconds: float | None = None
+        self,
+        name: str,
+        body: dict[str, Any] | bytes = b"",
+        timeout_seconds: float | None = None,
+        *,
+        once: bool = False,
     ) -> dict[str, Any]:
-        """The JSON object in the action's last result; empty without one."""
+        """The JSON object in the action's last result; empty without one. ``once``: see *Restarts*."""
         data = body if isinstance(body, bytes) else dump_json(body)
-        with self.calling() as (client, _):
-            results = list(client.do_action(flight.Action(name, data), self.options(timeout_seconds)))
+        results = self._asked(
+            lambda client: list(client.do_action(flight.Action(name, data), self.options(timeout_seconds))),
+            timeout_seconds,
+            once=once,
+        )
         return parse_json(results[-1].body.to_pybytes(), f"the answer of {name!r}") if results else {}
 
     def flight_info(self, dataset: str, timeout_seconds: float | None = None) -> flight.FlightInfo:
-        with self.calling() as (client, _):
-            return client.get_flight_info(
-                flight.FlightDescriptor.for_path(dataset), self.options(timeout_seconds)
-            )
+        descriptor = flight.FlightDescriptor.for_path(dataset)
+        return self._asked(
+            lambda client: client.get_flight_info(descriptor, self.options(timeout_seconds)),
+            timeout_seconds,
+            dataset=dataset,
+        )
 
-    def schema(self, dataset: str, timeout_seconds: float | None = None) -> pa.Schema:
+    def schema(self, dataset: str, timeout_seconds: float | None = None, *, once: bool = False) -> pa.Schema:
         """The dataset's schema; :class:`Unavailable` while the server does not know it."""
-        with self.calling() as (client, _):
-            descriptor = flight.FlightDescriptor.for_path(dataset)
-            return client.get_schema(descriptor, self.options(timeout_seconds)).schema
+        descriptor = flight.FlightDescriptor.for_path(dataset)
+        return self._asked(
+            lambda client: client.get_schema(descriptor, self.options(timeout_seconds)).schema,
+            timeout_seconds,
+            dataset=dataset,
+            once=once,
+        )
 
-    def list_flights(self, prefix: str = "", timeout_seconds: float | None = None) -> list[flight.FlightInfo]:
-        with self.calling() as (client, _):
-            return list(client.list_flights(prefix.encode(), self.options(timeout_seconds)))
+    def list_flights(self, prefix: str = "") -> list[flight.FlightInfo]:
+        return self._asked(lambda client: list(client.list_flights(prefix.encode(), self.options())))
 
     def open_put(
         self,
@@ -252,25 +300,32 @@ class Server:
         schema: pa.Schema,
         timeout_seconds: float | None = None,
         codec: str | None = None,
+        *,
+        dataset: str | None = None,
+        once: bool = False,
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, Call]:
         """A writer, the reader of the server's answers, and the call, under whose ``errors()`` both are used.
 
-        ``codec`` compresses all buffers.
+        ``codec`` compresses all buffers; ``dataset`` is for errors.
         """
         options = flight.FlightCallOptions(
             timeout=timeout_seconds or self.timeouts.stream_seconds,
             write_options=pa.ipc.IpcWriteOptions(compression=codec),
         )
-        with self.calling() as (client, call):
-            writer, reader = client.do_put(descriptor, schema, options)
-            immortal_in_children(writer)
-            immortal_in_children(reader)
-            return writer, reader, call
+
+        def open_() -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader, Call]:
+            with self.calling(dataset) as (client, call):
+                writer, reader = client.do_put(descriptor, schema, options)
+                immortal_in_children(writer)
+                immortal_in_children(reader)
+                return writer, reader, call
+
+        return self.riding_out(open_, once=once)
 
     def why(self, dataset: str) -> str:
         """What the dataset's streams wait for, in the server's words; its errors are part of the answer."""
         try:
-            answer = self.action("why", {"dataset": dataset}, self.timeouts.why_seconds)
+            answer = self.action("why", {"dataset": dataset}, self.timeouts.why_seconds, once=True)
         except FlightShuffleError as error:
             return f"nothing ({error.message})"
         waits = answer.get("waits", [])
@@ -324,6 +379,7 @@ def shared_server(  # noqa: PLR0917 (pickle calls it by position)
             window_bytes=window_bytes,
             embedded=embedded,
         )
+        server.patient = True  # the process that sent it here has reached it
         # Two threads may make one at the same time; both use the first.
         server = _servers.setdefault(key, server)
     return server

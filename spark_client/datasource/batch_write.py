@@ -7,6 +7,12 @@ Modes
     Spark passes only ``append`` and ``overwrite`` on to Python sources, and refuses ``errorifexists``, its default,
     and ``ignore``. For these two ``append`` has the option ``exists``.
 
+Repetition
+    With a transaction (options ``transaction_app`` and ``transaction_version``, as Delta Lake's ``txnAppId`` and
+    ``txnVersion``) a write is published once: the dataset remembers the last version of each application, also over
+    overwrites, and over restarts of the server if it is durable or a changelog. A repeated write is skipped, in any
+    mode: no task sends a row.
+
 A partition of the dataset has the rows of one task, in their order; a task without rows has an empty one, which an
 append leaves out. A write to a changelog is one version, also without rows.
 """
@@ -28,7 +34,7 @@ from .staging import Staging
 
 
 class FlightWriter(DataSourceArrowWriter):
-    """One job's write. ``wanted`` is False if the dataset exists and is to be left as it is."""
+    """One job's write. ``wanted`` is False if the dataset is to be left as it is: it exists, or has this write."""
 
     def __init__(self, staging: Staging, *, ignore: bool, wanted: bool) -> None:
         self._staging = staging
@@ -51,7 +57,7 @@ class FlightWriter(DataSourceArrowWriter):
         staging = Staging.of(options, struct, WriteMode.OVERWRITE if overwrite else append, together=False)
         ignore = exists == "ignore"
         try:
-            staging.stage()
+            repeated = bool(staging.stage().get("repeated"))
         except AlreadyExists as error:
             if not ignore:
                 raise AlreadyExists(
@@ -60,7 +66,7 @@ class FlightWriter(DataSourceArrowWriter):
                     **error.detail,
                 ) from error
             return cls(staging, ignore=True, wanted=False)
-        return cls(staging, ignore=ignore, wanted=True)
+        return cls(staging, ignore=ignore, wanted=not repeated)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return portable(_writer, self._staging, self._ignore, self._wanted)
@@ -82,7 +88,7 @@ class FlightWriter(DataSourceArrowWriter):
         """Drop what was staged, also by tasks that no message tells of. A server out of reach does it by itself."""
         if self._wanted:
             with contextlib.suppress(FlightShuffleError):
-                self._staging.drop([str(self._staging.stage()["generation"])])
+                self._staging.drop([str(self._staging.stage(once=True)["generation"])])
 
 
 def _writer(staging: Staging, ignore: bool, wanted: bool) -> FlightWriter:  # noqa: FBT001 - called by pickle

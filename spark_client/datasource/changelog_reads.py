@@ -89,7 +89,7 @@ class QueryHold:
         request = HoldRequest(
             readable.dataset, self.name, readable.generation, version, lease_seconds, release
         )
-        return readable.server.action(HOLD, request.encode())
+        return readable.server.action(HOLD, request.encode(), once=release)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, KeepRule, check_dataset_name
+from flight_server.protocol import (
+    MAX_PARTITIONS,
+    InvalidRequest,
+    KeepRule,
+    Transaction,
+    check_attempt,
+    check_dataset_name,
+)
 from spark_client.connection import Server, Timeouts, check_location
 from spark_client.settings import certificates, flag, integer, one_of, seconds, size_bytes, some_text
 
@@ -134,6 +141,8 @@ _OPTIONS: dict[str, _Option] = {
     "durable": _Option(flag, _WRITES),
     "changelog": _Option(_keep, _WRITES),
     "delay_seconds": _Option(seconds(0.0), _WRITES),
+    "transaction_app": _Option(lambda text: check_attempt(text, "option 'transaction_app'"), _WRITE),
+    "transaction_version": _Option(integer(0), _WRITE),
     "fail_on_data_loss": _Option(flag, _STREAM_WRITE),
     "checkpoint_location": _Option(str, _STREAM_WRITE),  # Spark's own, as the next one
     "query_name": _Option(str, _STREAM_WRITE),
@@ -170,6 +179,8 @@ class SourceOptions:
             )
         if "token" in self._values and "token_file" in self._values:
             raise InvalidRequest(f"{use}: give one of the options 'token' and 'token_file'")
+        if ("transaction_app" in self._values) != ("transaction_version" in self._values):
+            raise InvalidRequest(f"{use}: options 'transaction_app' and 'transaction_version' go together")
         if "path" not in self._values:
             how = {BATCH_WRITE: "save", STREAM_WRITE: "start"}.get(use, "load")
             raise InvalidRequest(f'{use}: name the dataset, as in .{how}("countries")')
@@ -182,6 +193,12 @@ class SourceOptions:
         """The option's value."""
         return self._values.get(name, default)
 
+    @property
+    def transaction(self) -> Transaction | None:
+        """What makes a write happen once, if it is given."""
+        app, version = self.get("transaction_app"), self.get("transaction_version")
+        return None if app is None or version is None else Transaction(app, version)
+
     def refuse(self, names: Iterable[str], why: str) -> None:
         """Raise InvalidRequest if one of these options is given."""
         given = [name for name in names if name in self._values]
@@ -193,12 +210,14 @@ class SourceOptions:
             )
 
     def server(self) -> Server:
-        """The server, not connected yet."""
+        """The server, not connected yet. Patient from the first call on: a running stream plans each batch in a new
+        process, also while its server restarts.
+        """
         base, location = self._defaults, self.get("location")
         if base is None or location not in (None, base.location):
             base = Server(location)
         both, of_reads = ("lane", "check"), ("lane", "check", "budget_bytes", "scratch_dir")
-        return Server(
+        server = Server(
             base.location,
             token=self.get("token", self.get("token_file", base.given_token)),
             tls_root_certs=self.get("tls_root_certs", base.tls_root_certs),
@@ -206,6 +225,8 @@ class SourceOptions:
             reading=replace(base.reading, **self._given(*of_reads)),
             writing=replace(base.writing, **self._given(*both)),
         )
+        server.patient = True
+        return server
 
     def _given(self, *names: str) -> dict[str, Any]:
         return {name: self._values[name] for name in names if name in self._values}

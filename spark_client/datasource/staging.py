@@ -6,8 +6,8 @@ visible.
 
 Who holds what
     The first call for a write makes its staged dataset, the others find it, so tasks need no word from the driver. It
-    ends with the seal, with the abort, or an hour after the last frame (``datasets.staged_writes``). A task renews it
-    while it works, also for the tasks that have ended.
+    ends with the seal, with the abort, or when no task has written for as long as its lease (``datasets.staged_writes``
+    on the server). A task renews it while it works, also for the tasks that have ended.
 
 Schema
     An append has the schema of the dataset that it is for, and rows are cast to it, columns by name; else it is
@@ -18,9 +18,6 @@ Schema
 from __future__ import annotations
 
 import contextlib
-import itertools
-import random
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -33,7 +30,6 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol import (
     MAX_PARTITIONS,
-    WRITE_LEASE_SECONDS,
     CreateRequest,
     DatasetRequest,
     FlightShuffleError,
@@ -47,7 +43,7 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client.arrow import Coalescer, Declared
-from spark_client.connection import LeaseKeeper, Server
+from spark_client.connection import LeaseKeeper, Server, retrying
 from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import PutStream
 
@@ -58,6 +54,12 @@ JOINED_BYTES = 128 << 20
 """What a task of a micro-batch has written goes into one partition with what others have, up to so much."""
 _QUERY_ID = "sql.streaming.queryId"
 """Where Spark tells the tasks of a micro-batch which query they belong to."""
+
+
+class LostWrite(FlightShuffleError):
+    """What tasks have staged is not there any more when it is to be published: write it again."""
+
+    code = "lost_write"
 
 
 @dataclass(frozen=True)
@@ -111,16 +113,18 @@ class Staging:
             durable=options.get("durable", False),
             mode=mode,
             write=uuid.uuid4().hex,
+            transaction=options.transaction,
         )
         return cls(server, declared, request, together)
 
-    def stage(self) -> dict[str, Any]:
-        """Make the staged dataset, or find it; the server's answer.
+    def stage(self, *, once: bool = False) -> dict[str, Any]:
+        """Make the staged dataset, or find it; the server's answer. It is ``repeated`` if the dataset has the write's
+        transaction: then nothing is made.
 
         Raises:
             AlreadyExists, Conflict, InvalidRequest: the server refuses this write (``check_mode`` there).
         """
-        return self.server.action("create", self.request.encode())
+        return self.server.action("create", self.request.encode(), once=once)
 
     def write(self, batches: Iterator[Any]) -> Written:
         """Send the rows of this task, and commit them."""
@@ -133,7 +137,7 @@ class Staging:
             )
         answer, query = self.stage(), context.getLocalProperty(_QUERY_ID)
         generation = str(answer["generation"])
-        with contextlib.closing(LeaseKeeper(self._renew, WRITE_LEASE_SECONDS)) as keeper:
+        with contextlib.closing(LeaseKeeper(self._renew, float(answer["lease_seconds"]))) as keeper:
             keeper.add(self.request.dataset, generation)
             wrote = self._send(batches, producer, attempt, answer)
         return Written(generation, producer, attempt if wrote else None, query)
@@ -158,13 +162,14 @@ class Staging:
         return True
 
     def _renew(self, dataset: str, generation: str) -> None:
-        self.server.action("renew", DatasetRequest(dataset, generation).encode())
+        self.server.action("renew", DatasetRequest(dataset, generation).encode(), once=True)
 
     def seal(self, messages: Iterable[Any], transaction: Transaction | None = None) -> None:
         """Make exactly what these messages report readable, in one step. Called again if its answer is lost.
 
         Raises:
-            FlightShuffleError: the server refused, or had lost a part of it; nothing is readable.
+            LostWrite: the server has not all of it any more; nothing is readable.
+            FlightShuffleError: the server refused; nothing is readable.
             Unavailable: it did not answer; whether it is readable is not known.
         """
         accepted = [message for message in messages if isinstance(message, Written)]
@@ -175,30 +180,27 @@ class Staging:
         attempts = {each.producer: each.attempt for each in accepted if each.attempt is not None}
         partitions = None if self.together else max(1, len(accepted))
         joined_bytes = JOINED_BYTES if self.together else None
-        request = SealRequest(
-            self.request.dataset, generation, attempts, partitions, transaction, joined_bytes
-        )
-        timeouts = self.server.timeouts
-        for failures in itertools.count():
-            try:
-                self.server.action("seal", request.encode())
-            except NotFound as error:
-                raise self._lost(asked_before=failures > 0) from error
-            except Unavailable:
-                if failures >= timeouts.tries:
-                    raise
-                most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2**failures)
-                time.sleep(random.uniform(0, most))  # noqa: S311 - a pause, not a secret
-            else:
-                return
+        wanted = transaction or self.request.transaction
+        request = SealRequest(self.request.dataset, generation, attempts, partitions, wanted, joined_bytes)
+        asked = 0
 
-    def _lost(self, *, asked_before: bool = False) -> FlightShuffleError:
-        why = "the server restarted, or no task wrote for an hour"
+        def ask() -> None:
+            nonlocal asked
+            asked += 1
+            self.server.action("seal", request.encode(), once=True)
+
+        try:
+            retrying(self.server.timeouts, ask, (Unavailable,))
+        except NotFound as error:
+            raise self._lost(asked_before=asked > 1) from error
+
+    def _lost(self, *, asked_before: bool = False) -> LostWrite:
+        why = "the server restarted, or no task wrote for as long as its lease; more 'lease_seconds' help with that"
         if asked_before:
             what = f"is lost ({why}), or was published before that: look whether it is there, else write it again"
         else:
             what = f"is lost, or a part of it: {why}; nothing was published, write it again"
-        return FlightShuffleError(
+        return LostWrite(
             f"dataset {self.request.dataset!r}: what was written {what}", dataset=self.request.dataset
         )
 
@@ -207,7 +209,7 @@ class Staging:
         for generation in generations:
             with contextlib.suppress(FlightShuffleError):
                 request = DatasetRequest(self.request.dataset, generation, staged=True)
-                self.server.action("drop", request.encode())
+                self.server.action("drop", request.encode(), once=True)
 
 
 def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

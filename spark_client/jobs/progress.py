@@ -170,7 +170,7 @@ def _arrived(server: Server, dataset: str) -> tuple[int, int] | None:
     """Bytes and rows of all attempts, also of those that Spark will not accept; None without an answer."""
     try:
         body = DatasetRequest(dataset).encode()
-        attempts = server.action("statistics", body, timeout_seconds=2.0)["datasets"][dataset]["attempts"]
+        attempts = server.action("statistics", body, 2.0, once=True)["datasets"][dataset]["attempts"]
     except (FlightShuffleError, KeyError):
         return None
     return sum(each["bytes"] for each in attempts), sum(each["rows"] for each in attempts)

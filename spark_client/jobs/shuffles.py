@@ -186,7 +186,7 @@ class Shuffles:
         if generation is not None:
             self._keeper.remove(dataset)
             with contextlib.suppress(NotFound):
-                self.server.action("drop", DatasetRequest(dataset, generation).encode())
+                self.server.action("drop", DatasetRequest(dataset, generation).encode(), once=True)
 
     def discard(self, dataset: str) -> None:
         """As :meth:`drop`; a dataset of a server that cannot be reached ends with its lease."""
@@ -244,4 +244,4 @@ class Shuffles:
 
     def _renew(self, dataset: str, generation: str) -> None:
         body = DatasetRequest(dataset, generation).encode()
-        self.server.action("renew", body, timeout_seconds=self.lease_seconds / 6)
+        self.server.action("renew", body, timeout_seconds=self.lease_seconds / 6, once=True)

@@ -55,4 +55,4 @@ class Acknowledging:
                 self._dataset, self._generation, self._partition, self.reader, frames
             )
             with contextlib.suppress(FlightShuffleError):
-                self._server.action(ACKNOWLEDGE, request.encode())
+                self._server.action(ACKNOWLEDGE, request.encode(), once=True)

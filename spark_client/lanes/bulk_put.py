@@ -152,10 +152,16 @@ class BulkWriter:
             if status != 101:
                 raise self._refusal(status, answered)
         except TimeoutError as error:
-            raise TimedOut(f"{self._where} did not answer in time", server=self._where) from error
+            raise TimedOut(
+                f"{self._where} did not answer to the put of dataset {self._dataset!r} in time",
+                server=self._where,
+                dataset=self._dataset,
+            ) from error
         except OSError as error:
             raise Unreachable(
-                f"the connection failed: {error} ({self._where})", server=self._where
+                f"the connection failed: {error} (dataset {self._dataset!r} at {self._where})",
+                server=self._where,
+                dataset=self._dataset,
             ) from error
         if answered.get("upgrade", "").lower() != UPGRADE:
             raise NoBulkLane(f"{self._where} has upgraded to something else", server=self._where)

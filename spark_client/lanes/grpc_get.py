@@ -56,7 +56,7 @@ class GrpcReader:
         immortal_in_children(self)
         self._server = server
         self._ticket = ticket
-        self._call = Call(server.location)
+        self._call = Call(server.location, dataset=ticket.dataset)
         self._reader: flight.FlightStreamReader | None = None
         self._envelopes: EnvelopedBatches | None = None
         self._totals: Totals | None = None
@@ -66,7 +66,7 @@ class GrpcReader:
         wait_until_known(self._server, self._ticket.dataset, lambda: self._cancelled)
         if self._cancelled:
             raise Closed("the read was cancelled")
-        with self._server.calling() as (client, self._call):
+        with self._server.calling(self._ticket.dataset) as (client, self._call):
             asked = [(CHECKSUMS_HEADER.encode(), CHECKSUMS.encode())] if self._server.reading.check else []
             options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds, headers=asked)
             ticket = self._ticket.encode()
@@ -99,7 +99,7 @@ class GrpcReader:
                 self._totals = Totals.parse(self._call.headers)
                 if self._totals is None:
                     raise BrokenStream(
-                        f"the stream from {self._call.location} ended without its totals, so it may not be whole",
+                        f"the stream of {self._call.place} ended without its totals, so it may not be whole",
                         server=self._call.location,
                     ) from None
                 return None
@@ -124,7 +124,7 @@ class GrpcReader:
             yield
         except (BadFrame, StopIteration) as bad:
             raise BrokenStream(
-                f"a message was damaged on its way from {self._call.location}: {bad}",
+                f"a message of {self._call.place} was damaged on its way: {bad}",
                 server=self._call.location,
             ) from None
 
@@ -156,7 +156,7 @@ def wait_until_known(server: Server, dataset: str, cancelled: Callable[[], bool]
     while not cancelled():
         left_seconds = deadline - time.monotonic()
         try:
-            server.schema(dataset, timeout_seconds=min(max(left_seconds, 0.001), _SLICE_SECONDS))
+            server.schema(dataset, min(max(left_seconds, 0.001), _SLICE_SECONDS), once=True)
         except TimedOut:
             if left_seconds <= _SLICE_SECONDS:
                 raise

@@ -31,11 +31,19 @@ class GrpcWriter:
     """A ``LaneWriter``. pyarrow sends each batch at once. With ``auto`` the call begins with the first batch."""
 
     def __init__(
-        self, server: Server, command: PutCommand, schema: pa.Schema, compression: Compression = None
+        self,
+        server: Server,
+        command: PutCommand,
+        schema: pa.Schema,
+        compression: Compression = None,
+        *,
+        once: bool = False,
     ) -> None:
         self._server = server
         self._descriptor = flight.FlightDescriptor.for_command(command.encode())
+        self._dataset = command.dataset
         self._schema = schema
+        self._once = once
         self._messages: MessageWriter | None = None
         self._closed = self._opened = False
         if compression != "auto":
@@ -49,7 +57,7 @@ class GrpcWriter:
             self._messages = MessageWriter(self._schema, codec)
             self._messages.opening(self._descriptor.serialize(), checked=True)
         self._writer, self._reader, self._call = self._server.open_put(
-            self._descriptor, self._schema, codec=codec
+            self._descriptor, self._schema, codec=codec, dataset=self._dataset, once=self._once
         )
         self._opened, self._closed = True, False
 

@@ -26,7 +26,6 @@ Cancelling
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -308,9 +307,7 @@ class PartitionStream:
         # Without a generation a resumed read could get other data.
         if self._failures > timeouts.tries or (self.generation is None and self._received.count):
             raise self._give_up(failure)
-        most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2 ** (self._failures - 1))
-        # Random, so that the readers of a restarted server do not all connect at once.
-        until = time.monotonic() + random.uniform(0, most)  # noqa: S311  # a pause, not a secret
+        until = time.monotonic() + timeouts.pause_seconds(self._failures)
         while (left := until - time.monotonic()) > 0 and not self._cancelled:
             time.sleep(min(left, _SLICE_SECONDS))
 

@@ -50,6 +50,7 @@ class PutStream:
         schema: of every batch.
         places: as for ``writing.open_writing``.
         compression: see ``compression``.
+        once: for a caller that begins again by itself: a server that is away for a moment is an error at once.
 
     Raises:
         FlightShuffleError: the server's refusal, or the connection broke; also of :meth:`write`.
@@ -62,8 +63,10 @@ class PutStream:
         schema: pa.Schema,
         places: Sequence[str] | None = None,
         compression: Compression = None,
+        *,
+        once: bool = False,
     ) -> None:
-        self._writing = open_writing(server, command, schema, places, compression)
+        self._writing = open_writing(server, command, schema, places, compression, once=once)
         self.rows = 0
         self.frames = 0
 

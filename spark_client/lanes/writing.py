@@ -1,7 +1,8 @@
 """Which lane a put takes.
 
-Guarantee: the lane is chosen before any of the put is sent. A put that breaks later is not tried on the other lane,
-because only its caller knows whether another attempt is allowed.
+Guarantee: the lane is chosen before any of the put is sent; until then a server that is away for a moment is asked
+again (``connection.transport``). A put that breaks later is not tried on the other lane, because only its caller knows
+whether another attempt is allowed.
 
 ``auto`` takes the bulk lane at the first place that is reachable and speaks it, else gRPC. It skips other places
 (also an older server's, or a proxy's that does not pass the upgrade) for ``DOWN_SECONDS``, and does not ask a server
@@ -38,12 +39,15 @@ def open_writing(
     schema: pa.Schema,
     places: Sequence[str] | None = None,
     compression: Compression = None,
+    *,
+    once: bool = False,
 ) -> LaneWriter:
     """Begin a put, on the lanes that ``server.writing`` allows.
 
     Args:
         places: the server's places, if the caller knows them; None to ask the server.
         compression: see ``compression``.
+        once: see :class:`.PutStream`.
 
     Raises:
         InvalidRequest: an unknown codec; or only the bulk lane is allowed, and the server names no place for it.
@@ -55,29 +59,35 @@ def open_writing(
     if lane not in ("auto", "grpc", "bulk"):
         raise ValueError(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
     if lane == "grpc":
-        return GrpcWriter(server, command, schema, compression)
-    failure: Unavailable | None = None
-    for place in places_of(server) if places is None else places:
-        pool = _pool(server, place)
-        if lane == "auto" and pool.is_left_alone:
-            continue
-        try:
-            return BulkWriter(pool, place, server, command, schema, compression=compression)
-        except (NoBulkLane, Unreachable, TimedOut) as error:
-            pool.leave_alone(DOWN_SECONDS)
-            if places is None:
-                _known(server).forget()
-            failure = error
+        return GrpcWriter(server, command, schema, compression, once=once)
+
+    def bulk() -> LaneWriter | None:
+        failure: Unavailable | None = None
+        for place in places_of(server, once=once) if places is None else places:
+            pool = _pool(server, place)
+            if lane == "auto" and pool.is_left_alone:
+                continue
+            try:
+                return BulkWriter(pool, place, server, command, schema, compression=compression)
+            except (NoBulkLane, Unreachable, TimedOut) as error:
+                pool.leave_alone(DOWN_SECONDS)
+                if places is None:
+                    _known(server).forget()
+                failure = error
+        if failure is not None and lane == "bulk":
+            raise failure
+        return None
+
     if lane == "auto":
-        return GrpcWriter(server, command, schema, compression)
-    if failure is not None:
-        raise failure
+        return bulk() or GrpcWriter(server, command, schema, compression, once=once)
+    if (writer := server.riding_out(bulk, once=once)) is not None:
+        return writer
     raise InvalidRequest(
         f"the server {server.location} names no place for puts on the bulk lane: use lane='auto'"
     )
 
 
-def places_of(server: Server) -> tuple[str, ...]:
+def places_of(server: Server, *, once: bool = False) -> tuple[str, ...]:
     """The server's places, from its last answer; empty if it has none.
 
     Raises:
@@ -87,7 +97,7 @@ def places_of(server: Server) -> tuple[str, ...]:
     if not known.places and time.monotonic() >= known.until_seconds:
         # An older server has no such action.
         with contextlib.suppress(NotFound, Unsupported):
-            known.places = tuple(server.action("locations").get("put_locations", ()))
+            known.places = tuple(server.action("locations", once=once).get("put_locations", ()))
         known.until_seconds = time.monotonic() + DOWN_SECONDS
     return known.places
 

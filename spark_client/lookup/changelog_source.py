@@ -1,16 +1,12 @@
-"""The server's side of a lookup: one generation of a changelog, which tasks read and pin.
-
-A server that cannot be reached is asked again as often, and with such pauses, as ``connection.Timeouts`` says.
-"""
+"""The server's side of a lookup: one generation of a changelog, which tasks read and pin."""
 
 from __future__ import annotations
 
-import random
-import time
 from dataclasses import dataclass
 
 from flight_server.protocol import HOLD, HoldRequest, Unavailable
 from spark_client.changelogs import ChangelogAddress, VersionBatches, read_deltas, read_snapshot
+from spark_client.connection import retrying
 
 PIN_SECONDS = 7 * 24 * 3600.0
 """The lease of a pin: a query that is stopped for less can replay its last micro-batch."""
@@ -42,13 +38,10 @@ class ChangelogSource:
         request = HoldRequest(
             address.dataset, name, address.generation, lease_seconds=PIN_SECONDS, releases=releases
         )
-        timeouts, failures = address.server.timeouts, 0
-        while True:
-            try:
-                return int(address.server.action(HOLD, request.encode())["version"])
-            except Unavailable:
-                failures += 1
-                if failures > timeouts.tries:
-                    raise
-                most = min(timeouts.backoff_limit_seconds, timeouts.backoff_seconds * 2 ** (failures - 1))
-                time.sleep(random.uniform(most / 2, most))  # noqa: S311 - a pause, not a secret
+        return int(
+            retrying(
+                address.server.timeouts,
+                lambda: address.server.action(HOLD, request.encode(), once=True)["version"],
+                (Unavailable,),
+            )
+        )

@@ -215,4 +215,4 @@ def _check_collisions(left: Sequence[str], right: Sequence[str], where: str) -> 
 def _release(address: ChangelogAddress, hold: str) -> None:
     request = HoldRequest(address.dataset, hold, address.generation, release=True)
     with contextlib.suppress(FlightShuffleError):
-        address.server.action(HOLD, request.encode())
+        address.server.action(HOLD, request.encode(), once=True)

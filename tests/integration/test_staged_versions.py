@@ -96,7 +96,7 @@ def test_exactly_the_accepted_rows_are_one_version(client: ShuffleClient, server
     sealed = seal(server, generation, {0: "won", 1: "won"}, partition_bytes=1 << 20)
     assert (sealed["version"], sealed["rows"]) == (1, 2 * MANY_ROWS)
     assert sorted(row[1] for row in rows(client, "rates")) == list(range(MANY_ROWS, 3 * MANY_ROWS))
-    assert client.statistics()["staged_writes"] == 0
+    assert client.statistics()["staged"]["count"] == 0
 
 
 def test_a_seal_that_is_repeated_or_made_twice_at_once_makes_one_version(

@@ -142,9 +142,9 @@ def test_a_write_that_is_dropped_leaves_nothing_and_changes_nothing(
     generation = stage(server, WriteMode.OVERWRITE, "w")
     assert stage(server, WriteMode.OVERWRITE, "w") == generation, "each task of the job asks"
     put(server, generation, 0, "a", numbers(100), 0)
-    assert client.statistics()["staged_writes"] == 1
+    assert client.statistics()["staged"]["count"] == 1
     server.action("drop", DatasetRequest("d", generation).encode())
-    assert client.statistics()["staged_writes"] == 0
+    assert client.statistics()["staged"]["count"] == 0
     with pytest.raises(NotFound):
         put(server, generation, 1, "a", numbers(100), 0)
     with pytest.raises(NotFound):

@@ -162,7 +162,7 @@ class CallHistory:
                     waiting.append(following)
 
     def _following(self, world: World, phases: dict[int, Phase], until: int | None) -> Iterator[World]:
-        if (without := expired(world.state)) is not None:
+        for without in expired(world.state):
             yield World(without, world.phases)
         for number, call in self._open.items():
             before = phases.get(number)

@@ -43,7 +43,7 @@ def _left(server: Server, data_dir: Path) -> dict[str, Any]:
             server.action("drop", {"dataset": name})
     found = {
         "datasets": statistics["datasets"],
-        "staged writes": statistics["staged_writes"],
+        "staged writes": statistics["staged"]["count"],
         "bytes in memory": statistics["memory"]["used_bytes"],
         "bytes on disk": statistics["disk"]["used_bytes"],
         "waits": statistics["waits"],

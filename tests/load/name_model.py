@@ -84,7 +84,12 @@ class State(NamedTuple):
         """After the process has ended: the durable dataset that the name led to, or nothing."""
         held = self.held
         stays = held is not None and held.durable and held.status == "sealed"
-        return State(held._replace(transactions=frozenset()) if stays and held is not None else None)
+        return State(held if stays else None)
+
+    def replaced(self, new: Held) -> State:
+        """The name leads to ``new``, which remembers the transactions of what it replaces."""
+        before = frozenset() if self.held is None else self.held.transactions
+        return self._replace(held=new._replace(transactions=new.transactions | before))
 
 
 class Ended(NamedTuple):
@@ -133,7 +138,7 @@ class Create(Call):
         if state.held is None or state.held.status == "failed":
             places = (Place(),) * self.partitions if self.kind == "stream" else ()
             made = Held(self.number, self.kind, self.durable, self.leased, places)
-            yield state._replace(held=made), Ended("made")
+            yield state.replaced(made), Ended("made")
         else:
             yield state, Ended("there")
 
@@ -170,7 +175,7 @@ class Put(Call):
             if held.kind == "shuffle" and held.status == "open":
                 yield state, OK  # without rows it may be an attempt, which no seal names
             return
-        yield state._replace(held=new), _Begun(new.made_by, new.durable, new.leased)
+        yield state.replaced(new), _Begun(new.made_by, new.durable, new.leased)
 
     def go_on(self, state: State, phase: Phase) -> Iterator[Step]:
         assert isinstance(phase, _Begun)
@@ -185,7 +190,7 @@ class Put(Call):
                 return
             sealed = (Place("sealed", self.number),)
             new = Held(self.number, "stream", phase.durable, phase.leased, sealed)
-            yield state._replace(held=new), OK
+            yield state.replaced(new), OK
         else:
             yield state, OK  # it was replaced while it was written: only its readers see it
 
@@ -227,19 +232,27 @@ class Seal(Call):
 
     def _take_effect(self, state: State, staged: Staged) -> Iterator[Step]:
         held, rest = state.held, state.staged - {staged}
+        transactions = frozenset() if self.transaction is None else frozenset({self.transaction})
+        if held is not None and self._repeats(held):
+            yield State(held, rest, state.appended | {self.write}), OK
         if _would_come_back(held, durable=staged.durable):
             return
-        transactions = frozenset() if self.transaction is None else frozenset({self.transaction})
         if held is None or staged.mode == "overwrite":
-            new = Held(self.write, "shuffle", staged.durable, staged.leased, added=(self.write,))
-            if staged.mode == "append":
-                new = new._replace(transactions=transactions)
-            yield State(new, rest, state.appended), OK
-        elif staged.mode == "append" and held.status == "sealed" and not held.durable:
-            if not self._repeats(held):
-                held = held._replace(
-                    added=(*held.added, self.write), transactions=held.transactions | transactions
+            if held is None or not self._repeats(held):
+                added, leased = (self.write,), staged.leased
+                new = Held(
+                    self.write, "shuffle", staged.durable, leased, added=added, transactions=transactions
                 )
+                yield state._replace(staged=rest).replaced(new), OK
+        elif (
+            staged.mode == "append"
+            and held.status == "sealed"
+            and not held.durable
+            and not self._repeats(held)
+        ):
+            held = held._replace(
+                added=(*held.added, self.write), transactions=held.transactions | transactions
+            )
             yield State(held, rest, state.appended | {self.write}), OK
 
     def _repeats(self, held: Held) -> bool:
@@ -300,7 +313,10 @@ class Read(Call):
             yield state, Ended(Found(held.status, held.writes))
 
 
-def expired(state: State) -> State | None:
-    """Without the dataset whose short lease may have ended; None if there is none."""
-    held = state.held
-    return state._replace(held=None) if held is not None and held.leased else None
+def expired(state: State) -> Iterator[State]:
+    """Without the dataset, or one of the staged writes, whose short lease may have ended."""
+    if state.held is not None and state.held.leased:
+        yield state._replace(held=None)
+    for each in state.staged:
+        if each.leased:
+            yield state._replace(staged=state.staged - {each})

@@ -62,7 +62,7 @@ class Jobs(Calls):
         write = self.shared.new_write(self.name, rows)
         durable, leased = self.likely(self.name.durable_share), self.likely(0.05)
         transaction = None
-        if mode == "append" and self.likely(0.4):
+        if self.likely(0.4):
             query = f"q{self.chance.randrange(2)}"
             transaction = query, self.name.versions[query] + 1
         for _ in range(3):

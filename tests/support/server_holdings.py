@@ -16,5 +16,5 @@ def held(client: ShuffleClient) -> dict[str, Any]:
         "memory": {name: account["used_bytes"] for name, account in accounts.items()},
         "disk": found["disk"]["used_bytes"],
         "waits": found["waits"],
-        "staged_writes": found["staged_writes"],
+        "staged_writes": found["staged"]["count"],
     }

@@ -109,12 +109,15 @@ class Actions:
             dataset, created = await sources.create(request, schema)
         else:
             dataset, created = self._catalogue.create(request, schema)
+        repeated = request.mode is not None and self._catalogue.staged.mode_of(dataset) is None
         return dump_json(
             {
                 "dataset": dataset.name,
                 "generation": dataset.generation,
                 "created": created,
+                "lease_seconds": dataset.lease_seconds,
                 "put_locations": self._lanes.puts,
+                **({"repeated": True} if repeated else {}),
             }
         )
 

@@ -57,7 +57,16 @@ def test_the_same_write_gets_the_same_dataset_and_another_one_another(catalogue:
         stage(catalogue, "e", "w")
 
 
-def test_one_that_is_left_ends_with_a_lease_of_its_own(catalogue: Catalogue, clock: Clock) -> None:
+def test_one_that_is_left_ends_with_the_lease_of_what_it_is_for(catalogue: Catalogue, clock: Clock) -> None:
+    request = CreateRequest("d", Kind.SHUFFLE, mode=WriteMode.OVERWRITE, write="w", lease_seconds=60)
+    left = catalogue.stage(request, None)[0]
+    clock.now += 59
+    assert expired(catalogue) == []
+    clock.now += 1
+    assert expired(catalogue) == [left]
+
+
+def test_one_that_is_left_ends_after_an_hour_at_the_latest(catalogue: Catalogue, clock: Clock) -> None:
     left, sealed = stage(catalogue, "d", "w"), stage(catalogue, "e", "v")
     sealed.close()
     catalogue.take_name(sealed)

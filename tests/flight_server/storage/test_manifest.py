@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import Any
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ MANIFEST = Manifest(
     lease_seconds=None,
     schema=None,
     accepted={"0": "7", "1": "9"},
+    transactions={"job": 3},
     sealed_at=1.5,
     segments=[("segment-000001", 100), ("segment-000002", 10)],
     dictionaries=[],
@@ -42,6 +45,14 @@ def test_a_manifest_says_what_was_written() -> None:
     assert decoded == MANIFEST
     assert [(each.partition, at) for each, at in decoded.frames_by_partition()] == [(1, 0), (3, 2)]
     assert [each.rows for each in decoded.frames.part(2, 1)] == [7]
+
+
+def test_a_manifest_of_the_version_before_has_no_transactions() -> None:
+    data = MANIFEST.encode().replace(b'"transactions":{"job":3},', b"").replace(b"FLSHMAN3", b"FLSHMAN2")
+    (length,) = struct.unpack_from("<I", data, 8)
+    body = data[:8] + struct.pack("<I", length - len(b'"transactions":{"job":3},')) + data[12:-20]
+    footer = struct.pack("<QI8s", len(body), google_crc32c.value(body), b"FLSHMAN2")
+    assert Manifest.decode(body + footer) == replace(MANIFEST, transactions={})
 
 
 @given(st.integers(0, len(MANIFEST.encode()) - 1), st.integers(1, 255))
@@ -76,6 +87,8 @@ def test_a_manifest_that_is_cut_or_goes_on_is_torn(length: int, more: bytes) -> 
         {"partitions": [PartitionRecord(1, 0, 2, 2, 30, 60, 5)]},
         {"partitions": [PartitionRecord(1, 0, 3, 2, 30, 60, 5)]},
         {"retention": {"hours": 1}},
+        {"transactions": {"a job": 3}},
+        {"transactions": {"job": -1}},
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.datasets import Dataset
 from flight_server.node import Node
-from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
+from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from flight_server.transfer import seal
 from tests.support.crash_points import CrashPoints, Image
 from tests.support.ram_directory import ram_directory
@@ -39,7 +39,8 @@ def staged(node: Node, mode: WriteMode, message: bytes) -> tuple[Dataset, SealRe
     attempt = dataset.begin_attempt(0, "a")
     attempt.publish(0, frame(node, message))
     dataset.commit(attempt, Commit(1, 1))
-    return dataset, SealRequest("d", dataset.generation, {0: "a"}, partitions=2)
+    transaction = Transaction("job", STEPS.index(message)) if message in STEPS else None
+    return dataset, SealRequest("d", dataset.generation, {0: "a"}, partitions=2, transaction=transaction)
 
 
 async def work(root: Path, points: CrashPoints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +78,7 @@ def check(image: Image) -> None:
         assert read in expected, image.step
         if found is not None:
             assert (found.partition_count, found.sealed) == (2, True), image.step
+            assert found.transactions.replacing(None) == {"job": STEPS.index(read)}, image.step
 
 
 async def test_a_crash_at_any_step_of_staged_writes_leaves_the_last_acknowledged_one_or_the_next(

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from flight_server.concurrency import slices
+from flight_server.datasets import transactions
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from flight_server.protocol.errors import Conflict, FlightShuffleError, InvalidRequest, NotFound
 from flight_server.transfer import seals
-from tests.support.catalogues import new_catalogue
+from tests.support.catalogues import expired, new_catalogue
 from tests.support.frames import frame
 from tests.support.sealing import SCHEMA
 
@@ -96,7 +97,7 @@ async def test_appends_without_rows_take_nothing_and_give_nothing_back(catalogue
         found = await seal(catalogue, dataset, Transaction("q", time), attempts={})
         del dataset
         assert found.partition_count == 3
-        assert found.transactions == {"q": time}
+        assert found.transactions.replacing(None) == {"q": time}
     assert catalogue.budget.metadata.pool.used_bytes == before
 
 
@@ -141,16 +142,40 @@ async def test_a_first_append_that_is_sealed_again_does_not_forget_the_later_one
     await seal(catalogue, first, Transaction("q", 0))
     await seal(catalogue, staged(catalogue, "w1"), Transaction("q", 1, 0))
     await seal(catalogue, first, Transaction("q", 0))
-    assert catalogue.find("d").transactions == {"q": 1}
+    assert catalogue.find("d").transactions.replacing(None) == {"q": 1}
+
+
+async def test_a_write_with_a_transaction_is_made_once_in_any_mode_also_after_an_overwrite(
+    catalogue: Catalogue,
+) -> None:
+    overwrite, append = WriteMode.OVERWRITE, WriteMode.APPEND
+    first = await seal(catalogue, staged(catalogue, "w0", overwrite), Transaction("job", 1))
+    for time, (mode, version) in enumerate([(overwrite, 1), (overwrite, 0), (append, 1)]):
+        again = staged(catalogue, f"again{time}", mode)
+        assert await seal(catalogue, again, Transaction("job", version)) is first
+        assert again.dropped
+    assert first.rows == 1
+    other = await seal(catalogue, staged(catalogue, "w1", overwrite))
+    assert await seal(catalogue, staged(catalogue, "w2", append), Transaction("job", 1)) is other
+    assert other.rows == 1
+    request = CreateRequest(
+        "d", Kind.SHUFFLE, mode=WriteMode.NEW, write="w3", transaction=Transaction("job", 1)
+    )
+    assert catalogue.stage(request, None) == (other, False)
+    with pytest.raises(Conflict, match="has lost what job appended before version 2"):
+        await seal(catalogue, staged(catalogue, "w4", append), Transaction("job", 2, 1))
+    catalogue.drop("d")
+    new = await seal(catalogue, staged(catalogue, "w5", overwrite), Transaction("job", 1))
+    assert new.rows == 1
 
 
 async def test_the_transaction_that_was_used_least_recently_is_forgotten(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seals, "MAX_TRANSACTIONS", 2)
+    monkeypatch.setattr(transactions, "MAX_TRANSACTIONS", 2)
     for time, (name, version) in enumerate([("a", 0), ("b", 0), ("a", 1), ("c", 0)]):
         await seal(catalogue, staged(catalogue, f"w{time}"), Transaction(name, version))
-    assert catalogue.find("d").transactions == {"a": 1, "c": 0}
+    assert catalogue.find("d").transactions.replacing(None) == {"a": 1, "c": 0}
 
 
 async def test_a_version_whose_predecessor_is_not_there_is_refused_and_stays_staged(
@@ -288,6 +313,16 @@ async def test_an_append_whose_seal_is_repeated_while_it_ends_is_sealed_for_both
         monkeypatch.setattr(slices, "SLICE_SECONDS", 60.0)  # the rest is one step
         assert [*await asyncio.gather(first, second)] == [target] * 2
         assert target.partition_count == 20 * (passes + 1)
+
+
+async def test_no_lease_ends_during_a_seal(catalogue: Catalogue, small_steps: None) -> None:
+    dataset = large(catalogue, "w", WriteMode.NEW)
+    sealing = asyncio.ensure_future(seal(catalogue, dataset))
+    while not sealing.done():
+        await asyncio.sleep(0)
+        dataset._touched -= 1e6
+        assert sealing.done() or expired(catalogue) == []
+    assert sealing.result() is dataset
 
 
 @pytest.mark.parametrize("mode", [WriteMode.NEW, WriteMode.OVERWRITE])

@@ -41,7 +41,7 @@ def server() -> Iterator[ServerProcess]:
 def client(server: ServerProcess) -> Iterator[ShuffleClient]:
     with ShuffleClient(server.location) as found:
         yield found
-        assert found.statistics()["staged_writes"] == 0
+        assert found.statistics()["staged"]["count"] == 0
         for info in found.datasets():
             found.drop(info.name)
 

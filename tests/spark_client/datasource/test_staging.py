@@ -211,7 +211,7 @@ def test_a_task_that_works_for_long_keeps_what_others_have_staged(monkeypatch: p
         def slowly() -> Iterator[Any]:
             left.stage()
             eventually(
-                lambda: client.statistics()["staged_writes"], 1
+                lambda: client.statistics()["staged"]["count"], 1
             )  # the one that no task works for has ended
             yield from batches(2)
 
