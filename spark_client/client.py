@@ -216,6 +216,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         filter: Any = None,  # noqa: A002 - pyarrow's name
         batch_rows: int | None = None,
         format: Any = None,  # noqa: A002 - pyarrow's name
+        recursive: bool = False,
         spark: SparkSession | None = None,
     ) -> Pipeline:
         """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
@@ -224,7 +225,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
 
         Args:
             what: a path, an address (``s3://``, ``gs://``, what else pyarrow and fsspec know), a directory, which may
-                have hive partitions, a list of these, or a ``pyarrow.dataset.Dataset``. Every executor must reach it,
+                have hive partitions, a pattern such as ``day=*/*.parquet``, a list of these, or a
+                ``pyarrow.dataset.Dataset``. A file that is listed twice is read twice. Every executor must reach it,
                 with credentials of its own environment: the driver's are not sent.
             columns: their names, in the order of the result; None for all.
             filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
@@ -232,6 +234,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
             batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
             format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
                 by the files' names.
+            recursive: read all files below a directory, each once, without columns from folders, as Spark's
+                ``recursiveFileLookup``. Otherwise plain folders in a directory are passed over.
             spark: the session; None for the active one.
 
         Raises:
@@ -247,7 +251,15 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         if session is None:
             raise InvalidRequest("scan: there is no active Spark session; make one, or give it as spark=")
         owned = self._owned()
-        scan = Scan.plan(session, what, columns=columns, filter=filter, batch_rows=batch_rows, format=format)
+        scan = Scan.plan(
+            session,
+            what,
+            columns=columns,
+            filter=filter,
+            batch_rows=batch_rows,
+            format=format,
+            recursive=recursive,
+        )
         return Pipeline.of_scan(owned, session, scan)
 
     def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
