@@ -217,6 +217,7 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         filter: Any = None,  # noqa: A002 - pyarrow's name
         batch_rows: int | None = None,
         format: Any = None,  # noqa: A002 - pyarrow's name
+        recursive: bool = False,
         spark: SparkSession | None = None,
     ) -> Pipeline:
         """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
@@ -225,7 +226,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
 
         Args:
             what: a path, an address (``s3://``, ``gs://``, what else pyarrow and fsspec know), a directory, which may
-                have hive partitions, a list of these, or a ``pyarrow.dataset.Dataset``. Every executor must reach it,
+                have hive partitions, a pattern such as ``day=*/*.parquet``, a list of these, or a
+                ``pyarrow.dataset.Dataset``. A file that is listed twice is read twice. Every executor must reach it,
                 with credentials of its own environment: the driver's are not sent. A signed address is, and is shown
                 without its signature.
             columns: their names, in the order of the result; None for all.
@@ -234,6 +236,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
             batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
             format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
                 by the files' names.
+            recursive: read all files below a directory, each once, without columns from folders, as Spark's
+                ``recursiveFileLookup``. Otherwise plain folders in a directory are passed over.
             spark: the session; None for the active one, else the client's last one, else the default one.
 
         Raises:
@@ -245,7 +249,15 @@ class ShuffleClient(DatasetCalls, LookupCalls):
 
         owned = self._owned()
         session = owned.sessions.choose(spark, "scan")
-        scan = Scan.plan(session, what, columns=columns, filter=filter, batch_rows=batch_rows, format=format)
+        scan = Scan.plan(
+            session,
+            what,
+            columns=columns,
+            filter=filter,
+            batch_rows=batch_rows,
+            format=format,
+            recursive=recursive,
+        )
         return Pipeline.of_scan(owned, session, scan)
 
     def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:

@@ -80,8 +80,8 @@ class ForkedProcess(FlightShuffleError):
 
 @dataclass
 class Call:
-    """The headers and trailers of a call, the last value of each; the token that it sends; for errors whether the server
-    is embedded, and the dataset that it is about.
+    """The headers and trailers of a call, the last value of each; the token that it sends; for errors, whether the
+    server is embedded, and the dataset that it is about.
     """
 
     location: str

@@ -9,7 +9,6 @@ that begin with ``.``, or with ``_`` unless they are a partition's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest, NotFound, shown
 
 from .file_systems import locate
-from .partitions import NULL, partition_schema, with_partitions
+from .folder_values import FolderRules
+from .globs import is_pattern, matching
+from .partitions import Pairs, Partitions, folders_with_columns
 
 _FORMATS = {
     "parquet": ("parquet", "pq"),
@@ -28,55 +29,57 @@ _FORMATS = {
     "json": ("json", "jsonl", "ndjson"),
 }
 _NAMES = {"arrow": "ipc", "feather": "ipc", "pq": "parquet"}
+# Spark looks into folders of such names, as it looks for Parquet's summaries.
+_SUMMARIES = ("_metadata", "_common_metadata")
 _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
-def dataset_of(what: Any, format: Any = None) -> Any:  # noqa: A002 - pyarrow's name
+def dataset_of(
+    what: Any,
+    format: Any = None,  # noqa: A002 - pyarrow's name
+    rules: FolderRules = FolderRules(),  # noqa: B008 - it is frozen
+    *,
+    recursive: bool = False,
+) -> Any:
     """The dataset, with the schema of its first file.
 
     Args:
-        what: a path, address, or list of them.
+        what: a path, address, pattern of these, or list of them.
         format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a FileFormat of pyarrow; None to go by the files'
             names.
+        rules: how names of folders are read.
+        recursive: all files below a directory, each once, and no columns from folders.
 
     Raises:
         NotFound: a path does not exist, or no file is below it.
-        InvalidRequest: several kinds of files, an unknown one, or a first file that cannot be read.
+        InvalidRequest: several kinds of files, an unknown one, a first file that cannot be read, or folders that do
+            not agree in their columns.
     """
     from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
 
     texts = [what] if isinstance(what, str | Path) else list(_texts(what))
-    groups = list(_groups(texts))
-    if not groups:
+    if not texts:
         raise InvalidRequest("scan: the list of paths is empty")
-    paths = [path for _, _, group in groups for path in group]
-    form = _form(format, paths)
+    files = _Files(rules, recursive=recursive)
+    found = list(files.of(texts))
+    if not found:
+        raise NotFound(
+            "scan: no file with data is there; names that begin with _ or . are passed over, as in Spark"
+        )
+    form = _form(format, [path for _, path, _ in found])
+    partitions = Partitions(files.folders, rules)
     try:
-        found = [_dataset(filesystem, base, group, form) for filesystem, base, group in groups]
-        if len(found) == 1:
-            return found[0]
-        schema = pa.unify_schemas([each.schema for each in found])
-        return ds.UnionDataset(schema, [each.replace_schema(schema) for each in found])
+        fragments = [
+            form.make_fragment(path, filesystem, partitions.expression(pairs))
+            for filesystem, path, pairs in found
+        ]
+        schema = partitions.with_columns(form.inspect(found[0][1], found[0][0]))
+        return ds.FileSystemDataset(fragments, schema, form, found[0][0])
     except (pa.ArrowException, OSError) as error:
         hint = ""
         if isinstance(form, ds.IpcFileFormat) and "Not an Arrow file" in str(error):
             hint = "; an IPC stream or a file of Feather V1 must be written again as an IPC file"
         raise InvalidRequest(f"scan: {_first_line(error)}{hint}") from error
-
-
-def _dataset(filesystem: Any, base: str | None, paths: list[str], form: Any) -> Any:
-    """With the schema of the first file, and the columns of the folders below ``base``."""
-    from pyarrow import dataset as ds  # noqa: PLC0415 - as above
-
-    schema, options = form.inspect(paths[0], filesystem), None
-    if base is not None:
-        partitions = partition_schema(base, paths)
-        schema = with_partitions(schema, partitions)
-        options = ds.FileSystemFactoryOptions(
-            partitioning=ds.HivePartitioning(partitions, null_fallback=NULL)
-        )
-        options.partition_base_dir = base
-    return ds.FileSystemDatasetFactory(filesystem, paths, form, options).finish(schema)
 
 
 def _texts(what: Iterable[Any]) -> Iterable[str | Path]:
@@ -88,52 +91,118 @@ def _texts(what: Iterable[Any]) -> Iterable[str | Path]:
         yield each
 
 
-def _groups(texts: Sequence[str | Path]) -> Iterator[tuple[Any, str | None, list[str]]]:
-    """File system, directory and files: one for each directory, one for consecutive files of a file system."""
+class _Files:
+    """The files of what was given, each with its file system and its folders' columns."""
+
+    def __init__(self, rules: FolderRules, *, recursive: bool) -> None:
+        self.folders: dict[Pairs, None] = {}
+        self._rules = rules
+        self._recursive = recursive
+        # File systems by path, of what is taken only once.
+        self._taken: dict[str, list[Any]] = {}
+
+    def of(self, texts: Sequence[str | Path]) -> Iterator[tuple[Any, str, Pairs]]:
+        """In the order of the texts. Raises as :func:`dataset_of`."""
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        runs: list[tuple[Any, list[tuple[str, str | Path]]]] = []
+        for (filesystem, pattern), text in zip(locate(map(str, texts)), texts, strict=True):
+            if not runs or not runs[-1][0].equals(filesystem):
+                runs.append((filesystem, []))
+            runs[-1][1].append((pattern, text))
+        for filesystem, given in runs:
+            for info, text in _asked(filesystem, given):
+                if info.type == fs.FileType.Directory:
+                    yield from self._below(filesystem, info.path, text)
+                elif _has_data(info) and (not self._recursive or self._is_new(filesystem, info.path)):
+                    yield filesystem, info.path, ()
+
+    def _below(self, filesystem: Any, base: str, text: str | Path) -> Iterator[tuple[Any, str, Pairs]]:
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        listed = _listed(filesystem, fs.FileSelector(base, recursive=True))
+        if any(each.path.removeprefix(base).strip("/") == "_delta_log" for each in listed):
+            raise InvalidRequest(
+                f"scan: {text} is a Delta table, and some of its files may be of older versions: give "
+                "deltalake.DeltaTable(...).to_pyarrow_dataset()"
+            )
+        listed.sort(key=lambda info: info.path)
+        files = [each for each in listed if each.type == fs.FileType.File and _is_seen(each.path, base)]
+        # Also a folder whose files are all empty counts, as in Spark.
+        folders = dict.fromkeys(_folder(each.path) for each in files)
+        columns = {} if self._recursive else folders_with_columns(base, folders, self._rules)
+        self.folders.update(dict.fromkeys(columns.values()))
+        if self._recursive:
+            taken = [each for each in files if each.size != 0 and self._is_new(filesystem, each.path)]
+        elif columns:
+            is_new = self._is_new(filesystem, base)
+            taken = [each for each in files if each.size != 0 and _folder(each.path) in columns and is_new]
+        else:
+            taken = [each for each in files if each.size != 0 and _folder(each.path) == base.rstrip("/")]
+        if not any(each.size != 0 for each in files):
+            raise NotFound(f"scan: there is no file with data below {text}")
+        if not taken and not columns and not self._recursive:
+            raise NotFound(
+                f"scan: there is no file with data in {text} itself, only in its subfolders; give them by a pattern "
+                "such as dir/*, or recursive=True"
+            )
+        for each in taken:
+            yield filesystem, each.path, columns.get(_folder(each.path), ())
+
+    def _is_new(self, filesystem: Any, path: str) -> bool:
+        known = self._taken.setdefault(path, [])
+        if any(map(filesystem.equals, known)):
+            return False
+        known.append(filesystem)
+        return True
+
+
+def _asked(filesystem: Any, given: Sequence[tuple[str, str | Path]]) -> Iterator[tuple[Any, str | Path]]:
+    """What there is of each pattern, with the text that it was given as."""
     from pyarrow import fs  # noqa: PLC0415 - as above
 
-    runs: list[tuple[Any, list[str]]] = []
-    for filesystem, path in locate(map(str, texts)):
-        if not runs or not runs[-1][0].equals(filesystem):
-            runs.append((filesystem, []))
-        runs[-1][1].append(path)
-    remaining = iter(texts)
-    for filesystem, paths in runs:
-        # In one call, so that a store is asked in parallel.
-        infos = _asked(filesystem, paths)
-        for kind, group in groupby(zip(infos, remaining, strict=False), lambda each: each[0].type):
-            if kind == fs.FileType.File:
-                yield filesystem, None, [info.path for info, _ in group]
-                continue
-            for info, text in group:
-                if kind == fs.FileType.NotFound:
-                    hint = "; give the directory, or a list of files" if "*" in str(text) else ""
-                    raise NotFound(f"scan: there is no file or directory {text}{hint}")
-                found = _asked(filesystem, fs.FileSelector(info.path, recursive=True))
-                if any(each.path.removeprefix(info.path).strip("/") == "_delta_log" for each in found):
-                    raise InvalidRequest(
-                        f"scan: {text} is a Delta table, and some of its files may be of older versions: give "
-                        "deltalake.DeltaTable(...).to_pyarrow_dataset()"
-                    )
-                files = sorted(
-                    each.path
-                    for each in found
-                    if each.type == fs.FileType.File and each.size != 0 and _seen(each.path, info.path)
-                )
-                if not files:
-                    raise NotFound(f"scan: there is no file with data below {text}")
-                yield filesystem, info.path, files
+    # In one call, so that a store is asked in parallel.
+    plain = iter(_listed(filesystem, [path for path, _ in given if not is_pattern(path)]))
+    for pattern, text in given:
+        try:
+            found = matching(filesystem, pattern) if is_pattern(pattern) else [next(plain)]
+        except OSError as error:
+            raise InvalidRequest(f"scan: {_first_line(error)}") from error
+        if not found:
+            raise NotFound(
+                rf"scan: nothing matches the pattern {text}; a backslash takes one of {{}}[]*?\ in a name as it is"
+            )
+        if found[0].type == fs.FileType.NotFound:
+            hint = (
+                "; % and two digits stand for a character in an address: write % as %25"
+                if "%" in str(text)
+                else ""
+            )
+            raise NotFound(f"scan: there is no file or directory {text}{hint}")
+        for info in found:
+            yield info, text
 
 
-def _asked(filesystem: Any, what: Any) -> list[Any]:
+def _listed(filesystem: Any, what: Any) -> list[Any]:
     try:
         return list(filesystem.get_file_info(what))
     except OSError as error:
         raise InvalidRequest(f"scan: {_first_line(error)}") from error
 
 
-def _seen(path: str, base: str) -> bool:
-    return not any(map(_is_hidden, path.removeprefix(base).split("/")))
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _has_data(info: Any) -> bool:
+    return info.size != 0 and not _is_hidden(info.base_name)
+
+
+def _is_seen(path: str, base: str) -> bool:
+    *folders, name = path.removeprefix(base).strip("/").split("/")
+    return not _is_hidden(name) and not any(
+        _is_hidden(each) and not each.startswith(_SUMMARIES) for each in folders
+    )
 
 
 def _is_hidden(name: str) -> bool:

@@ -22,14 +22,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest, SourceUnavailable, shown
+
+from .globs import escaped
 
 _log = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/")
 _HADOOP_NAMES = ("s3a://", "s3n://")
+_BUCKETS = ("s3", "gs", "gcs")
+_OPTIONS = re.compile(r"\?[\w.-]+=")
+_QUOTED = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 NEEDED = frozenset(
     """
     account_name account_url blob_storage_authority blob_storage_scheme branch bucket client_id container
@@ -55,43 +60,76 @@ _WORDS = ("anon", "browser", "cache", "cloud", "google_default")
 
 
 def locate(texts: Iterable[str]) -> list[tuple[Any, str]]:
-    """For each address or local path its file system, and the path in it. One bucket has one file system.
+    """For each address or local path its file system, and the pattern of paths in it (``globs``).
+
+    A local path is taken as it is. Of an address that pyarrow knows ``%20`` is a blank, ``%2A`` a star that is no
+    pattern's; fsspec decides on others. Options follow the path, ``?region=…``; another ``?`` belongs to the pattern.
+    One bucket has one file system.
 
     Raises:
         InvalidRequest: an address has a password, cannot be reached, or neither pyarrow nor fsspec knows its kind.
     """
-    buckets: dict[tuple[str, str, str], Any] = {}
+    buckets: dict[tuple[str, str, str], tuple[Any, str]] = {}
     return [_located(text, buckets) for text in texts]
 
 
-def _located(text: str, buckets: dict[tuple[str, str, str], Any]) -> tuple[Any, str]:
+def _located(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) -> tuple[Any, str]:
     from pyarrow import fs  # noqa: PLC0415 - only a scan needs it
 
     if not _ADDRESS.match(text):
-        return fs.LocalFileSystem(), str(Path(text).absolute())
+        here = "" if text.startswith("/") else escaped(str(Path.cwd()))
+        return fs.LocalFileSystem(), str(Path(here, text))
     if text.startswith(_HADOOP_NAMES):
         text = "s3://" + text.partition("://")[2]
-    parts = urlsplit(text)
-    if parts.password is not None:
+    scheme, place, path, options = _parts(text)
+    address = f"{scheme}://{place.rpartition('@')[2]}{path}"
+    if ":" in place.rpartition("@")[0]:
         raise InvalidRequest(
-            f"scan: the address of {parts.scheme}://...@{parts.hostname} has a password in it; leave it out: tasks "
-            "take credentials from their environment"
+            f"scan: the address of {scheme}://...@{place.rpartition('@')[2]} has a password in it; leave it out: "
+            "tasks take credentials from their environment"
         )
-    bucket = (parts.scheme, parts.netloc, parts.query)
-    if bucket in buckets:
-        # Not from the address again: pyarrow asks the store for its region each time.
-        return buckets[bucket], f"{parts.netloc}{parts.path}".rstrip("/")
+    pattern = _decoded(path)
+    if scheme == "file" and place in ("", "localhost"):
+        return fs.LocalFileSystem(), str(Path(pattern))
+    bucket = (scheme, place, options)
     try:
-        found, path = fs.FileSystem.from_uri(text)
+        if scheme in _BUCKETS:
+            if bucket not in buckets:
+                # Once, because pyarrow asks the store for its region each time.
+                buckets[bucket] = fs.FileSystem.from_uri(f"{scheme}://{place}{options}")
+            found, root = buckets[bucket]
+            return found, f"{root}{pattern}".rstrip("/")
+        found, path = fs.FileSystem.from_uri(f"{scheme}://{place}{quote(pattern)}{options}")
     except ValueError as error:
         if "Unrecognized filesystem" not in str(error):
-            raise InvalidRequest(f"scan: {text}: {error}") from error
+            raise InvalidRequest(f"scan: {address}: {shown(str(error))}") from error
         found, path = _of_fsspec(text)
+        # What HTTP serves cannot be listed, so that a pattern has no meaning there.
+        return found, escaped(path) if scheme in ("http", "https") else path
     except OSError as error:
-        raise InvalidRequest(f"scan: {text} cannot be reached: {error}") from error
-    if found.type_name in ("s3", "gcs"):
-        buckets[bucket] = found
+        raise InvalidRequest(f"scan: {address} cannot be reached: {shown(str(error))}") from error
     return found, path
+
+
+def _parts(text: str) -> tuple[str, str, str, str]:
+    """An address's scheme, place, path and options, with the question mark."""
+    scheme, _, rest = text.partition(":")
+    place, path = "", rest
+    if rest.startswith("//"):
+        place, slash, path = rest[2:].partition("/")
+        if not slash and (found := _OPTIONS.search(place)):
+            return scheme.lower(), place[: found.start()], "", place[found.start() :]
+        path = slash + path
+    found = _OPTIONS.search(path) if scheme.lower() != "file" else None
+    end = found.start() if found else len(path)
+    return scheme.lower(), place, path[:end], path[end:]
+
+
+def _decoded(path: str) -> str:
+    """The pattern that an address's path is of. What was quoted there is not special."""
+    parts = _QUOTED.split(path)
+    parts[1::2] = [escaped(unquote(part)) for part in parts[1::2]]
+    return "".join(parts)
 
 
 def portable(filesystem: Any) -> Any:

@@ -1,56 +1,112 @@
-"""The columns that folders ``name=value`` give (hive partitions), with the types that Spark finds in their values.
+"""The columns that folders ``name=value`` give (hive partitions), found as ``spark.read`` finds them.
 
-``int`` or ``bigint``, ``date`` (``2024-05-31``) and ``double`` (``1.5``) where all values are such, else text; a
-column without any value is text, too. Unlike Spark, values with a time of day and numbers beyond 64 bits stay text.
+Guarantee: the folders below one directory give columns only if all folders with files agree in them; then exactly the
+files in such folders are read, otherwise exactly those that lie in the directory itself. Plain folders may lie above
+or below those of the columns: of a path, the columns are those of the last folders ``name=value`` that follow each
+other, as in ``2024/k=1/part/x.parquet``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from datetime import date
+from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 
-NULL = "__HIVE_DEFAULT_PARTITION__"
+from flight_server.protocol import InvalidRequest
 
-_INTEGER = re.compile(r"-?[0-9]{1,19}")
-_DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+from .folder_values import FolderRules, unescaped
 
-
-def partition_schema(base: str, paths: Iterable[str]) -> pa.Schema:
-    """The columns of the folders between ``base`` and the files, in the order in which they are met."""
-    values: dict[str, set[str]] = {}
-    for folder in dict.fromkeys(path.removeprefix(base).rpartition("/")[0] for path in paths):
-        for part in folder.split("/"):
-            name, found, value = part.partition("=")
-            if found and name:
-                values.setdefault(unquote(name), set()).add(unquote(value))
-    return pa.schema([(name, _kind(found - {NULL})) for name, found in values.items()])
+Pairs = tuple[tuple[str, str], ...]
+"""The names of a folder's columns and their values' texts, from the outermost."""
 
 
-def with_partitions(schema: pa.Schema, partitions: pa.Schema) -> pa.Schema:
-    """A file's schema and its folders' columns, which replace those of the same name, as in Spark."""
-    fields = [partitions.field(field.name) if field.name in partitions.names else field for field in schema]
-    return pa.schema([*fields, *(field for field in partitions if field.name not in schema.names)])
+def folders_with_columns(base: str, folders: Iterable[str], rules: FolderRules) -> dict[str, Pairs]:
+    """Those of ``folders``, which have files and lie below ``base``, that give columns.
+
+    Raises:
+        InvalidRequest: they do not agree, or a name or value is empty or there twice.
+    """
+    above: dict[str, str] = {}
+    found: dict[str, Pairs] = {}
+    for folder in folders:
+        parts = folder.removeprefix(base).strip("/").split("/")
+        depth, pairs = _pairs(parts, folder)
+        above.setdefault("/".join(parts[:depth]).lower(), folder)
+        if pairs:
+            found[folder] = pairs
+    if found and len(above) > 1:
+        first, second, *_ = above.values()
+        raise InvalidRequest(
+            f"scan: {first} and {second} have files, but not both are in folders name=value of one directory, so the "
+            "columns are not clear; give the directories that are meant, or recursive=True, without columns of folders"
+        )
+    names: dict[tuple[str, ...], str] = {}
+    for folder, pairs in found.items():
+        keys = tuple(rules.key(name) for name, _ in pairs)
+        if len(set(keys)) < len(keys):
+            raise InvalidRequest(f"scan: {folder} gives a column twice; rename a folder")
+        names.setdefault(keys, folder)
+    if len(names) > 1:
+        first, second, *_ = names.values()
+        raise InvalidRequest(
+            f"scan: the folders {first} and {second} give different columns; give each kind of folders a scan of its "
+            "own, or recursive=True, without columns of folders"
+        )
+    return found
 
 
-def _kind(values: set[str]) -> Any:
-    if values and all(map(_INTEGER.fullmatch, values)):
-        largest = max(max(int(value), -1 - int(value)) for value in values)
-        return pa.int32() if largest < 1 << 31 else pa.int64() if largest < 1 << 63 else pa.string()
-    if values and all(map(_DECIMAL.fullmatch, values)):
-        return pa.float64()
-    if values and all(map(_is_date, values)):
-        return pa.date32()
-    return pa.string()
+def _pairs(parts: list[str], folder: str) -> tuple[int, Pairs]:
+    """How many parts are above the columns' folders, and those."""
+    found: list[tuple[str, str]] = []
+    for depth in reversed(range(len(parts))):
+        name, is_pair, value = parts[depth].partition("=")
+        if is_pair:
+            if not name or not value:
+                raise InvalidRequest(
+                    f"scan: in {folder} the folder {parts[depth]!r} lacks a name or a value; rename it"
+                )
+            found.insert(0, (unescaped(name), value))
+        elif found:
+            return depth + 1, tuple(found)
+    return (0 if found else len(parts)), tuple(found)
 
 
-def _is_date(value: str) -> bool:
-    try:
-        return _DATE.fullmatch(value) is not None and date.fromisoformat(value) is not None
-    except ValueError:
-        return False
+class Partitions:
+    """The columns of all folders of a scan, with one type and spelling for each."""
+
+    def __init__(self, folders: Iterable[Pairs], rules: FolderRules) -> None:
+        self._rules = rules
+        self._names: dict[str, str] = {}
+        texts: dict[str, dict[str, None]] = {}
+        for name, text in (pair for pairs in folders for pair in pairs):
+            key = rules.key(name)
+            self._names.setdefault(key, name)
+            texts.setdefault(key, {})[text] = None
+        self._values: dict[str, Mapping[str, Any]] = {
+            key: rules.values(self._names[key], each) for key, each in texts.items()
+        }
+        self._known: dict[Pairs, Any] = {}
+
+    def with_columns(self, schema: pa.Schema) -> pa.Schema:
+        """A file's schema and the folders' columns, which replace those of the same name, as in Spark."""
+        remaining = {key: pa.field(name, self._kind(key)) for key, name in self._names.items()}
+        fields = [remaining.pop(self._rules.key(field.name), field) for field in schema]
+        return pa.schema([*fields, *remaining.values()])
+
+    def _kind(self, key: str) -> pa.DataType:
+        return next(iter(self._values[key].values())).type
+
+    def expression(self, pairs: Pairs) -> Any:
+        """A folder's values as pyarrow's partition expression; None for a folder without columns."""
+        if pairs and pairs not in self._known:
+            import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
+
+            whole = None
+            for name, text in pairs:
+                key = self._rules.key(name)
+                field, value = pc.field(self._names[key]), self._values[key][text]
+                each = field == value if value.is_valid else field.is_null()
+                whole = each if whole is None else whole & each
+            self._known[pairs] = whole
+        return self._known.get(pairs)

@@ -40,6 +40,7 @@ from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
 from .file_systems import hidden
 from .filters import check, expression_of, needed
+from .folder_values import FolderRules
 from .holdable import parquet_schema, plain_views, struct_of
 from .pieces import pieces_of
 from .splits import Splits
@@ -73,6 +74,7 @@ class Scan:
         filter: Any = None,  # noqa: A002 - pyarrow's name
         batch_rows: Any = None,
         format: Any = None,  # noqa: A002 - as above
+        recursive: bool = False,
     ) -> Scan:
         """See ``ShuffleClient.scan``."""
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
@@ -84,7 +86,8 @@ class Scan:
             raise InvalidRequest(
                 f"scan takes a path, an address, a list of them or a pyarrow.dataset.Dataset, not {type(what).__name__}"
             )
-        dataset = what if given else dataset_of(what, format)
+        rules = FolderRules.of(spark)
+        dataset = what if given else dataset_of(what, format, rules, recursive=recursive)
         origin, schema = _schema(ds, dataset, given=given)
         schema = plain_views(schema)
         names = _names(columns, schema)
@@ -101,7 +104,7 @@ class Scan:
         declared = Declared(where, arrow_schema(spark, struct, where))
         if expression is not None:
             check(expression, declared.schema)
-        wanted = Wanted(declared, tuple(names), origin, lenient=given, every=columns is None)
+        wanted = Wanted(declared, tuple(names), origin, given, columns is None, rules.case_sensitive)
         homes, pieces = pieces_of(dataset, schema, wanted, expression)
         limits = batch_limits(spark)
         rows = int(batch_rows or max(0, limits.rows) or BATCH_ROWS)

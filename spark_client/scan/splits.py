@@ -66,9 +66,10 @@ class Splits:
 
     def read(self, number: int, memory: TaskMemory | None = None) -> Iterator[Any]:  # noqa: ARG002 - of a source
         """The batches of one split; :class:`~spark_client.jobs.ReadTask` calls it in a task."""
-        for file, pieces in groupby(self.pieces(number), lambda piece: piece.file):
+        for _, group in groupby(self.pieces(number), _occurrence):
+            pieces = list(group)
             with hidden():
-                yield from self.reading.read(file, list(pieces))
+                yield from self.reading.read(pieces[0].file, pieces)
 
 
 _KINDS = (File, Fragment)
@@ -77,10 +78,16 @@ _KINDS = (File, Fragment)
 def _packed(pieces: Sequence[Piece]) -> bytes:
     """The pieces as plain tuples: a path once for each file, and no names."""
     found = []
-    for file, group in groupby(pieces, lambda piece: piece.file):
-        units = [_values(piece)[1:] for piece in group]
-        found.append((_KINDS.index(type(file)), _values(file), units))
+    for _, group in groupby(pieces, _occurrence):
+        of_one = list(group)
+        file = of_one[0].file
+        found.append((_KINDS.index(type(file)), _values(file), [_values(piece)[1:] for piece in of_one]))
     return zlib.compress(pickle.dumps(found), 1)
+
+
+def _occurrence(piece: Piece) -> int:
+    """What pieces of one file share, not those of a file that was given twice, which is read twice."""
+    return id(piece.file)
 
 
 def _values(of: Any) -> tuple[Any, ...]:

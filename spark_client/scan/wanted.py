@@ -22,6 +22,7 @@ class Wanted:
         origin: where the schema is from, for errors.
         lenient: a column that a file does not have is null there, as in a Dataset with a schema of its own.
         every: all columns of the files are wanted, so a file with more of them is an error.
+        case_sensitive: whether a folder ``X=7`` is of another column than ``x``.
     """
 
     declared: Declared
@@ -29,6 +30,7 @@ class Wanted:
     origin: str
     lenient: bool
     every: bool
+    case_sensitive: bool = False
 
     def of(self, path: str) -> Declared:
         """The declaration, under the file's name."""
@@ -50,7 +52,8 @@ class Wanted:
                 column=missing[0],
                 file=path,
             )
-        more = [name for name in schema.names if name not in known]
+        shadowed = set() if self.case_sensitive else {name.lower() for name in values}
+        more = [name for name in schema.names if name not in known and name.lower() not in shadowed]
         if more and self.every and not self.lenient:
             raise InvalidRequest(
                 f"scan: {path} has a column {', '.join(map(repr, more))}, but {self.origin} has not; name the columns "
