@@ -43,6 +43,7 @@ from spark_client.lookup_calls import LookupCalls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from spark_client.broadcast import Broadcast
     from spark_client.jobs import Shuffles
@@ -216,6 +217,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         filter: Any = None,  # noqa: A002 - pyarrow's name
         batch_rows: int | None = None,
         format: Any = None,  # noqa: A002 - pyarrow's name
+        schema: StructType | pa.Schema | str | None = None,
+        merge_schema: bool = False,
         spark: SparkSession | None = None,
     ) -> Pipeline:
         """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
@@ -232,6 +235,11 @@ class ShuffleClient(DatasetCalls, LookupCalls):
             batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
             format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
                 by the files' names.
+            schema: the columns and their types, as DDL text, a ``StructType`` or a ``pyarrow.Schema``; None for those
+                of the first file. JSON needs one; columns of CSV are texts without one. A column that a file lacks is
+                null there, others of a file are left out; folders' columns are added.
+            merge_schema: take the columns of all files, whose footers the driver then reads first: a column that a
+                file lacks is null there.
             spark: the session; None for the active one.
 
         Raises:
@@ -247,7 +255,16 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         if session is None:
             raise InvalidRequest("scan: there is no active Spark session; make one, or give it as spark=")
         owned = self._owned()
-        scan = Scan.plan(session, what, columns=columns, filter=filter, batch_rows=batch_rows, format=format)
+        scan = Scan.plan(
+            session,
+            what,
+            columns=columns,
+            filter=filter,
+            batch_rows=batch_rows,
+            format=format,
+            schema=schema,
+            merge_schema=merge_schema,
+        )
         return Pipeline.of_scan(owned, session, scan)
 
     def collect(self, data: DataFrame | Pipeline) -> pa.RecordBatchReader:
