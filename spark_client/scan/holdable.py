@@ -1,9 +1,9 @@
 """The Arrow types that Spark holds for what files have, as Spark itself reads them.
 
 What Spark says in a footer counts first (``spark_footers``). Unsigned integers become the next larger signed type
-(``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries, run-end encodings and views become plain. Everything may be null, as in Spark's own
-readers. A timestamp without a zone is ``timestamp_ntz``; Parquet's old INT96, which Spark writes by default, is an
-instant.
+(``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries, run-end encodings and
+views become plain. Everything may be null, as in Spark's own readers. A timestamp without a zone is ``timestamp_ntz``;
+Parquet's old INT96, which Spark writes by default, is an instant.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def struct_of(
 def _is_given_as(kind: DataType, other: DataType) -> bool:
     """Whether Spark gives and takes both types as one Arrow type."""
     try:
-        one, two = (utc_arrow_schema(StructType([StructField("x", each)])) for each in (kind, other))
+        one, two = (utc_arrow_schema(StructType([StructField("x", each)])).types[0] for each in (kind, other))
     except (PySparkTypeError, UnsupportedOperationException, ValueError):
         return False
-    return bool(one.equals(two, check_metadata=True))
+    return bool(held(one) == held(two))
 
 
 def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
@@ -98,8 +98,7 @@ def orc_schema(schema: pa.Schema) -> pa.Schema:
     """An ORC file's Arrow schema with Spark's columns as it says, and timestamps without a zone as instants. Those
     inside of other types stay, and :func:`struct_of` refuses them.
     """
-    instants = [field.with_type(_zoned(field.type)) for field in with_said(schema, said_by_orc(schema))]
-    return pa.schema(instants)
+    return with_said(pa.schema([field.with_type(_zoned(field.type)) for field in schema]), said_by_orc(schema))
 
 
 def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:
