@@ -43,6 +43,7 @@ from spark_client.lookup_calls import LookupCalls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from spark_client.broadcast import Broadcast
     from spark_client.jobs import Shuffles
@@ -218,6 +219,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         batch_rows: int | None = None,
         format: Any = None,  # noqa: A002 - pyarrow's name
         recursive: bool = False,
+        schema: StructType | pa.Schema | str | None = None,
+        merge_schema: bool = False,
         spark: SparkSession | None = None,
     ) -> Pipeline:
         """A pipeline whose first tasks read files, or a dataset, themselves: no row goes through the JVM.
@@ -238,6 +241,11 @@ class ShuffleClient(DatasetCalls, LookupCalls):
                 by the files' names.
             recursive: read all files below a directory, each once, without columns from folders, as Spark's
                 ``recursiveFileLookup``. Otherwise plain folders in a directory are passed over.
+            schema: the columns and their types, as DDL text, a ``StructType`` or a ``pyarrow.Schema``; None for those
+                of the first file. JSON needs one; columns of CSV are texts without one. A column that a file lacks is
+                null there, others of a file are left out; folders' columns are added.
+            merge_schema: take the columns of all files, whose footers the driver then reads first: a column that a
+                file lacks is null there.
             spark: the session; None for the active one, else the client's last one, else the default one.
 
         Raises:
@@ -257,6 +265,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
             batch_rows=batch_rows,
             format=format,
             recursive=recursive,
+            schema=schema,
+            merge_schema=merge_schema,
         )
         return Pipeline.of_scan(owned, session, scan)
 

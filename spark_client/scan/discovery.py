@@ -231,8 +231,18 @@ def _form(given: Any, paths: list[str]) -> Any:
     if name not in _FORMATS:
         raise InvalidRequest(f"scan: format is one of {', '.join(_FORMATS)}, not {given!r}")
     if name == "csv":
-        # Otherwise a quoted line end where pyarrow cuts the file into blocks is an error.
-        return ds.CsvFileFormat(csv.ParseOptions(newlines_in_values=True))
+        return ds.CsvFileFormat(
+            # Otherwise a quoted line end where pyarrow cuts the file into blocks is an error.
+            csv.ParseOptions(newlines_in_values=True),
+            # As Spark: only nothing is null, and pyarrow's other words for null, true and false are texts.
+            convert_options=csv.ConvertOptions(
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                true_values=["true", "True", "TRUE"],
+                false_values=["false", "False", "FALSE"],
+            ),
+        )
     made = {
         "parquet": "ParquetFileFormat",
         "ipc": "IpcFileFormat",

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, SourceUnavailable
 
-from .holdable import parquet_schema
+from .holdable import orc_schema, parquet_schema, times_as_texts
 from .legacy_calendar import check_dates, is_legacy
 from .pieces import File, Fragment, Home, Piece
 from .wanted import Wanted
@@ -39,12 +39,15 @@ GUESSED = ("csv", "json")
 
 @dataclass(frozen=True)
 class FileReading:
-    """How a scan's pieces are read; ``batch_rows`` at most in a batch of a format that lets us choose."""
+    """How a scan's pieces are read; ``batch_rows`` at most in a batch of a format that lets us choose. ``zone`` is that
+    of ORC's timestamps.
+    """
 
     homes: tuple[Home, ...]
     wanted: Wanted
     filter: Any = None
     batch_rows: int = BATCH_ROWS
+    zone: str | None = None
 
     def read(self, file: File | Fragment, pieces: Sequence[Piece]) -> Iterator[Any]:
         """The rows of pieces of one file.
@@ -103,8 +106,7 @@ class FileReading:
             arrow = reader.schema_arrow
             schema = parquet_schema(arrow, metadata)
             names = self._names_in(file, schema)
-            kinds = {name: schema.field(name).type for name in names} if schema is not arrow else {}
-            retyped = {name: kind for name, kind in kinds.items() if arrow.field(name).type != kind}
+            retyped = _other_kinds(arrow, schema, names)
             legacy = is_legacy(metadata)
             for piece in pieces:
                 group = metadata.row_group(piece.unit)
@@ -115,7 +117,7 @@ class FileReading:
                     raise _changed(file.path, what, piece.group_bytes, group.total_byte_size)
                 rows = self._batch_rows(piece)
                 for batch in reader.iter_batches(rows, [piece.unit], names, use_threads=False):
-                    given = _retyped(batch, retyped) if retyped else batch
+                    given = _retyped(batch, retyped, file.path)
                     if legacy:
                         check_dates(given, file.path)
                     yield given
@@ -139,18 +141,27 @@ class FileReading:
         if None not in (size_bytes, file.size_bytes) and size_bytes != file.size_bytes:
             raise _changed(file.path, "bytes", file.size_bytes, size_bytes)
         fragment = home.format.make_fragment(file.path, home.filesystem)
-        there = fragment.physical_schema
+        physical = fragment.physical_schema
         if home.kind in GUESSED:
             # Of these only the names: the scanner reads the values as the scan's types.
             known = {field.name: field for field in home.schema or ()}
-            there = pa.schema([known.get(field.name, field) for field in there])
-        yield from fragment.to_batches(
-            schema=home.schema,
-            columns=self._names_in(file, there),
+            there = pa.schema([known.get(field.name, field) for field in physical])
+            physical = home.schema if home.kind == "csv" else times_as_texts(home.schema)
+        else:
+            there = orc_schema(physical) if home.kind == "orc" else physical
+        names = self._names_in(file, there)
+        retyped = _other_kinds(physical, there, names)
+        for batch in fragment.to_batches(
+            schema=physical,
+            columns=names,
             batch_size=self.batch_rows,
             batch_readahead=READAHEAD,
             use_threads=False,
-        )
+        ):
+            given = _retyped(batch, retyped, file.path, self.zone)
+            if home.kind == "orc":
+                check_dates(given, file.path)
+            yield given
 
     def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
         """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
@@ -184,18 +195,59 @@ class FileReading:
                 value = pa.scalar(values.get(field.name)).cast(field.type)
                 columns.append(pa.repeat(value, batch.num_rows))
             fields.append(pa.field(field.name, columns[-1].type))
-        given = declared.cast(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+        try:
+            given = declared.cast(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+        except InvalidRequest as error:
+            # The plan has checked the kinds: so it is a value, of a file with a wider type than the first one's.
+            raise InvalidRequest(f"{error}; give schema= with a type that has it", **error.detail) from error
         if self.filter is not None:
-            given = given.filter(self.filter)
+            given = self._kept(given, path)
         if given.num_rows:
             yield given if list(self.wanted.names) == given.schema.names else given.select(self.wanted.names)
 
+    def _kept(self, batch: Any, path: str) -> Any:
+        try:
+            return batch.filter(self.filter)
+        except (pa.ArrowException, TypeError) as error:
+            raise InvalidRequest(
+                f"scan: filter {self.filter}: {str(error).partition(chr(10))[0]}, for a row of {path}; write it so "
+                "that Arrow can evaluate it for every row, or filter in a step after the scan",
+                file=path,
+            ) from error
 
-def _retyped(batch: Any, kinds: dict[str, pa.DataType]) -> Any:
+
+def _other_kinds(physical: pa.Schema, schema: pa.Schema, names: Sequence[str]) -> dict[str, pa.DataType]:
+    """The columns that are read as another type than Arrow's own."""
+    if schema is physical:
+        return {}
+    kinds = {name: schema.field(name).type for name in names}
+    return {name: kind for name, kind in kinds.items() if physical.field(name).type != kind}
+
+
+def _retyped(batch: Any, kinds: dict[str, pa.DataType], path: str, zone: str | None = None) -> Any:
+    """The batch with these columns of these types; ``zone`` is that of times which become instants, UTC if None."""
     for name, kind in kinds.items():
         index = batch.schema.get_field_index(name)
-        batch = batch.set_column(index, name, batch.column(index).cast(kind))
+        column = batch.column(index)
+        if zone is not None and pa.types.is_timestamp(column.type):
+            column = _instants(column, zone, name, path)
+        batch = batch.set_column(index, name, column.cast(kind))
     return batch
+
+
+def _instants(column: Any, zone: str, name: str, path: str) -> Any:
+    import pyarrow.compute as pc  # noqa: PLC0415 - only a task that reads ORC needs it
+
+    try:
+        return pc.assume_timezone(column, zone)
+    except pa.ArrowInvalid as error:
+        raise InvalidRequest(
+            f"{path}: column {name!r}: {str(error).partition(chr(10))[0]}; ORC keeps what the clocks of {zone} showed, "
+            "and in the hour that they are set back or forward only Spark's own reader knows more: read it by "
+            "spark.read, or leave the column out with columns=",
+            column=name,
+            file=path,
+        ) from error
 
 
 def _changed(path: str, what: str, planned: int | None, found: int) -> PartitionFailed:
@@ -215,10 +267,16 @@ def _explained(path: str, error: Exception) -> Exception:
             "environment, not from the driver",
             file=path,
         )
-    if isinstance(error, pa.ArrowInvalid) and "conversion error" in text:
-        return InvalidRequest(
-            f"{path}: {text}; the types of CSV are guessed from the first rows of the first file: give a "
-            "pyarrow Dataset with the schema that is meant",
-            file=path,
-        )
+    if isinstance(error, pa.ArrowInvalid):
+        if "out of range for nanosecond" in text:
+            return InvalidRequest(
+                f"{path}: {text}: Arrow reads instants of ORC only from 1677 to 2262; read it by spark.read, or leave "
+                "the column out with columns=",
+                file=path,
+            )
+        if "onversion error" in text or "JSON parse error: Column(" in text:
+            return InvalidRequest(
+                f"{path}: {text}; give schema= with a type that every value has, such as string",
+                file=path,
+            )
     return PartitionFailed(f"{path} is damaged or of another format: {text}", file=path)

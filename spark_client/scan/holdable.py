@@ -1,22 +1,25 @@
 """The Arrow types that Spark holds for what files have, as Spark itself reads them.
 
-Unsigned integers become the next larger signed type (``uint64``: decimal), ``float16`` float, ``date64`` date, a time
-of day ``time``. Dictionaries, run-end encodings and views become plain. Everything may be null, as in Spark's own
-readers. A timestamp without a zone is ``timestamp_ntz``; Parquet's old INT96, which Spark writes by default, is an
-instant.
+What Spark says in a footer counts first (``spark_footers``). Unsigned integers become the next larger signed type
+(``uint64``: decimal), ``float16`` float, ``date64`` date, a time of day ``time``. Dictionaries, run-end encodings and
+views become plain. Everything may be null, as in Spark's own readers. A timestamp without a zone is ``timestamp_ntz``;
+Parquet's old INT96, which Spark writes by default, is an instant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError
-from pyspark.sql.types import StructField, StructType
+from pyspark.errors import PySparkTypeError, UnsupportedOperationException
+from pyspark.sql.types import DataType, StructField, StructType
 
 from flight_server.protocol import InvalidRequest
+from spark_client.jobs import utc_arrow_schema
 from spark_client.pyspark_parts import from_arrow_type
+
+from .spark_footers import as_said, said_by_orc, said_by_parquet
 
 _SIMPLE = {
     pa.uint8(): pa.int16(),
@@ -32,42 +35,83 @@ _SIMPLE = {
 }
 
 
-def struct_of(schema: pa.Schema, where: str, remedy: str = "leave it out with columns=") -> StructType:
-    """Spark's schema for a file's or a table's; ``remedy`` is for the error.
+def struct_of(
+    schema: pa.Schema,
+    where: str,
+    remedy: str = "leave it out with columns=",
+    said: StructType | None = None,
+) -> StructType:
+    """Spark's schema for a file's or a table's; ``said`` is what Spark's footer says, ``remedy`` is for the error.
 
     Raises:
-        InvalidRequest: Spark has no type for a column.
+        InvalidRequest: Spark has no type for a column, or has another one for it than Arrow can give.
     """
+    known = {field.name: field for field in said or ()}
     fields = []
     for field in schema:
         try:
-            fields.append(
-                StructField(field.name, from_arrow_type(_held(field.type), prefer_timestamp_ntz=True))
-            )
+            kind = from_arrow_type(held(field.type), prefer_timestamp_ntz=True)
         except PySparkTypeError as error:
             raise InvalidRequest(
                 f"{where}: Spark has no type for column {field.name!r} of type {field.type}; {remedy}",
                 column=field.name,
             ) from error
+        column = known.get(field.name, StructField(field.name, kind))
+        if column.dataType != kind and not _is_given_as(column.dataType, kind):
+            raise InvalidRequest(
+                f"{where}: Spark reads column {field.name!r} as {column.dataType.simpleString()}, and Arrow as "
+                f"{field.type}, which is not the same; {remedy}, or read it by spark.read",
+                column=field.name,
+            )
+        fields.append(column)
     return StructType(fields)
 
 
+def _is_given_as(kind: DataType, other: DataType) -> bool:
+    """Whether Spark gives and takes both types as one Arrow type."""
+    try:
+        one, two = (utc_arrow_schema(StructType([StructField("x", each)])).types[0] for each in (kind, other))
+    except (PySparkTypeError, UnsupportedOperationException, ValueError):
+        return False
+    return bool(held(one) == held(two))
+
+
 def parquet_schema(schema: pa.Schema, metadata: Any) -> pa.Schema:
-    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps, and
-    those of logical type ENUM, as of Avro's, as text, which Arrow takes for binary.
+    """A Parquet file's Arrow schema with its INT96 columns as instants, which Arrow takes for local timestamps, those
+    of logical type ENUM, as of Avro's, as text, which Arrow takes for binary, and Spark's as it says.
     """
     columns = [metadata.schema.column(index) for index in range(len(metadata.schema))]
     instants = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
     texts = {each.path for each in columns if each.logical_type.type == "ENUM"}
-    if not instants and not texts:
-        return schema
 
     def field(given: pa.Field) -> pa.Field:
         if given.name in texts:
             return given.with_type(pa.string())
         return given.with_type(_mapped(given.type, _zoned)) if given.name in instants else given
 
-    return pa.schema([field(each) for each in schema])
+    if instants or texts:
+        schema = pa.schema([field(each) for each in schema])
+    return with_said(schema, said_by_parquet(metadata))
+
+
+def orc_schema(schema: pa.Schema) -> pa.Schema:
+    """An ORC file's Arrow schema with Spark's columns as it says, and timestamps without a zone as instants. Those
+    inside of other types stay, and :func:`struct_of` refuses them.
+    """
+    return with_said(
+        pa.schema([field.with_type(_zoned(field.type)) for field in schema]), said_by_orc(schema)
+    )
+
+
+def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:
+    """A file's Arrow schema with the types of what Spark says its columns are; the same object if it says no more."""
+    kinds = {field.name: field.dataType for field in said or ()}
+    fields = [
+        field.with_type(as_said(field.type, kinds[field.name])) if field.name in kinds else field
+        for field in schema
+    ]
+    found = pa.schema(fields)
+    return schema if found.equals(schema) else found
 
 
 def plain_views(schema: pa.Schema) -> pa.Schema:
@@ -75,6 +119,23 @@ def plain_views(schema: pa.Schema) -> pa.Schema:
     return pa.schema(
         [field.with_type(_SIMPLE[field.type]) if is_view(field.type) else field for field in schema]
     )
+
+
+def times_as_texts(schema: pa.Schema) -> pa.Schema:
+    """What JSON is read as: pyarrow's reader ignores the zones of times, and its casts of texts do not."""
+    return pa.schema([field.with_type(_mapped(field.type, _text_of_time)) for field in schema])
+
+
+def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """The types that a type is made of, without those that are made of others."""
+    if not kind.num_fields:
+        yield kind
+    for number in range(kind.num_fields):
+        yield from leaves(kind.field(number).type)
+
+
+def _text_of_time(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_temporal(kind) else kind
 
 
 def is_view(kind: pa.DataType) -> bool:
@@ -86,7 +147,8 @@ def _zoned(kind: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz is None else kind
 
 
-def _held(kind: pa.DataType) -> pa.DataType:
+def held(kind: pa.DataType) -> pa.DataType:
+    """The Arrow type that Spark has for a type of a file; every part of it may be null."""
     return _mapped(kind, lambda t: _SIMPLE.get(t, t))
 
 

@@ -1,7 +1,8 @@
-"""Old dates in Parquet files that Spark wrote in the calendar of that time, Julian before 1582.
+"""Old dates in files of a calendar that is Julian before 1582: Parquet of an old Spark, and ORC.
 
-Spark says so in the file's metadata, and converts what it reads; pyarrow does not. So such a value is an error here.
-Later dates, and instants since 1900, are the same in both calendars.
+Spark says so in a Parquet file's metadata, and takes ORC's dates for such unless the file says otherwise, which pyarrow
+does not show. It converts what it reads; pyarrow does not. So such a value is an error here. Later dates, and instants
+since 1900, are the same in both calendars.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ def is_legacy(metadata: Any) -> bool:
 
 
 def check_dates(batch: Any, path: str) -> None:
-    """Raise InvalidRequest if a column of the batch, of a file that :func:`is_legacy`, has a date of that calendar."""
+    """Raise InvalidRequest if a column of the batch, of a file of that calendar, has a date that is different in it."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if any(map(_is_old, _leaves(column))):
             raise InvalidRequest(
-                f"{path}: column {name!r} has dates before 1582, or instants before 1900, in the calendar that Spark "
-                "used before version 3.0: read it by spark.read, or leave the column out with columns=",
+                f"{path}: column {name!r} has dates before 1582, or instants before 1900, in a calendar that only "
+                "Spark's own reader converts: read it by spark.read, or leave the column out with columns=",
                 column=name,
                 file=path,
             )

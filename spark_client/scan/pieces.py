@@ -203,13 +203,14 @@ class _Planner:
             )
         fragment.ensure_complete_metadata()
         metadata = fragment.metadata
-        self._check(file, parquet_schema(fragment.physical_schema, metadata))
+        schema = parquet_schema(fragment.physical_schema, metadata)
+        self._check(file, schema)
         file = replace(file, units=metadata.num_row_groups)
         parts: Iterable[Any] = [fragment]
         if (
             self._filter is not None
             and not is_legacy(metadata)
-            and not self._of_views(fragment.physical_schema)
+            and not self._of_others(fragment.physical_schema, schema)
         ):
             parts = fragment.split_by_row_group(self._filter, self._schema)
         share: float | None = None
@@ -220,9 +221,16 @@ class _Planner:
                 whole_bytes = group.total_byte_size
                 yield Piece(file, group.id, group.num_rows, int(whole_bytes * share), whole_bytes)
 
-    def _of_views(self, schema: pa.Schema) -> bool:
-        """Whether the filter would be compared with statistics that are views, which Arrow refuses."""
-        return any(is_view(schema.field(name).type) for name in self._filtered if name in schema.names)
+    def _of_others(self, physical: pa.Schema, schema: pa.Schema) -> bool:
+        """Whether the filter would be compared with statistics that are views, or numbers that stand for intervals,
+        which Arrow refuses.
+        """
+        kinds = [
+            (physical.field(name).type, schema.field(name).type)
+            for name in self._filtered
+            if name in physical.names
+        ]
+        return any(is_view(kind) or (pa.types.is_integer(kind) and kind != told) for kind, told in kinds)
 
     def _check(self, file: File, schema: pa.Schema) -> None:
         names = tuple(name for name, _ in file.values)

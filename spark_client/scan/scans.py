@@ -41,7 +41,7 @@ from .file_reading import BATCH_ROWS, FileReading
 from .file_systems import hidden
 from .filters import check, expression_of, needed
 from .folder_values import FolderRules
-from .holdable import parquet_schema, plain_views, struct_of
+from .known_columns import known_columns
 from .pieces import pieces_of
 from .splits import Splits
 from .wanted import Wanted
@@ -75,6 +75,8 @@ class Scan:
         batch_rows: Any = None,
         format: Any = None,  # noqa: A002 - as above
         recursive: bool = False,
+        schema: Any = None,
+        merge_schema: bool = False,
     ) -> Scan:
         """See ``ShuffleClient.scan``."""
         from pyarrow import dataset as ds  # noqa: PLC0415 - only a scan needs it
@@ -88,28 +90,38 @@ class Scan:
             )
         rules = FolderRules.of(spark)
         dataset = what if given else dataset_of(what, format, rules, recursive=recursive)
-        origin, schema = _schema(ds, dataset, given=given)
-        schema = plain_views(schema)
-        names = _names(columns, schema)
+        known = known_columns(
+            spark,
+            dataset,
+            given=given,
+            schema=schema,
+            merge=merge_schema,
+            own_types=isinstance(format, ds.FileFormat),
+        )
+        names = _names(columns, known.schema)
         where = "the scan"
-        expression = expression_of(filter, schema)
-        needed_by = [] if expression is None else needed(expression, schema)
+        expression = expression_of(filter, known.schema)
+        needed_by = [] if expression is None else needed(expression, known.schema)
         read = [
             *names,
             *(name for name in needed_by if name not in names),
         ]
-        struct = declared_struct(
-            spark, struct_of(pa.schema([schema.field(name) for name in read]), where), where
-        )
+        struct = declared_struct(spark, known.struct(read, where), where)
         declared = Declared(where, arrow_schema(spark, struct, where))
         if expression is not None:
             check(expression, declared.schema)
-        wanted = Wanted(declared, tuple(names), origin, given, columns is None, rules.case_sensitive)
-        homes, pieces = pieces_of(dataset, schema, wanted, expression)
+        wanted = Wanted(
+            declared, tuple(names), known.origin, known.lenient, columns is None, rules.case_sensitive
+        )
+        homes, pieces = pieces_of(dataset, known.schema, wanted, expression)
         limits = batch_limits(spark)
         rows = int(batch_rows or max(0, limits.rows) or BATCH_ROWS)
         reading = FileReading(
-            homes, wanted, expression, max(rows, BATCH_ROWS) if expression is not None else rows
+            homes,
+            wanted,
+            expression,
+            max(rows, BATCH_ROWS) if expression is not None else rows,
+            _jvm_zone(spark) if known.kind == "orc" and _has_instants(declared.schema) else None,
         )
         splits = Splits.of(pieces, split_sizes(spark), reading)
         shown = StructType([struct[name] for name in names])
@@ -122,28 +134,16 @@ class Scan:
         )
 
 
-def _schema(ds: Any, dataset: Any, *, given: bool) -> tuple[str, pa.Schema]:
-    """Where the schema is from, and it, with Parquet's columns as ``parquet_schema`` and CSV's empty ones as text."""
-    schema = dataset.schema
-    try:
-        first = next(iter(dataset.get_fragments()), None)
-        if isinstance(first, ds.ParquetFileFragment):
-            there = parquet_schema(first.physical_schema, first.metadata)
-            for index, field in enumerate(schema):
-                physical = there.field(field.name).type if field.name in there.names else None
-                if physical is not None and physical != first.physical_schema.field(field.name).type:
-                    schema = schema.set(index, pa.field(field.name, physical))
-        elif isinstance(first, ds.FileFragment) and isinstance(first.format, ds.CsvFileFormat):
-            plain = [
-                field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema
-            ]
-            schema = pa.schema(plain)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidRequest(f"scan: the first file cannot be read: {error}") from error
-    except ValueError:
-        # A filtered dataset: what plans the pieces says what to do.
-        return "the dataset", schema
-    return "the dataset's schema" if given else getattr(first, "path", "the first file"), schema
+def _has_instants(schema: pa.Schema) -> bool:
+    return any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in schema.types)
+
+
+def _jvm_zone(spark: SparkSession) -> str:
+    """The zone of the driver's JVM. Spark's reader takes what clocks showed, which ORC keeps, for times of that zone,
+    whatever the session's is.
+    """
+    ((zone,),) = spark.sql("SELECT java_method('java.time.ZoneId', 'systemDefault')").collect()
+    return str(zone)
 
 
 def _names(columns: Any, schema: pa.Schema) -> list[str]:

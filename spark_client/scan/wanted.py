@@ -11,6 +11,11 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 
+_DRIFT = (
+    "give merge_schema=True for the columns of all files, or name the columns that are meant, and their types, with "
+    "schema=: where a file lacks one, it is null"
+)
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -45,10 +50,19 @@ class Wanted:
         wanted, counts = self.declared.schema, Counter(schema.names)
         known = set(wanted.names)
         missing = [name for name in wanted.names if name not in counts and name not in values]
+        folded = {name.casefold(): name for name in schema.names} if missing else {}
+        for name in missing:
+            if name.casefold() in folded:
+                raise InvalidRequest(
+                    f"scan: {path} has no column {name!r}, which {self.origin} names, but {folded[name.casefold()]!r}; "
+                    "names of a scan's columns count exactly: give schema= with that one, or a scan to the files of "
+                    "each name",
+                    column=name,
+                    file=path,
+                )
         if missing and not self.lenient:
             raise InvalidRequest(
-                f"scan: {path} has no column {', '.join(map(repr, missing))}, but {self.origin} has; leave it out with "
-                "columns=, or give a pyarrow Dataset with the schema that is meant: there it is null",
+                f"scan: {path} has no column {', '.join(map(repr, missing))}, but {self.origin} has; {_DRIFT}",
                 column=missing[0],
                 file=path,
             )
@@ -56,8 +70,7 @@ class Wanted:
         more = [name for name in schema.names if name not in known and name.lower() not in shadowed]
         if more and self.every and not self.lenient:
             raise InvalidRequest(
-                f"scan: {path} has a column {', '.join(map(repr, more))}, but {self.origin} has not; name the columns "
-                "that are meant with columns=, or give a pyarrow Dataset with the schema that is meant",
+                f"scan: {path} has a column {', '.join(map(repr, more))}, but {self.origin} has not; {_DRIFT}",
                 column=more[0],
                 file=path,
             )
@@ -77,7 +90,8 @@ class Wanted:
             name = str(error.detail["column"])
             raise InvalidRequest(
                 f"scan: {path} has column {name!r} as {there.field(name).type}, but {self.origin} as "
-                f"{wanted.field(name).type}; give the files of each kind a scan of their own",
+                f"{wanted.field(name).type}; give the files of each kind a scan of their own, or leave it out with "
+                "columns=",
                 column=name,
                 file=path,
             ) from error

@@ -15,6 +15,7 @@ from pyarrow import feather
 from pyarrow import parquet as pq
 from pyspark.errors import PySparkException
 
+from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark(java_home: str) -> Iterator[SparkSession]:
-    with local_session(sql__session__timeZone="Europe/Berlin") as session:
+    with local_session(sql__session__timeZone="Europe/Berlin", sql__timeType__enabled="true") as session:
         yield session
 
 
@@ -151,4 +152,87 @@ def test_an_error_of_a_file_is_said_to_be_of_what_the_stages_read(
     (tmp_path / "a.csv").write_text("id\n1\n")
     (tmp_path / "b.csv").write_text("id\nx\n")
     with pytest.raises(PySparkException, match=r"b\.csv: .*'x'(?s:.)*raised by what the stages read"):
-        client.scan(tmp_path).mapInArrow(same, "id long").toDF().collect()
+        client.scan(tmp_path, schema="id long").mapInArrow(same, "id long").toDF().collect()
+
+
+SAID = {
+    "collated": "concat('aB', id) collate UTF8_LCASE",
+    "collated_parts": "map(1, array(concat('aB', id) collate UNICODE_CI))",
+    "days": "interval '3' day * id",
+    "seconds": "make_dt_interval(cast(1 - id as int), 1, 2, 3.000004)",
+    "intervals": "array(interval '3' day, null)",
+    "instant": "timestamp'1969-12-31 23:59:59.999999' + make_dt_interval(cast(id * 9999 as int))",
+    "local": "timestamp_ntz'0001-01-01 00:00:00.000001' + make_dt_interval(cast(id * 900000 as int))",
+    "locals": "array(struct(timestamp_ntz'2020-03-29 02:30:00' as at))",
+    "time": "time'23:59:59.999999' - make_dt_interval(0, cast(id as int))",
+    "times": "map('k', time'01:02:03')",
+    "date": "date_add(date'1582-10-15', cast(id * 900000 as int))",
+    "long": "1577836800000000 + id",
+    "longs": "array(1577836800000000)",
+    "decimal": "cast(id as decimal(38, 18)) / 7",
+}
+"""Columns whose types Arrow does not show, and their neighbours."""
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc"])
+def test_columns_have_the_types_that_sparks_footer_says(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    path = str(tmp_path / form)
+    columns = [f"{sql} as {name}" for name, sql in SAID.items()]
+    if form == "parquet":
+        columns.append("array(parse_json('1'), null) as variants")
+    df = spark.range(0, 4, 1, 1).selectExpr("id", *columns)
+    df.withMetadata("id", {"comment": "of a row"}).write.format(form).save(path)
+    ours, expected = client.scan(path).toDF(), spark.read.format(form).load(path)
+    assert ours.schema == expected.schema
+    assert rows(ours) == rows(expected)
+
+
+def test_vectors_are_those_of_sparks_machine_learning(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.ml.linalg import Vectors
+
+    df = spark.createDataFrame([(1, Vectors.dense([1.0, 2.0])), (2, None)], ["id", "v"])
+    df.write.parquet(str(tmp_path / "v"))
+    found = client.scan(tmp_path / "v").toDF()
+    assert found.schema == df.schema
+    assert rows(found) == rows(df)
+
+
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        (("parquet", "parse_json('1')"), "reads column 'v' as variant"),
+        (("parquet", "interval '3' year"), "reads column 'v' as interval year"),
+        (("parquet", "st_geomfromwkb(X'0101000000000000000000f03f0000000000000040')"), "'v' as geometry"),
+        (("orc", "interval '3' year"), "reads column 'v' as interval year"),
+        (("orc", "array(timestamp'2020-01-01 00:00:00')"), "reads column 'v' as array<timestamp>"),
+    ],
+)
+def test_a_type_of_spark_that_arrow_does_not_have_is_refused(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, column: tuple[str, str], what: str
+) -> None:
+    (form, sql), path = column, tmp_path / "x"
+    spark.range(1).selectExpr("id", f"{sql} as v").write.format(form).save(str(path))
+    with pytest.raises(InvalidRequest, match=f"{what}.*leave it out with columns="):
+        client.scan(path)
+    assert client.scan(path, columns=["id"]).toDF().collect() == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ("date'1582-10-04'", "column 'v' has dates before 1582"),
+        ("timestamp'1582-10-04 00:00:00'", "instants of ORC only from 1677"),
+        ("timestamp'1880-10-04 00:00:00'", "column 'v' has .* instants before 1900"),
+    ],
+)
+def test_what_arrow_reads_otherwise_from_orc_is_refused(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, sql: str, what: str
+) -> None:
+    path = tmp_path / "x"
+    spark.range(1).selectExpr(f"{sql} as v").write.orc(str(path))
+    with pytest.raises(PySparkException, match=what):
+        client.scan(path).toDF().collect()

@@ -101,7 +101,7 @@ def test_a_missing_column_is_an_error_that_names_the_file(tmp_path: Path, form: 
     written(TABLE, tmp_path, form, "a")
     written(TABLE.select(["a"]), tmp_path, form, "b")
     with pytest.raises(
-        InvalidRequest, match=rf"/b\.{form} has no column 's', but the first file has; leave it out"
+        InvalidRequest, match=rf"/b\.{form} has no column 's', but the first file has; give merge_schema=True"
     ):
         read(splits_of(tmp_path))
     assert read(splits_of(tmp_path, names=["a"], schema=TABLE.schema.remove(1))).num_rows == 2000
@@ -122,7 +122,7 @@ def test_a_column_that_only_a_later_file_has_is_not_dropped_silently(tmp_path: P
     written(TABLE.select(["a"]), tmp_path, form, "a")
     written(TABLE, tmp_path, form, "b")
     with pytest.raises(
-        InvalidRequest, match=rf"/b\.{form} has a column 's', but the first file has not; name the"
+        InvalidRequest, match=rf"/b\.{form} has a column 's', but the first file has not; give merge_schema="
     ):
         read(splits_of(tmp_path))
     assert read(splits_of(tmp_path, names=["a"])).num_rows == 2000
@@ -152,15 +152,24 @@ def test_a_column_of_another_width_is_cast_and_a_value_that_does_not_fit_is_name
     later = written(TABLE, tmp_path, "parquet", "b")
     assert read(splits_of(tmp_path))["a"].to_pylist() == 2 * list(range(1000))
     pq.write_table(pa.table({"a": [1 << 40], "s": ["x"]}), later)
-    with pytest.raises(InvalidRequest, match=r"b\.parquet: column 'a' is int64 and does not fit .* int32"):
+    with pytest.raises(
+        InvalidRequest, match=r"b\.parquet: column 'a' is int64 and does not fit .* int32 .*give schema="
+    ):
         read(splits_of(tmp_path))
 
 
-def test_a_value_of_csv_that_the_first_rows_do_not_show_says_what_to_do(tmp_path: Path) -> None:
+def test_a_value_of_csv_that_is_not_of_the_columns_type_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a\n1\n")
     (tmp_path / "b.csv").write_text("a\n1.5\n")
-    with pytest.raises(InvalidRequest, match=r"b\.csv: .*'1\.5'.* give a pyarrow Dataset with the schema"):
+    with pytest.raises(InvalidRequest, match=r"b\.csv: .*'1\.5'.* give schema= with a type"):
         read(splits_of(tmp_path))
+
+
+def test_a_filter_that_fails_for_a_row_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    written(TABLE, tmp_path, "parquet")
+    splits = splits_of(tmp_path, filter=pc.divide(pc.scalar(10), pc.field("a")) > 1)
+    with pytest.raises(InvalidRequest, match=r"scan: filter .*divide by zero, for a row of .*x\.parquet"):
+        read(splits)
 
 
 def test_texts_of_csv_may_have_line_ends_in_quotes_wherever_they_are(tmp_path: Path) -> None:

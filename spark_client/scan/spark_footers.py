@@ -1,0 +1,109 @@
+"""What Spark says of a file's columns in the file's footer, where Arrow's types do not show it.
+
+Parquet: a schema in JSON. ORC: an attribute of each column, and of each part of one. Spark's own readers go by them, so
+collations, intervals, user-defined types, metadata of columns and ORC's local timestamps are as it wrote them.
+
+Of user-defined types only PySpark's own are made: the name of any other comes from a file, and making it would import
+or unpickle what the file says. Those are read as what they consist of.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    NullType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimeType,
+    UserDefinedType,
+)
+
+from spark_client.pyspark_parts import from_arrow_type
+
+_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_TYPE = b"spark.sql.catalyst.type"
+_INSTANT = pa.timestamp("us", "UTC")
+
+
+def said_by_parquet(metadata: Any) -> StructType | None:
+    """By its ``FileMetaData``; None if Spark did not write it, or what it says cannot be read: then Spark, too, goes
+    by the columns.
+    """
+    text = (metadata.metadata or {}).get(_SCHEMA)
+    return None if text is None else _parsed(text)
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: bytes) -> StructType | None:
+    try:
+        found = StructType.fromJson(json.loads(text, object_hook=_plain))
+    except Exception:  # noqa: BLE001 - any text may stand there, and PySpark's parser raises what it comes across
+        return None
+    return found.toNullable()
+
+
+def _plain(value: dict[str, Any]) -> Any:
+    own = str(value.get("pyClass")).startswith("pyspark.") and "serializedClass" not in value
+    return value["sqlType"] if value.get("type") == "udt" and "sqlType" in value and not own else value
+
+
+def said_by_orc(schema: pa.Schema) -> StructType:
+    """By its Arrow schema, whose fields have the attributes. ORC's timestamps without a zone are instants in Spark."""
+    return StructType([StructField(field.name, _of_orc(field)) for field in schema])
+
+
+def _of_orc(field: pa.Field) -> DataType:
+    kind, types = field.type, pa.types
+    if types.is_struct(kind):
+        return StructType([StructField(each.name, _of_orc(each)) for each in kind])
+    if types.is_map(kind):
+        return MapType(_of_orc(kind.key_field), _of_orc(kind.item_field))
+    if types.is_list(kind):
+        return ArrayType(_of_orc(kind.value_field))
+    said = _parsed(_one_column((field.metadata or {}).get(_TYPE, b"").decode()))
+    if said is not None:
+        return said["x"].dataType
+    try:
+        return from_arrow_type(_INSTANT if types.is_timestamp(kind) else kind)
+    except PySparkTypeError:
+        return NullType()  # Spark has no such type, which is an error where the column is read
+
+
+def _one_column(kind: str) -> bytes:
+    return json.dumps(
+        {"type": "struct", "fields": [{"name": "x", "type": kind, "nullable": True, "metadata": {}}]}
+    ).encode()
+
+
+def as_said(kind: pa.DataType, said: DataType) -> pa.DataType:
+    """The Arrow type of the values that a file has as ``kind`` if they are what Spark says; of a part that the two do
+    not have in common ``kind``'s own.
+    """
+    types = pa.types
+    if isinstance(said, UserDefinedType):
+        return as_said(kind, said.sqlType())
+    if isinstance(said, StructType) and types.is_struct(kind):
+        parts = {field.name: field.dataType for field in said}
+        return pa.struct([each.with_type(as_said(each.type, parts.get(each.name, said))) for each in kind])
+    if isinstance(said, ArrayType) and types.is_list(kind):
+        field = kind.value_field
+        return pa.list_(field.with_type(as_said(field.type, said.elementType)))
+    if isinstance(said, MapType) and types.is_map(kind):
+        return pa.map_(as_said(kind.key_type, said.keyType), as_said(kind.item_type, said.valueType))
+    if not types.is_int64(kind):
+        return kind
+    if isinstance(said, DayTimeIntervalType):
+        return pa.duration("us")
+    if isinstance(said, TimestampNTZType):
+        return pa.timestamp("us")
+    return pa.time64("ns") if isinstance(said, TimeType) else kind
