@@ -107,11 +107,12 @@ class Run:
     def _two(self, ours: Callable[[], pa.Table], theirs: Callable[[], pa.Table]) -> tuple[pa.Table, pa.Table]:
         try:
             mine = self.ours(ours)
-        except Refused as error:
+        except (Refused, Found) as error:
             try:
                 self.theirs(theirs)
             except TheirsFailed as failed:
-                raise Refused("as Spark: " + str(error)) from failed
+                if isinstance(error, Refused) or str(failed) in str(error):
+                    raise Refused("as Spark: " + str(error)) from failed
             raise
         self.comparisons += 1
         return mine, self.theirs(theirs)
