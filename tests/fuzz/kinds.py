@@ -30,7 +30,7 @@ NUMBERS = [
 ]
 INTERVALS = ["interval day", "interval day to second", "interval hour to minute", "interval second"]
 _ALONE = ["string", "binary", "boolean", "date", "timestamp", "timestamp_ntz", "time(6)"]
-_ODD = ["void", "variant", "interval year to month", "array<variant>", "struct<x:string collate UTF8_LCASE>"]
+_ODD = ["void", "variant", "interval year to month", "struct<x:string collate UTF8_LCASE>"]
 _FAMILIES = [NUMBERS, INTERVALS, *([each] for each in _ALONE)]
 SCANNED = {*NUMBERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz"}
 """Of which files have the type."""

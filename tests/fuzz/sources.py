@@ -27,7 +27,7 @@ class Sources:
 
     def state(self, client: ShuffleClient, table: Table, pools: Pools) -> State:
         struct = struct_of(table.schema)
-        plain = types.StructType([_plain(field) for field in struct])
+        plain = _plain(struct)
         given = to_arrow_schema(plain, timezone="UTC")
         columns = [
             pa.array(
@@ -38,7 +38,7 @@ class Sources:
         ]
         rows = pa.Table.from_arrays(columns, schema=given)
         theirs = self.spark.createDataFrame(rows, plain).repartition(table.parts)
-        theirs = theirs.select(*(_odd(field) for field in struct))
+        theirs = theirs.select(*(_as_declared(field) for field in struct))
         if table.form == "parquet":
             path = self._written(rows, table)
             theirs = self.spark.read.parquet(str(path))
@@ -79,28 +79,36 @@ def _encoded(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _plain(field: Any) -> Any:
-    kind = field.dataType
-    if isinstance(kind, types.VariantType):
-        kind = types.StringType()
-    if isinstance(kind, types.YearMonthIntervalType):
-        kind = types.IntegerType()
-    if isinstance(kind, types.ArrayType) and isinstance(kind.elementType, types.VariantType):
-        kind = types.ArrayType(types.StringType())
-    if "collate" in kind.simpleString():
-        kind = types.StructType([types.StructField("x", types.StringType())])
-    return types.StructField(field.name, kind, field.nullable)
+def _plain(kind: Any) -> Any:
+    """What ``createDataFrame`` makes of Arrow, on Spark Connect, too."""
+    match kind:
+        case types.VariantType():
+            return types.StringType()
+        case types.YearMonthIntervalType():
+            return types.IntegerType()
+        case types.DayTimeIntervalType():
+            return types.DayTimeIntervalType()
+        case types.StringType():
+            return types.StringType()
+        case types.ArrayType():
+            return types.ArrayType(_plain(kind.elementType), kind.containsNull)
+        case types.MapType():
+            return types.MapType(_plain(kind.keyType), _plain(kind.valueType), kind.valueContainsNull)
+        case types.StructType():
+            return types.StructType([_plain_field(field) for field in kind])
+    return kind
 
 
-def _odd(field: Any) -> Any:
-    """What Arrow cannot give Spark, made of what it can."""
+def _plain_field(field: Any) -> Any:
+    return types.StructField(field.name, _plain(field.dataType), field.nullable)
+
+
+def _as_declared(field: Any) -> Any:
     column, kind = sql.col(field.name), field.dataType
     if isinstance(kind, types.VariantType):
         column = sql.parse_json(column)
     elif isinstance(kind, types.YearMonthIntervalType):
         column = sql.make_ym_interval(sql.lit(0), column)
-    elif isinstance(kind, types.ArrayType) and isinstance(kind.elementType, types.VariantType):
-        column = sql.transform(column, sql.parse_json)
-    elif "collate" in kind.simpleString():
+    elif kind != _plain(kind):
         column = column.cast(kind)
     return column.alias(field.name)
