@@ -37,6 +37,7 @@ class Case:
     Args:
         tame: numbers whose sums are exact; sums, means and deviations are computed only of them.
         held_bytes: the budget of a merge and of a step that gathers; None for the default.
+        numbers: instead of those that the seed draws.
         as_frame: whether the result is read as a DataFrame, or by ``collect``.
     """
 
@@ -48,6 +49,7 @@ class Case:
     held_bytes: int | None = None
     as_frame: bool = False
     zone: str = "UTC"
+    numbers: tuple[float | int | str, ...] = ()
 
     def with_step(self, step: Step) -> Case:
         return replace(self, steps=(*self.steps, step))
@@ -60,21 +62,29 @@ def struct_of(ddl: str) -> types.StructType:
 
 @dataclass
 class Column:
-    """A column of a state: ``exact`` if its values may be keys and are compared bit by bit."""
+    """A column of a state.
+
+    Args:
+        exact: whether its values may be keys.
+        loose: lists have no certain order, and 0.0 may be -0.0.
+        rounded: doubles are compared to nine digits.
+    """
 
     name: str
     kind: Any
     exact: bool = True
     loose: bool = False
+    rounded: bool = False
 
 
 @dataclass
 class State:
-    """The same rows as a pipeline and as a DataFrame."""
+    """The same rows as a pipeline and as a DataFrame, and as an Arrow table where a broadcast may be made of it."""
 
     ours: Any
     theirs: Any
     columns: list[Column] = field(default_factory=list)
+    rows: Any = None
 
     def named(self, *names: str) -> list[Column]:
         return [next(each for each in self.columns if each.name == name) for name in names]

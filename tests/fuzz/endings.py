@@ -41,7 +41,7 @@ def _short(rows: list[Row]) -> str:
 
 
 def _rows(state: State, table: pa.Table) -> list[Row]:
-    approximate = [each.name for each in state.columns if not each.exact]
+    approximate = [each.name for each in state.columns if each.rounded]
     return rows_of(table, [each.name for each in state.columns if each.loose], approximate)
 
 
@@ -106,7 +106,21 @@ def _in_order(state: State, ours: pa.Table, theirs: pa.Table, order: list[str]) 
         raise Differs(f"order by {order}: row {number} is {one[number]}, and Spark's {two[number]}")
 
 
+def _same_schema(ours: Any, theirs: Any) -> None:
+    """Spark's types, which say more than Arrow's; a column may be null here where it may be in Spark."""
+    one, two = ([(field.name, field.dataType.simpleString()) for field in each] for each in (ours, theirs))
+    if one != two:
+        pairs = [(left, right) for left, right in zip(one, two, strict=False) if left != right]
+        raise Differs(f"schema: {pairs}, {len(one)} and {len(two)} columns")
+    wrong = [
+        left.name for left, right in zip(ours, theirs, strict=True) if right.nullable and not left.nullable
+    ]
+    if wrong:
+        raise Differs(f"schema: {wrong} are NOT NULL here, and may be null in Spark")
+
+
 def rows(run: Run, state: State, given: Parameters) -> None:
+    _same_schema(state.ours.leg.struct, run.theirs(lambda: state.theirs.schema))
     ours, theirs = run.both(state.ours, state.theirs)
     _same_types(ours, theirs)
     same_rows(_rows(state, ours), _rows(state, theirs))

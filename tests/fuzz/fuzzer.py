@@ -65,11 +65,13 @@ class Fuzzer:
 
     def found(self, case: Case) -> Found | None:
         """What the case finds."""
+        run = self._run(case)
         try:
             with self._deadline():
-                self._run(case).whole()
+                run.whole()
         except Found as found:
             return found
+        self.refusals.update(run.refusals)
         return None
 
     def _run(self, case: Case) -> Run:

@@ -53,6 +53,7 @@ def join(run: Run, state: State, given: Parameters) -> State:
     on, how = given["on"], given["how"]
     pairs = [(left, other.columns[number].name) for number, left in enumerate(on)]
     if given["using"]:
+        other.rows = None
         for left, second in pairs:
             other.theirs = other.theirs.withColumnRenamed(second, left)
         renamed = dict(pairs)
@@ -84,7 +85,7 @@ def _joined(state: State, other: State, ours: Any, theirs: Any) -> State:
     columns = []
     for field in theirs.schema:
         old = known[field.name]
-        columns.append(Column(field.name, field.dataType, old.exact, old.loose))
+        columns.append(Column(field.name, field.dataType, old.exact, old.loose, old.rounded))
     return State(ours, theirs, columns)
 
 
@@ -102,7 +103,7 @@ def union(run: Run, state: State, given: Parameters) -> State:
     other = run.table(given["table"])
     theirs = state.theirs.union(other.theirs)
     columns = [
-        Column(field.name, field.dataType, old.exact, old.loose)
+        Column(field.name, field.dataType, old.exact, old.loose, old.rounded)
         for field, old in zip(theirs.schema, state.columns, strict=True)
     ]
     return State(state.ours.union(other.ours), theirs, columns)

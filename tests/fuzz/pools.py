@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
 from random import Random
 from typing import Any
@@ -49,14 +49,16 @@ class Pools:
     """The values of one case: the same for the same seed.
 
     Args:
+        numbers: instead of drawn ones.
         tame: numbers whose sums and squares are exact in doubles.
     """
 
-    def __init__(self, seed: int, *, tame: bool) -> None:
+    def __init__(self, seed: int, *, tame: bool, numbers: Sequence[float | int | str] = ()) -> None:
         self._seed = seed
         self.numbers = self._some("numbers", _TAME if tame else [*_INTEGERS, *_FRACTIONS, *_FLOATS], 5, 14)
         if tame:
             self.numbers += [math.nan] * (seed % 2)
+        self.numbers = list(numbers) or self.numbers
         self.texts = self._some("texts", _TEXTS, 3, 9)
         self.bytes = [*self._some("bytes", _BYTES, 2, 6), *(text.encode() for text in self.texts[:2])]
         self.days = self._some("days", _DAYS, 3, 7)

@@ -57,7 +57,7 @@ class Run:
 
     def __init__(self, sources: Sources, client: ShuffleClient, case: Case) -> None:
         self.sources, self.client, self.case = sources, client, case
-        self.pools = Pools(case.seed, tame=case.tame)
+        self.pools = Pools(case.seed, tame=case.tame, numbers=case.numbers)
         self.comparisons = 0
         self.refusals: list[str] = []
         self.accepted: list[str] = []
@@ -86,7 +86,8 @@ class Run:
         return self.sources.state(self.client, replace(table, **changes), self.pools)
 
     def broadcast(self, state: State) -> Any:
-        found = self.ours(lambda: self.client.broadcast(state.ours.toDF()))
+        rows = state.ours.toDF if state.rows is None else lambda: state.rows
+        found = self.ours(lambda: self.client.broadcast(rows()))
         self._broadcasts.append(found)
         return found
 

@@ -64,7 +64,7 @@ def select(run: Run, state: State, given: Parameters) -> State:
         state.ours = state.ours.select(*names, **{f"{last}_": last})
         state.theirs = state.theirs.select(*names, sql.col(last).alias(f"{last}_"))
         old = state.columns[-1]
-        state.columns[-1] = Column(f"{last}_", old.kind, old.exact, old.loose)
+        state.columns[-1] = Column(f"{last}_", old.kind, old.exact, old.loose, old.rounded)
     else:
         state.ours, state.theirs = state.ours.select(*names, last), state.theirs.select(*names, last)
     return state
@@ -193,9 +193,10 @@ def aggregate(run: Run, state: State, given: Parameters) -> State:
             exact=not (
                 function in _APPROXIMATE
                 or function.startswith("collect")
-                or function in ("min", "max", "sum")
+                or function in ("min", "max", "sum", "median")
             ),
-            loose=function in ("collect_list", "collect_set", "min", "max"),
+            loose=function in ("collect_list", "collect_set", "min", "max", "median"),
+            rounded=function in _APPROXIMATE,
         )
         for name, _, function in wanted
     ]

@@ -47,7 +47,8 @@ class Sources:
             ours = client.scan(str(self._written(rows, table)), spark=self.spark)
         else:
             ours = client.pipeline(theirs)
-        found = State(ours, theirs, [Column(field.name, field.dataType) for field in struct])
+        raw = _encoded(rows) if table.form == "ipc" else None
+        found = State(ours, theirs, [Column(field.name, field.dataType) for field in struct], raw)
         if table.keys:
             found.ours = found.ours.exchange(3, *table.keys)
         return found
