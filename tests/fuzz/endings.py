@@ -18,7 +18,7 @@ from .row_steps import Parameters, keyed, some
 if TYPE_CHECKING:
     from .programs import Run
 
-_SORTED = (types.MapType, types.ArrayType, types.StructType, types.VariantType, types.NullType)
+_SORTED = (types.MapType, types.VariantType, types.NullType)
 
 
 class Differs(Exception):

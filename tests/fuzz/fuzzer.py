@@ -64,15 +64,14 @@ class Fuzzer:
         self.accepted.update(_template(each) for each in run.accepted)
 
     def found(self, case: Case) -> Found | None:
-        """What the case finds."""
+        """What the case finds. A case that is refused has not run: that is an error here."""
         run = self._run(case)
         try:
             with self._deadline():
                 run.whole()
         except Found as found:
             return found
-        self.refusals.update(run.refusals)
-        return None
+        return Found("refused", run.refusals[0]) if run.refusals else None
 
     def _run(self, case: Case) -> Run:
         client = self._clients.get(case.held_bytes)

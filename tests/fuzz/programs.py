@@ -212,7 +212,7 @@ def begun(seed: int) -> tuple[Case, Random]:
         tame=chance.random() < 0.4,
         held_bytes=chance.choice([None, 1000, 4000, 16_000, 16_000]),
         as_frame=chance.random() < 0.5,
-        zone=chance.choice(["UTC", "Europe/Berlin"]),
+        zone=chance.choice(["UTC", "Europe/Berlin", "GMT+2", "+05:30"]),
     )
     return case, chance
 

@@ -17,13 +17,14 @@ from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import ROOT, connect_server, standalone_cluster
 from tests.support.spark_session import local_session
 
+from .examples import EXAMPLES
 from .fuzzer import Fuzzer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-CASES = 12
+CASES = 10
 
 
 SETTINGS = {"sql__timeType__enabled": "true", "sql__shuffle__partitions": "3"}
@@ -65,6 +66,11 @@ def server() -> Iterator[ServerProcess]:
 def fuzzer(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> Iterator[Fuzzer]:
     with closing(Fuzzer(spark, server.location, tmp_path)) as found:
         yield found
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_was_found_once_is_right(fuzzer: Fuzzer, name: str) -> None:
+    assert fuzzer.found(EXAMPLES[name]) is None
 
 
 @pytest.mark.timeout(0)  # each case has a deadline
