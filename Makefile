@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test torture lint bench rooms lock clean
+.PHONY: help demo test torture fuzz lint bench rooms lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
@@ -40,6 +40,13 @@ torture: SECONDS = 3600
 torture: SEED = $(shell date +%s)
 torture: $(PROJECT) ## Kill one server after the other under random calls: SECONDS=3600 SEED=1
 	@$(BIN)/pytest -m load --torture-seconds $(SECONDS) --torture-seed $(SEED) --capture=no tests/load/test_torture.py
+
+fuzz: SECONDS = 3600
+fuzz: SEED = $(shell date +%s)
+fuzz: ON = local
+fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 ON=local, connect or cluster
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest -m spark \
+		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-on $(ON) --capture=no -k random tests/fuzz/test_fuzz.py
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """The type of a union's column: Spark's common type of both sides' columns, where every value has it.
 
 Numbers widen among each other: integers to wider ones, integers and decimals to a decimal that holds both, either to
-``double`` beside a float. A date widens to a timestamp only by a cast that the user writes, because it depends on the
-session's time zone. Nested types widen part by part; a part may be null if it may be on either side.
+``double`` beside a float. Intervals of days to seconds widen to one that has the units of both. A date widens to a
+timestamp only by a cast that the user writes, because it depends on the session's time zone. Nested types widen part by
+part; a part may be null if it may be on either side.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pyspark.sql.types import (
     ArrayType,
     ByteType,
     DataType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -44,6 +46,9 @@ def wider(left: DataType, right: DataType) -> DataType | None:
         return None if key is None or value is None else MapType(key, value, nulls)
     if isinstance(left, StructType) and isinstance(right, StructType):
         return _struct(left, right)
+    if isinstance(left, DayTimeIntervalType) and isinstance(right, DayTimeIntervalType):
+        # The units by their numbers, days first.
+        return DayTimeIntervalType(min(left.startField, right.startField), max(left.endField, right.endField))
     return _number(left, right)
 
 

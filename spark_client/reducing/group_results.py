@@ -89,7 +89,9 @@ def quantile(share: float, state: pa.Array) -> pa.Array:
     starts = (np.cumsum(counts) - counts)[some]
     lower, higher = numbers[starts + below], numbers[starts + above]
     between = (above - places) * lower + (places - below) * higher
-    return _placed(np.where(below == above, lower, between), some, len(counts))
+    # As Spark: half of the least double, twice, would be none.
+    equal = (below == above) | (lower == higher)
+    return _placed(np.where(equal, lower, between), some, len(counts))
 
 
 def approximate_quantile(share: float, state: pa.Array) -> pa.Array:

@@ -76,6 +76,12 @@ _TYPES: dict[str, tuple[str, list[Any], pa.DataType, list[Any]]] = {
         [Decimal("1.500"), Decimal("1.501"), Decimal("2.000")],
     ),
     "decimal, int": ("decimal(10,2)", [Decimal("1.50"), Decimal("2.00")], pa.int32(), [1, 2]),
+    "decimal, double": (
+        "decimal(10,2)",
+        [Decimal(cents) / 100 for cents in range(8_607_100, 8_607_150)],
+        pa.float64(),
+        [cents / 100 for cents in range(8_607_120, 8_607_150)],
+    ),
     "date": ("date", [_DAY, dt.date(1900, 1, 1)], pa.date32(), [_DAY, dt.date(2024, 3, 1)]),
     "timestamp": (
         "timestamp",

@@ -1,0 +1,87 @@
+"""Random programs over all of Spark's types give Spark's rows, types and order, or a refusal that says what to do.
+
+A short run with a seed of its own in the suite; ``make fuzz SECONDS=3600 SEED=1`` for the long form.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.server_process import ServerProcess
+from tests.support.spark_cluster import ROOT, connect_server, standalone_cluster
+from tests.support.spark_session import local_session
+
+from .examples import EXAMPLES
+from .fuzzer import Fuzzer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+CASES = 10
+
+
+SETTINGS = {"sql__timeType__enabled": "true", "sql__shuffle__partitions": "3"}
+
+
+@pytest.fixture(scope="module")
+def spark(
+    java_home: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    where = request.config.getoption("--fuzz-on")
+    if where == "connect":
+        from pyspark.sql import SparkSession
+
+        settings = {f"spark.{name.replace('__', '.')}": value for name, value in SETTINGS.items()}
+        environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+        with connect_server({"spark.master": "local[2]", **settings}, environment) as address:
+            session = SparkSession.builder.remote(address).getOrCreate()
+            yield session
+            session.stop()
+    elif where == "cluster":
+        with (
+            standalone_cluster(tmp_path_factory.mktemp("cluster")) as cluster,
+            local_session(cluster.master, **cluster.settings, **SETTINGS) as session,
+        ):
+            yield session
+    else:
+        with local_session(**SETTINGS) as session:
+            yield session
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start(http_port=0) as process:
+        yield process
+        assert process.terminate() == 0, process.tail()
+
+
+@pytest.fixture
+def fuzzer(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> Iterator[Fuzzer]:
+    with closing(Fuzzer(spark, server.location, tmp_path)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_was_found_once_is_right(fuzzer: Fuzzer, name: str) -> None:
+    assert fuzzer.found(EXAMPLES[name]) is None
+
+
+@pytest.mark.timeout(0)  # each case has a deadline
+def test_random_programs_give_sparks_rows(fuzzer: Fuzzer, request: pytest.FixtureRequest) -> None:
+    seconds = request.config.getoption("--fuzz-seconds")
+    seed = int(request.config.getoption("--fuzz-seed"))
+    print(f"seed {seed}", flush=True)
+    if seconds is None:
+        fuzzer.fuzz(seed, cases=CASES)
+    else:
+        fuzzer.fuzz(seed, seconds=float(seconds))
+    print(fuzzer.summary())
+    assert fuzzer.comparisons > 0
+    assert not fuzzer.findings, fuzzer.summary()
