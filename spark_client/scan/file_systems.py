@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/")
 _HADOOP_NAMES = ("s3a://", "s3n://")
 _BUCKETS = ("s3", "gs", "gcs")
+# It may have a slash in it, and a port is none.
+_PASSWORD = re.compile(r"[^:/]+://[^/:?#]*:(?!\d+(?:/|$))[^?#]*@")
 _OPTIONS = re.compile(r"\?[\w.-]+=")
 _QUOTED = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
 NEEDED = frozenset(
@@ -81,13 +83,13 @@ def _located(text: str, buckets: dict[tuple[str, str, str], tuple[Any, str]]) ->
         return fs.LocalFileSystem(), str(Path(here, text))
     if text.startswith(_HADOOP_NAMES):
         text = "s3://" + text.partition("://")[2]
-    scheme, place, path, options = _parts(text)
-    address = f"{scheme}://{place.rpartition('@')[2]}{path}"
-    if ":" in place.rpartition("@")[0]:
+    address = shown(text)
+    if _PASSWORD.match(text):
         raise InvalidRequest(
-            f"scan: the address of {scheme}://...@{place.rpartition('@')[2]} has a password in it; leave it out: "
-            "tasks take credentials from their environment"
+            f"scan: the address of {address} has a password in it; leave it out: tasks take credentials from their "
+            "environment"
         )
+    scheme, place, path, options = _parts(text)
     pattern = _decoded(path)
     if scheme == "file" and place in ("", "localhost"):
         return fs.LocalFileSystem(), str(Path(pattern))
