@@ -63,9 +63,7 @@ def dataset_of(
     files = _Files(rules, recursive=recursive)
     found = list(files.of(texts))
     if not found:
-        raise NotFound(
-            "scan: no file with data is there; names that begin with _ or . are passed over, as in Spark"
-        )
+        raise NotFound(f"scan: {files.without_data[0]}")
     form = _form(format, [path for _, path, _ in found])
     partitions = Partitions(files.folders, rules)
     try:
@@ -96,6 +94,8 @@ class _Files:
 
     def __init__(self, rules: FolderRules, *, recursive: bool) -> None:
         self.folders: dict[Pairs, None] = {}
+        # Why each path that gives no file does not; as in Spark an error only if none gives one.
+        self.without_data: list[str] = []
         self._rules = rules
         self._recursive = recursive
         # File systems by path, of what is taken only once.
@@ -114,7 +114,11 @@ class _Files:
             for info, text in _asked(filesystem, given):
                 if info.type == fs.FileType.Directory:
                     yield from self._below(filesystem, info.path, text)
-                elif _has_data(info) and (not self._recursive or self._is_new(filesystem, info.path)):
+                elif _is_hidden(info.base_name) or info.size == 0:
+                    self.without_data.append(
+                        f"{text} is empty, or has a name that begins with _ or ., which is passed over as in Spark"
+                    )
+                elif not self._recursive or self._is_new(filesystem, info.path):
                     yield filesystem, info.path, ()
 
     def _below(self, filesystem: Any, base: str, text: str | Path) -> Iterator[tuple[Any, str, Pairs]]:
@@ -140,11 +144,11 @@ class _Files:
         else:
             taken = [each for each in files if each.size != 0 and _folder(each.path) == base.rstrip("/")]
         if not any(each.size != 0 for each in files):
-            raise NotFound(f"scan: there is no file with data below {text}")
-        if not taken and not columns and not self._recursive:
-            raise NotFound(
-                f"scan: there is no file with data in {text} itself, only in its subfolders; give them by a pattern "
-                "such as dir/*, or recursive=True"
+            self.without_data.append(f"there is no file with data below {text}")
+        elif not taken:
+            self.without_data.append(
+                f"there is no file with data in {text} itself, only in its subfolders; give them by a pattern such as "
+                "dir/*, or recursive=True"
             )
         for each in taken:
             yield filesystem, each.path, columns.get(_folder(each.path), ())
@@ -192,10 +196,6 @@ def _listed(filesystem: Any, what: Any) -> list[Any]:
 
 def _folder(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _has_data(info: Any) -> bool:
-    return info.size != 0 and not _is_hidden(info.base_name)
 
 
 def _is_seen(path: str, base: str) -> bool:

@@ -3,7 +3,7 @@
 Guarantee: each text has the type that ``spark.read`` infers for it, and several texts of a column the type that Spark
 finds for all of them: ``int``, ``bigint``, ``decimal`` (whole numbers of up to 38 digits, ``1e5`` among them),
 ``double`` (as Java reads it: ``NaN`` and ``1d`` are such), ``date`` (``2024-05-31``), ``timestamp``
-(``2024-05-31 10:00:00``), else ``string``. As in Spark only texts and times are read without their escapes.
+(``2024-05-31 10:00:00``), ``time`` (``10:00:00``), else ``string``. As in Spark escapes count only in texts and times.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _DOUBLE = re.compile(
     r"|(0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?)"
 )
 _DATE = r"([0-9]{4}|-[0-9]{4,7}|\+[0-9]{5,7})-([0-9]{2})-([0-9]{2})"
-_TIME = re.compile(_DATE + r" ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]))?")
+_CLOCK = r"([0-9]{2}):([0-9]{2}):([0-9]{2})"
+_INSTANT = re.compile(rf"{_DATE} {_CLOCK}(?:\.[0-9])?")
 _DAY = re.compile(_DATE)
+_TIME = re.compile(_CLOCK + r"(?:\.[0-9]{1,6})?")
 _BLANKS = "".join(map(chr, range(33)))
 _TIMESTAMP = pa.timestamp("us")
 _DIGITS = {pa.int32(): 10, pa.int64(): 20}
@@ -117,9 +119,15 @@ class FolderRules:
             return pa.decimal128(digits, 0)
         if _DOUBLE.fullmatch(text.strip(_BLANKS)):
             return pa.float64()
-        if _is_valid(_TIME.fullmatch(unescaped(text))):
-            return _TIMESTAMP
-        return pa.date32() if _is_valid(_DAY.fullmatch(text)) else pa.string()
+        plain = unescaped(text)
+        if (found := _INSTANT.fullmatch(plain)) is not None:
+            return (
+                _TIMESTAMP if _is_day(*found.groups()[:3]) and _is_time(*found.groups()[3:]) else pa.string()
+            )
+        if (found := _DAY.fullmatch(text)) is not None:
+            return pa.date32() if _is_day(*found.groups()) else pa.string()
+        found = _TIME.fullmatch(plain)
+        return pa.time64("us") if found is not None and _is_time(*found.groups()) else pa.string()
 
     def _values(self, kind: pa.DataType, texts: Sequence[str | None]) -> list[Any]:
         if kind == _TIMESTAMP:
@@ -155,6 +163,7 @@ _READERS: dict[pa.DataType, Callable[[str], Any]] = {
     pa.int64(): int,
     pa.float64(): _double,
     pa.date32(): date.fromisoformat,
+    pa.time64("us"): lambda text: time.fromisoformat(unescaped(text)),
 }
 
 
@@ -170,17 +179,17 @@ def _digits(text: str) -> int | None:
     return digits if digits <= _MOST_DIGITS else None
 
 
-def _is_valid(found: re.Match[str] | None) -> bool:
-    if found is None:
-        return False
-    year, month, day, *clock = found.groups()
+def _is_day(year: str, month: str, day: str) -> bool:
     try:
         # Days repeat every 400 years.
         date(2000 + int(year) % 400, int(month), int(day))
-        time(*map(int, clock[:3]))
     except ValueError:
         return False
     return not year.startswith("-0000")
+
+
+def _is_time(hours: str, minutes: str, seconds: str) -> bool:
+    return int(hours) < 24 and int(minutes) < 60 and int(seconds) < 60
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -98,8 +99,10 @@ def test_files_that_do_not_say_what_they_are_or_are_of_two_kinds_are_refused(tmp
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no file or directory .*/x\.parquet$"):
         dataset_of(tmp_path / "x.parquet")
-    with pytest.raises(NotFound, match=r"\*\.parquet; give the directory, or a list of files"):
+    with pytest.raises(NotFound, match=r"nothing matches the pattern .*/\*\.parquet; a backslash takes"):
         dataset_of(tmp_path / "*.parquet")
+    with pytest.raises(NotFound, match="write % as %25"):
+        dataset_of(f"file://{tmp_path}/a%20b")
     with pytest.raises(NotFound, match="no file with data below"):
         dataset_of(tmp_path)
     with pytest.raises(InvalidRequest, match="the list of paths is empty"):
@@ -118,13 +121,52 @@ def test_what_spark_passes_over_is_passed_over_and_nothing_else(tmp_path: Path) 
     assert found.to_table()["_year"].to_pylist() == [2020, 2020]
 
 
+def test_plain_folders_are_passed_over_unless_all_files_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "k=1").mkdir()
+    pq.write_table(TABLE, tmp_path / "backup" / "x.parquet")
+    with pytest.raises(
+        NotFound, match=r"only in its subfolders; give them by a pattern .*, or recursive=True"
+    ):
+        dataset_of(tmp_path)
+    pq.write_table(TABLE, tmp_path / "x.parquet")
+    assert names(dataset_of(tmp_path)) == [f"{tmp_path}/x.parquet"]
+    pq.write_table(TABLE, tmp_path / "k=1" / "x.parquet")
+    found = dataset_of([tmp_path, tmp_path / "x.parquet"], recursive=True)
+    assert [Path(name).parent.name for name in names(found)] == ["backup", "k=1", tmp_path.name]
+    assert found.schema == TABLE.schema
+
+
+def test_a_directory_that_is_listed_twice_comes_twice_unless_its_folders_give_columns(
+    lake: Path, tmp_path: Path
+) -> None:
+    pq.write_table(TABLE, tmp_path / "x.parquet")
+    assert len(names(dataset_of([tmp_path, tmp_path]))) == 2
+    assert len(names(dataset_of([lake, lake]))) == 2
+
+
+def test_a_path_may_be_a_pattern(lake: Path) -> None:
+    assert len(names(dataset_of(lake / "year=202?"))) == 2
+    assert dataset_of(f"file://{lake}/year=20{{20,21}}/*").schema.names == ["a"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a+b", "a#b", "a?b=c", "é"])
+def test_any_name_may_be_given_as_a_path_or_quoted_in_an_address(tmp_path: Path, name: str) -> None:
+    for other in ("a b", "a%20b", name):
+        (tmp_path / other).mkdir(exist_ok=True)
+        pq.write_table(TABLE, tmp_path / other / "x.parquet")
+    found = dataset_of(
+        [tmp_path / name, f"file://{tmp_path}/{quote(name)}", f"file:{tmp_path}/{quote(name)}"]
+    )
+    assert names(found) == [f"{tmp_path}/{name}/x.parquet"] * 3
+
+
 def test_several_directories_have_one_schema(lake: Path, tmp_path: Path) -> None:
     pq.write_to_dataset(TABLE, tmp_path / "other", partition_cols=["year"])
     assert dataset_of([lake, tmp_path / "other"]).to_table().num_rows == 4
     (tmp_path / "other" / "year=x").mkdir()
     pq.write_table(TABLE.select(["a"]), tmp_path / "other" / "year=x" / "x.parquet")
-    with pytest.raises(InvalidRequest, match="Unable to merge: Field year has incompatible types"):
-        dataset_of([lake, tmp_path / "other"])
+    assert set(dataset_of([lake, tmp_path / "other"]).to_table()["year"].to_pylist()) == {"2020", "2021", "x"}
 
 
 def test_an_ipc_stream_says_that_it_is_no_file(tmp_path: Path) -> None:

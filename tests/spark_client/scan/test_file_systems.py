@@ -34,6 +34,31 @@ def test_hadoops_names_of_s3_are_s3_and_one_bucket_has_one_file_system() -> None
         assert filesystem is found[0][0]
 
 
+def test_every_address_of_a_bucket_is_read_without_its_escapes() -> None:
+    found = locate(
+        f"s3://bucket/{name}?region=eu-west-1" for name in ("a%20b", "c%20d", "e f", "g+h#i", "%C3%A9")
+    )
+    assert [path for _, path in found] == [
+        "bucket/a b",
+        "bucket/c d",
+        "bucket/e f",
+        "bucket/g+h#i",
+        "bucket/é",
+    ]
+
+
+def test_a_pattern_in_an_address_is_one_only_where_it_is_not_quoted() -> None:
+    found = locate(f"s3://bucket/{name}?region=eu-west-1" for name in ("a?/b*", "a%3F/b%2A", "day=?"))
+    assert [path for _, path in found] == ["bucket/a?/b*", r"bucket/a\?/b\*", "bucket/day=?"]
+
+
+def test_the_name_of_a_user_in_an_address_is_in_no_path() -> None:
+    assert [path for _, path in locate(["gs://anonymous@bucket/a", "gs://anonymous@bucket/b"])] == [
+        "bucket/a",
+        "bucket/b",
+    ]
+
+
 @pytest.mark.parametrize("text", ["s3://KEY:hidden@bucket/a", "sftp://me:hidden@host/a"])
 def test_an_address_with_a_password_is_refused_without_naming_it(text: str) -> None:
     with pytest.raises(InvalidRequest, match="has a password in it; leave it out") as caught:

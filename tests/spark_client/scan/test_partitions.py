@@ -1,4 +1,4 @@
-"""Columns of folders: the types of their values, as Spark finds them."""
+"""Columns of folders: which files they are of, their names, and their values beside those of the files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet as pq
 
-from spark_client.scan.partitions import NULL, partition_schema
+from flight_server.protocol.errors import InvalidRequest
+from spark_client.scan.folder_values import NULL, FolderRules
+from spark_client.scan.partitions import Partitions, folders_with_columns
 from tests.support.scanning import read, splits_of
+
+RULES = FolderRules()
 
 
 def lake(directory: Path, *folders: str, **columns: Any) -> Path:
@@ -23,26 +27,47 @@ def lake(directory: Path, *folders: str, **columns: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("values", "kind"),
+    ("folder", "pairs"),
     [
-        (["1", "-2", "007"], pa.int32()),
-        (["2147483647", "-2147483648"], pa.int32()),
-        (["2147483648"], pa.int64()),
-        (["-9223372036854775808"], pa.int64()),
-        (["9223372036854775808"], pa.string()),
-        (["1", "2.5"], pa.float64()),
-        (["2024-05-31", NULL], pa.date32()),
-        (["2024-02-30"], pa.string()),
-        (["2024-05"], pa.string()),
-        (["1", "x"], pa.string()),
-        (["1_000"], pa.string()),
-        (["2024-05-31", "5"], pa.string()),
-        ([NULL], pa.string()),
+        ("k=1/j=x=y", (("k", "1"), ("j", "x=y"))),
+        ("plain/k=1/below/it", (("k", "1"),)),
+        ("k=1/plain/j=2", (("j", "2"),)),
+        ("a%20day=%2F", (("a day", "%2F"),)),
+        ("_k=1", (("_k", "1"),)),
     ],
 )
-def test_values_of_one_kind_give_a_column_its_type(values: list[str], kind: pa.DataType) -> None:
-    paths = [f"/lake/k={value}/{number}.parquet" for number, value in enumerate(values)]
-    assert partition_schema("/lake", paths) == pa.schema([("k", kind)])
+def test_columns_are_those_of_the_last_folders_that_follow_each_other(
+    folder: str, pairs: tuple[Any, ...]
+) -> None:
+    assert folders_with_columns("/lake", [f"/lake/{folder}"], RULES) == {f"/lake/{folder}": pairs}
+
+
+@pytest.mark.parametrize(
+    ("folders", "error"),
+    [
+        (["k=1", "backup"], "have files, but not both are in folders name=value"),
+        (["one/k=1", "two/k=1"], "have files, but not both"),
+        (["k=1", "j=1"], "give different columns"),
+        (["k=1", "k=1/j=1"], "give different columns"),
+        (["k=1/K=2"], "gives a column twice"),
+        (["k="], "the folder 'k=' lacks a name or a value"),
+        (["=1"], "the folder '=1' lacks a name or a value"),
+    ],
+)
+def test_folders_that_do_not_agree_are_refused(folders: list[str], error: str) -> None:
+    with pytest.raises(InvalidRequest, match=error):
+        folders_with_columns("/lake", [f"/lake/{folder}" for folder in folders], RULES)
+
+
+def test_names_of_folders_are_of_one_column_unless_case_counts() -> None:
+    folders = ["/lake/K=1", "/lake/k=2"]
+    found = folders_with_columns("/lake", folders, RULES)
+    schema = pa.schema([("a", pa.string()), ("k", pa.string())])
+    assert Partitions(found.values(), RULES).with_columns(schema).names == ["a", "K"]
+    with pytest.raises(InvalidRequest, match="give different columns"):
+        folders_with_columns("/lake", folders, FolderRules(case_sensitive=True))
+    exact = Partitions([(("K", "1"),)], FolderRules(case_sensitive=True))
+    assert exact.with_columns(schema).names == ["a", "k", "K"]
 
 
 def test_values_and_names_are_read_without_their_escapes(tmp_path: Path) -> None:
@@ -58,9 +83,15 @@ def test_dates_and_large_numbers_can_be_filtered_by(tmp_path: Path) -> None:
     assert len(splits.pieces(0)) == 1
 
 
-def test_a_folders_value_replaces_the_column_of_its_name_in_the_file(tmp_path: Path) -> None:
-    lake(tmp_path, "b=x", "b=y", b=[7], c=[True])
+def test_numbers_of_twenty_digits_stay_apart(tmp_path: Path) -> None:
+    lake(tmp_path, "id=12345678901234567890", "id=12345678901234567891")
+    assert pc.count_distinct(read(splits_of(tmp_path))["id"]).as_py() == 2
+
+
+@pytest.mark.parametrize("name", ["b", "B"])
+def test_a_folders_value_replaces_the_column_of_its_name_in_the_file(tmp_path: Path, name: str) -> None:
+    lake(tmp_path, f"{name}=x", f"{name}=y", b=[7], c=[True])
     found = read(splits_of(tmp_path))
-    assert found.column_names == ["a", "b", "c"]
-    assert found["b"].to_pylist() == ["x", "y"]
-    assert read(splits_of(tmp_path, filter=pc.field("b") == "y")).num_rows == 1
+    assert found.column_names == ["a", name, "c"]
+    assert found[name].to_pylist() == ["x", "y"]
+    assert read(splits_of(tmp_path, filter=pc.field(name) == "y")).num_rows == 1

@@ -17,6 +17,7 @@ from pyarrow import parquet as pq
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.jobs import SplitSizes
+from spark_client.scan.discovery import dataset_of
 from spark_client.scan.pieces import File, Piece
 from spark_client.scan.splits import Splits
 from tests.support.rooms import ROOT
@@ -47,6 +48,18 @@ def test_every_row_is_in_one_split_in_the_order_of_files_and_rows(lake: Path) ->
         (f"{name}.parquet", group) for name in "ab" for group in range(5)
     ]
     assert read(splits) == pa.concat_tables([TABLE, TABLE])
+
+
+@pytest.mark.parametrize("form", ["csv", "orc", "parquet", "feather"])
+@pytest.mark.parametrize("open_bytes", [1, 1 << 40])
+def test_a_file_that_is_listed_twice_is_read_twice_by_one_task_or_two(
+    tmp_path: Path, form: str, open_bytes: int
+) -> None:
+    ds.write_dataset(TABLE.select(["a"]), tmp_path, format=form)
+    [path] = tmp_path.iterdir()
+    splits = splits_of(dataset_of([path, path], form), sizes=SplitSizes(1, open_bytes, 2))
+    assert len(splits) == (2 if open_bytes == 1 else 1)
+    assert read(splits) == pa.concat_tables([TABLE.select(["a"])] * 2)
 
 
 def test_sizes_count_only_the_columns_that_are_read(lake: Path) -> None:
