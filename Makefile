@@ -39,13 +39,16 @@ test: ## Check style and types, then run every test
 # `make test` has the newest versions, from the lock file.
 versions: VERSIONS = 4.1 4.2 4.3 oldest
 versions: TESTS = tests/integration
+# PySpark 4.1 leaves the socket of each collect to the collector.
+versions: LEAKING = -W ignore::ResourceWarning
 versions: $(PROJECT) ## Run the client's tests on each PySpark, and on the oldest packages: VERSIONS="4.1 oldest"
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME JDK_JAVA_OPTIONS='$(SHORT_LIVED)' && failed= && \
 	for version in $(VERSIONS); do \
 		venv=build/versions/$$version && \
 		tests/support/other_versions.sh $(BIN)/uv $(BIN)/python $$venv $$version && \
-		$$venv/bin/pytest -n 3 --dist loadfile -m "not load" tests/spark_client && \
-		$$venv/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder -m spark $(TESTS) || failed="$$failed $$version"; \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile -m "not load" tests/spark_client && \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile --no-loadscope-reorder -m spark $(TESTS) || \
+			failed="$$failed $$version"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 torture: SECONDS = 3600
