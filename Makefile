@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test torture fuzz lint bench rooms lock clean
+.PHONY: help demo test versions torture fuzz lint bench rooms lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
@@ -35,6 +35,21 @@ test: ## Check style and types, then run every test
 		$(BIN)/pytest -n 4 --dist worksteal -m "not spark and not load" && \
 		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m spark && \
 		$(BIN)/pytest -m load
+
+# `make test` has the newest versions, from the lock file.
+versions: VERSIONS = 4.1 4.2 4.3 oldest
+versions: TESTS = tests/integration
+# PySpark 4.1 leaves the socket of each collect to the collector.
+versions: LEAKING = -W ignore::ResourceWarning
+versions: $(PROJECT) ## Run the client's tests on each PySpark, and on the oldest packages: VERSIONS="4.1 oldest"
+	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME JDK_JAVA_OPTIONS='$(SHORT_LIVED)' && failed= && \
+	for version in $(VERSIONS); do \
+		venv=build/versions/$$version && \
+		tests/support/other_versions.sh $(BIN)/uv $(BIN)/python $$venv $$version && \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile -m "not load" tests/spark_client && \
+		$$venv/bin/pytest $(LEAKING) -n 3 --dist loadfile --no-loadscope-reorder -m spark $(TESTS) || \
+			failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 torture: SECONDS = 3600
 torture: SEED = $(shell date +%s)

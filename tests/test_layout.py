@@ -47,6 +47,17 @@ ENVIRONMENT_ALLOWED = frozenset(
 CLIENT_LIBRARIES = frozenset(
     {"flight_server", "google_crc32c", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"}
 )
+# What PySpark's own pages show, in all versions that the package supports.
+DOCUMENTED = frozenset(
+    {
+        "pyspark",
+        "pyspark.errors",
+        "pyspark.sql",
+        "pyspark.sql.datasource",
+        "pyspark.sql.functions",
+        "pyspark.sql.types",
+    }
+)
 # Used where it is installed, and done without where it is not.
 OPTIONAL_LIBRARIES = {
     "spark_client/jobs/progress.py": {"IPython", "rich"},
@@ -194,6 +205,12 @@ def test_the_server_imports_neither_the_client_nor_spark(path: Path) -> None:
 def test_the_client_knows_only_the_shared_rooms_of_the_server(path: Path) -> None:
     names = {name for name in imports(path) if name.split(".")[0] == "flight_server"}
     assert {room_of(name) for name in names} <= SHARED
+
+
+@for_each_client_module
+def test_one_room_imports_what_pyspark_does_not_document(path: Path) -> None:
+    if room_of(dotted(path)) != "pyspark_parts":
+        assert {name for name in imports(path) if name.split(".")[0] == "pyspark"} <= DOCUMENTED
 
 
 @for_each_client_module

@@ -1,0 +1,19 @@
+#!/bin/sh
+# other_versions.sh UV PYTHON DIRECTORY VERSION: a virtual environment as the lock file says, but with PySpark VERSION,
+# or, for `oldest`, with the oldest of all that `pip install .[spark]` may bring.
+set -eu
+uv=$1 python=$2 venv=$3 version=$4
+
+"$uv" venv --quiet --allow-existing --python "$python" "$venv"
+install() {
+    "$uv" pip install --quiet --python "$venv" "$@"
+}
+install --requirement requirements-dev.lock
+case $version in
+oldest) install --resolution lowest-direct --upgrade --editable '.[spark]' ;;
+*) install --upgrade "pyspark==$version.*" && install --no-deps --editable . ;;
+esac
+"$venv/bin/python" -c 'import numpy, pandas, pyarrow, pyspark
+for each in (pyspark, pyarrow, pandas, numpy):
+    print(each.__name__, each.__version__, end="  ")
+print()'
