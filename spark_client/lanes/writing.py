@@ -57,21 +57,24 @@ def open_writing(
     if lane == "grpc":
         return GrpcWriter(server, command, schema, compression)
     failure: Unavailable | None = None
-    for place in places_of(server) if places is None else places:
-        pool = _pool(server, place)
-        if lane == "auto" and pool.is_left_alone:
-            continue
-        try:
-            return BulkWriter(pool, place, server, command, schema, compression=compression)
-        except (NoBulkLane, Unreachable, TimedOut) as error:
-            pool.leave_alone(DOWN_SECONDS)
-            if places is None:
-                _known(server).forget()
-            failure = error
-    if lane == "auto":
-        return GrpcWriter(server, command, schema, compression)
-    if failure is not None:
-        raise failure
+    try:
+        for place in places_of(server) if places is None else places:
+            pool = _pool(server, place)
+            if lane == "auto" and pool.is_left_alone:
+                continue
+            try:
+                return BulkWriter(pool, place, server, command, schema, compression=compression)
+            except (NoBulkLane, Unreachable, TimedOut) as error:
+                pool.leave_alone(DOWN_SECONDS)
+                if places is None:
+                    _known(server).forget()
+                failure = error
+        if lane == "auto":
+            return GrpcWriter(server, command, schema, compression)
+        if failure is not None:
+            raise failure
+    finally:
+        del failure  # whose traceback refers to this frame
     raise InvalidRequest(
         f"the server {server.location} names no place for puts on the bulk lane: use lane='auto'"
     )
