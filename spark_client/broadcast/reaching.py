@@ -61,7 +61,7 @@ def reach(content: Content, spark: SparkSession, seconds: float) -> None:
     if _wait(content, time.time() + seconds, ended) and not ended.is_set():
         ended.wait(_END_SECONDS)
     if errors and left(content):
-        raise errors[0]
+        raise errors.pop()  # whose traceback refers to this frame
 
 
 def _remove_in_task(content: Content, until: float, seconds: float, numbers: Iterator[Any]) -> Iterator[Any]:

@@ -11,6 +11,7 @@ It listens on 127.0.0.1: executors on other hosts need a server that all of them
 
 from __future__ import annotations
 
+import atexit
 import collections
 import difflib
 import json
@@ -52,22 +53,28 @@ class _Log:
                     self.ready = ready
                     self.decided.set()
         except ValueError:
-            pass  # ``_stop`` has closed the pipe
+            pass  # ``close`` has closed the pipe
         finally:
             self.decided.set()
 
 
 class Embedded:
-    """A running server process, ended by :meth:`close` or garbage collection of this object."""
+    """A running server process, ended by :meth:`close`, the interpreter's end, or the collection of this object.
+
+    A collector must not wait: then the server gets a SIGTERM, and the thread that reads its output waits for its end.
+    """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self._process = process
         self._log = _Log(process.stdout)
         # Thread and finalizer must not refer to this object: it could never be collected.
-        reader = threading.Thread(target=self._log.read, name="embedded-server-log", daemon=True)
-        reader.start()
-        self._stop = weakref.finalize(self, _stop, process, reader)
+        self._reader = threading.Thread(
+            target=_read, args=(self._log, process), name="embedded-server-log", daemon=True
+        )
+        self._reader.start()
+        weakref.finalize(self, process.terminate).atexit = False
+        _running.add(self)
 
     @property
     def location(self) -> str:
@@ -79,7 +86,17 @@ class Embedded:
 
     def close(self) -> None:
         """End the server and wait for its end. Twice is fine."""
-        self._stop()
+        process = self._process
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._reader.join(1.0)
+        _close_pipes(process)
+        _running.discard(self)
 
     def wait_until_ready(self) -> None:
         """Return when the server serves; raise as :func:`start` if it ends, or after ``START_SECONDS``."""
@@ -181,15 +198,22 @@ def _ready_line(line: str) -> dict[str, Any]:
     return body if isinstance(body, dict) and body.get("event") == "ready" else {}
 
 
-def _stop(process: subprocess.Popen[str], reader: threading.Thread) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    reader.join(1.0)
+_running: weakref.WeakSet[Embedded] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for each in list(_running):
+        each.close()
+
+
+def _read(log: _Log, process: subprocess.Popen[str]) -> None:
+    log.read()
+    process.wait()
+    _close_pipes(process)
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()

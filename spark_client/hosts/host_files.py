@@ -256,8 +256,11 @@ class HostFiles:
             except OSError as error:
                 if last or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-        # One that a wait may help, if there is one.
-        raise min(full, key=lambda error: error.detail["larger_than_all"])
+        try:
+            # One that a wait may help, if there is one.
+            raise min(full, key=lambda error: error.detail["larger_than_all"])
+        finally:
+            full.clear()  # their tracebacks refer to this frame
 
     def _make_in(
         self, directory: HostDirectory, key: str, size_bytes: int, write: Callable[[Part], object]

@@ -213,29 +213,32 @@ class PartitionStream:
     def _connect(self, failure: Unavailable | None) -> None:
         """Open a lane reader at the next frame; ``failure`` is the error that ended the last one."""
         skipped = 0
-        while True:
-            self.close()
-            # A cancel breaks the connection: that is no failure.
-            if failure is not None and not self._cancelled:
-                self._pause_after(failure)
-            if self._cancelled:
-                raise self._closed()
-            try:
-                self._begin(self.address)
-            except StreamStalled:
-                raise
-            except NoBulkLane as error:
-                skipped += 1
-                failure = error if skipped % len(self._addresses) == 0 else None
-            except Unavailable as error:
-                failure = error
-            except NotFound as error:
-                if isinstance(error, Compacted | Released) or not self._received.count:
+        try:
+            while True:
+                self.close()
+                # A cancel breaks the connection: that is no failure.
+                if failure is not None and not self._cancelled:
+                    self._pause_after(failure)
+                if self._cancelled:
+                    raise self._closed()
+                try:
+                    self._begin(self.address)
+                except StreamStalled:
                     raise
-                raise self._replaced() from error
-            else:
-                return
-            self._turn += 1
+                except NoBulkLane as error:
+                    skipped += 1
+                    failure = error if skipped % len(self._addresses) == 0 else None
+                except Unavailable as error:
+                    failure = error
+                except NotFound as error:
+                    if isinstance(error, Compacted | Released) or not self._received.count:
+                        raise
+                    raise self._replaced() from error
+                else:
+                    return
+                self._turn += 1
+        finally:
+            del failure  # whose traceback refers to this frame
 
     def _begin(self, address: Address) -> None:
         self._received.ask()

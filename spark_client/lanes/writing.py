@@ -63,19 +63,22 @@ def open_writing(
 
     def bulk() -> LaneWriter | None:
         failure: Unavailable | None = None
-        for place in places_of(server, once=once) if places is None else places:
-            pool = _pool(server, place)
-            if lane == "auto" and pool.is_left_alone:
-                continue
-            try:
-                return BulkWriter(pool, place, server, command, schema, compression=compression)
-            except (NoBulkLane, Unreachable, TimedOut) as error:
-                pool.leave_alone(DOWN_SECONDS)
-                if places is None:
-                    _known(server).forget()
-                failure = error
-        if failure is not None and lane == "bulk":
-            raise failure
+        try:
+            for place in places_of(server, once=once) if places is None else places:
+                pool = _pool(server, place)
+                if lane == "auto" and pool.is_left_alone:
+                    continue
+                try:
+                    return BulkWriter(pool, place, server, command, schema, compression=compression)
+                except (NoBulkLane, Unreachable, TimedOut) as error:
+                    pool.leave_alone(DOWN_SECONDS)
+                    if places is None:
+                        _known(server).forget()
+                    failure = error
+            if failure is not None and lane == "bulk":
+                raise failure
+        finally:
+            del failure  # whose traceback refers to this frame
         return None
 
     if lane == "auto":

@@ -42,8 +42,10 @@ def open_client(spark: SparkSession, arguments: Mapping[str, Any], make: Callabl
         if "connect" not in type(spark).__module__:
             # A process has one Classic application at a time.
             _end(lambda other: other[0] == process and other[1] != application)
+        for closed in [key for key, client in _clients.items() if client.closed]:
+            del _clients[closed]
         client = _clients.get(key)
-        if client is None or client.closed:
+        if client is None:
             client = _clients[key] = make()
         if not _at_exit:
             # After the first client: before the end of what the client itself has registered.

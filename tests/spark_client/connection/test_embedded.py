@@ -92,8 +92,11 @@ def test_the_server_ends_with_its_driver(number: signal.Signals | None) -> None:
     assert gone_within(server, 30)
 
 
-def test_a_client_that_was_only_forgotten_ends_its_server() -> None:
+def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does_not_wait() -> None:
     server = embedded.start()
     pid = server.pid
+    os.kill(pid, signal.SIGSTOP)
     del server
+    assert alive(pid), "a collector that waits would have killed it"
+    os.kill(pid, signal.SIGCONT)
     assert gone_within(pid, 30)
