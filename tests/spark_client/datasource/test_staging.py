@@ -16,7 +16,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, WriteMode
 from spark_client import ShuffleClient
-from spark_client.datasource import staging as staging_module
 from spark_client.datasource.batch_read import FlightReader, find
 from spark_client.datasource.batch_write import FlightWriter
 from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
@@ -191,7 +190,7 @@ def test_batches_cannot_be_appended_durably_and_the_query_is_refused(server: Ser
         FlightStreamWriter.plan(given, STRUCT, overwrite=False)
 
 
-def test_a_task_that_works_for_long_keeps_what_others_have_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_works_for_long_keeps_what_others_have_staged() -> None:
     lease_seconds = 1.5
     code = (
         "from flight_server.datasets import staged_writes\n"
@@ -199,7 +198,6 @@ def test_a_task_that_works_for_long_keeps_what_others_have_staged(monkeypatch: p
         "from flight_server.__main__ import main\n"
         "main()"
     )
-    monkeypatch.setattr(staging_module, "WRITE_LEASE_SECONDS", lease_seconds)
     with (
         ServerProcess.start(http_port=0, command=(sys.executable, "-c", code)) as process,
         ShuffleClient(process.location) as client,
