@@ -6,11 +6,12 @@ For ``client``, ``jobs``, ``merge`` and ``lanes``.
 from .advice import about, check_location, check_mode
 from .calls import Call, EmbeddedEnded, ForkedProcess, TimedOut, Unreachable, immortal_in_children
 from .leases import LeaseKeeper
-from .restarts import retrying
+from .restarts import AWAY, retrying
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
 from .transport import Server
 
 __all__ = [
+    "AWAY",
     "Call",
     "Compression",
     "EmbeddedEnded",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from flight_server.protocol import Draining, Unavailable
+from flight_server.protocol import Draining, FlightShuffleError
 
 from .calls import Unreachable
 from .stream_options import Timeouts
@@ -26,11 +26,12 @@ AWAY = (Unreachable, Draining)
 def retrying(
     timeouts: Timeouts,
     call: Callable[[], T],
-    errors: tuple[type[Unavailable], ...] = AWAY,
+    errors: tuple[type[FlightShuffleError], ...] = AWAY,
     within_seconds: float = float("inf"),
+    again: Callable[[], bool] = lambda: True,
 ) -> T:
-    """The result of ``call``, which is made again while it raises one of ``errors``. Any other error is raised at once.
-    Blocks; cannot be cancelled.
+    """The result of ``call``, which is made again while it raises one of ``errors`` and ``again`` allows it. Any other
+    error is raised at once. Blocks; cannot be cancelled.
     """
     until, failures = float("inf"), 0
     while True:
@@ -40,6 +41,6 @@ def retrying(
             failures += 1
             until = min(until, time.monotonic() + within_seconds)
             pause_seconds = timeouts.pause_seconds(failures)
-            if failures > timeouts.tries or time.monotonic() + pause_seconds > until:
+            if failures > timeouts.tries or time.monotonic() + pause_seconds > until or not again():
                 raise
         time.sleep(pause_seconds)

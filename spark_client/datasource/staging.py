@@ -9,6 +9,10 @@ Who holds what
     ends with the seal, with the abort, or when no task has written for as long as its lease (``datasets.staged_writes``
     on the server). A task renews it while it works, also for the tasks that have ended.
 
+Restarts
+    A server that restarts loses what was staged. While the rows of a task are few (``few_rows``) they are staged again:
+    by the task if its put breaks, by the driver before the seal.
+
 Schema
     An append has the schema of the dataset that it is for, and rows are cast to it, columns by name; else it is
     Spark's. Casts are safe ones (``arrow.types``). ``changelog_writes`` has what is different for a changelog, where
@@ -18,9 +22,10 @@ Schema
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +35,7 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol import (
     MAX_PARTITIONS,
+    Conflict,
     CreateRequest,
     DatasetRequest,
     FlightShuffleError,
@@ -43,11 +49,12 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client.arrow import Coalescer, Declared
-from spark_client.connection import LeaseKeeper, Server, retrying
+from spark_client.connection import AWAY, LeaseKeeper, Server, retrying
 from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
-from spark_client.lanes import PutStream
+from spark_client.lanes import BrokenStream, PutStream
 
 from .changelog_writes import appended_schema, check_changelog, encoded
+from .few_rows import FewRows
 from .source_options import SourceOptions
 
 JOINED_BYTES = 128 << 20
@@ -57,19 +64,24 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 class LostWrite(FlightShuffleError):
-    """What tasks have staged is not there any more when it is to be published: write it again."""
+    """What tasks have staged is not there any more when it is to be published: write it again. ``may_be_published``
+    says whether an earlier seal, whose answer was lost, may have published it.
+    """
 
     code = "lost_write"
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task has staged. ``attempt`` is None if it had no rows, ``query`` if it belongs to no stream."""
+    """What one task has staged. ``attempt`` is None if it had no rows, ``query`` if it belongs to no stream, ``rows``
+    if they are not few (``few_rows``).
+    """
 
     generation: str
     producer: int
     attempt: str | None
     query: str | None
+    rows: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -127,7 +139,7 @@ class Staging:
         return self.server.action("create", self.request.encode(), once=once)
 
     def write(self, batches: Iterator[Any]) -> Written:
-        """Send the rows of this task, and commit them."""
+        """Send the rows of this task, and commit them; again, if they are few, when the server has lost them."""
         context = TaskContext.get()
         assert context is not None
         producer, attempt = context.partitionId(), str(context.taskAttemptId())
@@ -135,53 +147,99 @@ class Staging:
             raise InvalidRequest(
                 f"dataset {self.request.dataset!r}: a write may have {MAX_PARTITIONS} tasks; coalesce the DataFrame"
             )
-        answer, query = self.stage(), context.getLocalProperty(_QUERY_ID)
-        generation = str(answer["generation"])
-        with contextlib.closing(LeaseKeeper(self._renew, float(answer["lease_seconds"]))) as keeper:
-            keeper.add(self.request.dataset, generation)
-            wrote = self._send(batches, producer, attempt, answer)
-        return Written(generation, producer, attempt if wrote else None, query)
+        rows = FewRows(self.declared.cast(batch) for batch in batches if batch.num_rows)
+        staged, query = [self.stage()], context.getLocalProperty(_QUERY_ID)
+        names = itertools.chain([attempt], (f"{attempt}.{number}" for number in itertools.count(1)))
+        with contextlib.closing(LeaseKeeper(self._renew, float(staged[0]["lease_seconds"]))) as keeper:
 
-    def _send(self, batches: Iterator[Any], producer: int, attempt: str, staged: dict[str, Any]) -> bool:
-        """Whether there were rows."""
-        rows = (batch for batch in batches if batch.num_rows)
-        first = next(rows, None)
-        if first is None:
-            return False
-        generation = str(staged["generation"])
+            def send() -> Written:
+                answer = staged.pop() if staged else self.stage(once=True)
+                generation = str(answer["generation"])
+                keeper.add(self.request.dataset, generation)
+                left = iter(rows)
+                first = next(left, None)
+                if first is None:
+                    return Written(generation, producer, None, query)
+                name = next(names)
+                self._send(itertools.chain([first], left), producer, name, answer, once=rows.are_few)
+                return Written(generation, producer, name, query, rows.encoded(self.declared.schema))
+
+            return retrying(
+                self.server.timeouts, send, (*AWAY, BrokenStream, NotFound), again=lambda: rows.are_few
+            )
+
+    def _send(
+        self, rows: Iterable[Any], producer: int, attempt: str, staged: dict[str, Any], *, once: bool = False
+    ) -> None:
+        generation, places = str(staged["generation"]), tuple(staged.get("put_locations", ()))
         command = PutCommand(self.request.dataset, producer=producer, attempt=attempt, generation=generation)
         schema = self.declared.schema
         coalescer = Coalescer(schema, 1, budget_bytes=WRITE_BUDGET_BYTES)
-        with PutStream(self.server, command, schema, tuple(staged.get("put_locations", ()))) as stream:
-            for batch in _with(first, rows):
-                for _, frame in coalescer.add(self.declared.cast(batch)):
+        with PutStream(self.server, command, schema, places, once=once) as stream:
+            for batch in rows:
+                for _, frame in coalescer.add(batch):
                     stream.write(frame, producer)
             for _, frame in coalescer.finish():
                 stream.write(frame, producer)
             stream.commit()
-        return True
 
     def _renew(self, dataset: str, generation: str) -> None:
         self.server.action("renew", DatasetRequest(dataset, generation).encode(), once=True)
 
     def seal(self, messages: Iterable[Any], transaction: Transaction | None = None) -> None:
-        """Make exactly what these messages report readable, in one step. Called again if its answer is lost.
+        """Make exactly what these messages report readable, in one step. Called again if its answer is lost; and once
+        more with the rows that the messages have, if the server has lost what was staged.
 
         Raises:
             LostWrite: the server has not all of it any more; nothing is readable.
             FlightShuffleError: the server refused; nothing is readable.
             Unavailable: it did not answer; whether it is readable is not known.
         """
-        accepted = [message for message in messages if isinstance(message, Written)]
-        generations = {message.generation for message in accepted}
-        if len(generations) > 1:
+        transaction = transaction or self.request.transaction
+        written = [message for message in messages if isinstance(message, Written)]
+        if len({each.generation for each in written}) <= 1:
+            try:
+                self._seal(written, transaction)
+            except LostWrite as lost:
+                if lost.detail["may_be_published"] and transaction is None:
+                    raise
+            else:
+                return
+        try:
+            staged = self.stage()
+        except Conflict as ended:  # this write was dropped, by a call
+            raise self._lost() from ended
+        if not staged.get("repeated"):
+            moved = [self._moved(each, staged) for each in written]
+            self._seal(moved, transaction, str(staged["generation"]))
+
+    def _moved(self, written: Written, staged: dict[str, Any]) -> Written:
+        """What a task has written, in this staged dataset."""
+        generation = str(staged["generation"])
+        if written.generation == generation:
+            return written
+        if written.attempt is None:
+            return replace(written, generation=generation)
+        if written.rows is None:
             raise self._lost()
-        generation = generations.pop() if generations else str(self.stage()["generation"])
-        attempts = {each.producer: each.attempt for each in accepted if each.attempt is not None}
-        partitions = None if self.together else max(1, len(accepted))
-        joined_bytes = JOINED_BYTES if self.together else None
-        wanted = transaction or self.request.transaction
-        request = SealRequest(self.request.dataset, generation, attempts, partitions, wanted, joined_bytes)
+        attempt = f"{written.attempt}.again"
+        with pa.ipc.open_stream(written.rows) as rows:
+            self._send(rows, written.producer, attempt, staged)
+        return replace(written, generation=generation, attempt=attempt)
+
+    def _seal(
+        self, written: Sequence[Written], transaction: Transaction | None, generation: str | None = None
+    ) -> None:
+        if generation is None:
+            generation = written[0].generation if written else str(self.stage()["generation"])
+        request = SealRequest(
+            self.request.dataset,
+            generation,
+            {each.producer: each.attempt for each in written if each.attempt is not None},
+            None if self.together else max(1, len(written)),
+            transaction,
+            JOINED_BYTES if self.together else None,
+        )
         asked = 0
 
         def ask() -> None:
@@ -201,7 +259,9 @@ class Staging:
         else:
             what = f"is lost, or a part of it: {why}; nothing was published, write it again"
         return LostWrite(
-            f"dataset {self.request.dataset!r}: what was written {what}", dataset=self.request.dataset
+            f"dataset {self.request.dataset!r}: what was written {what}",
+            dataset=self.request.dataset,
+            may_be_published=asked_before,
         )
 
     def drop(self, generations: Iterable[str]) -> None:
@@ -210,8 +270,3 @@ class Staging:
             with contextlib.suppress(FlightShuffleError):
                 request = DatasetRequest(self.request.dataset, generation, staged=True)
                 self.server.action("drop", request.encode(), once=True)
-
-
-def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest

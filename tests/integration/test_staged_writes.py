@@ -143,7 +143,12 @@ def test_a_write_that_is_dropped_leaves_nothing_and_changes_nothing(
     assert stage(server, WriteMode.OVERWRITE, "w") == generation, "each task of the job asks"
     put(server, generation, 0, "a", numbers(100), 0)
     assert client.statistics()["staged"]["count"] == 1
-    server.action("drop", DatasetRequest("d", generation).encode())
+    (listed,) = client.staged("d")
+    assert (listed["dataset"], listed["generation"], listed["mode"]) == ("d", generation, "overwrite")
+    assert (listed["rows"], listed["attempt_states"]) == (1, {"committed": 1})
+    assert 0 < listed["lease_left_seconds"] <= 3600
+    assert (len(client.staged()), client.staged("e")) == (1, [])
+    client.drop("d", listed["generation"])
     assert client.statistics()["staged"]["count"] == 0
     with pytest.raises(NotFound):
         put(server, generation, 1, "a", numbers(100), 0)

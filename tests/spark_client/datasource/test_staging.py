@@ -19,8 +19,9 @@ from spark_client import ShuffleClient
 from spark_client.datasource import staging as staging_module
 from spark_client.datasource.batch_read import FlightReader, find
 from spark_client.datasource.batch_write import FlightWriter
+from spark_client.datasource.few_rows import FEW_BYTES
 from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
-from spark_client.datasource.staging import Staging
+from spark_client.datasource.staging import LostWrite, Staging
 from spark_client.datasource.stream_write import FlightStreamWriter
 from tests.support.certificates import self_signed
 from tests.support.polling import eventually
@@ -116,6 +117,79 @@ def test_a_seal_of_what_the_server_has_no_more_says_so_also_where_the_name_leads
     assert ids(client) == [0]
 
 
+def test_a_small_write_survives_a_restart_of_the_server_before_its_seal_and_a_large_one_is_lost(
+    task: TaskContext,
+) -> None:
+    servers = [ServerProcess.start(http_port=0)]
+    location = servers[0].location
+
+    def restart() -> None:
+        servers.append(servers[-1].restart())
+
+    with ShuffleClient(location) as client:
+        write = staging(location)
+        written = [write.write(batches(1))]
+        restart()
+        task._partitionId, task._taskAttemptId = 1, 8
+        written.append(write.write(batches(2, 3)))  # in another generation
+        restart()
+        write.seal(written)
+        assert ids(client) == [1, 2, 3]
+        large = staging(location)
+        written = [large.write(iter([pa.record_batch({"id": range(FEW_BYTES // 8 + 1)})]))]
+        restart()
+        with pytest.raises(LostWrite, match="nothing was published, write it again") as lost:
+            large.seal(written)
+        assert not lost.value.detail["may_be_published"]
+        assert client.datasets() == []
+    servers[-1].terminate()
+    servers[-1].close()
+
+
+def test_a_put_that_breaks_is_sent_again_while_its_rows_are_few(
+    server: ServerProcess, client: ShuffleClient
+) -> None:
+    with Proxy.to(server.location) as proxy:
+        write = staging(proxy.location, lane="grpc")
+
+        def rows() -> Iterator[Any]:
+            yield from batches(1)
+            proxy.cut()
+            yield from batches(2)
+
+        write.seal([write.write(rows())])
+        assert proxy.cuts == 1
+        write.server.close()
+    assert ids(client) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["durable", "changelog"])
+def test_a_write_with_a_transaction_is_made_once_also_after_a_restart_of_the_server(
+    tmp_path: Path, kind: str
+) -> None:
+    def write(process: ServerProcess, version: int) -> bool:
+        """Whether it was wanted."""
+        of_kind = {"durable": "true"} if kind == "durable" else {"changelog": "all"}
+        given = options(process.location, transaction_app="job", transaction_version=str(version), **of_kind)
+        writer = FlightWriter.plan(given, STRUCT, overwrite=kind == "durable")
+        writer.commit([writer.write(batches(version))])
+        return writer._wanted
+
+    with ServerProcess.start(http_port=0, data_dir=tmp_path) as process:
+        assert [write(process, version) for version in (3, 4, 3)] == [True, True, False]
+        process.kill()
+    with ServerProcess.start(http_port=0, data_dir=tmp_path) as process:
+        assert [write(process, version) for version in (4, 3)] == [False, False]
+        with ShuffleClient(process.location) as client:
+            assert ids(client) == ([4] if kind == "durable" else [3, 4])
+        assert write(process, 5)
+
+
+def test_half_a_transaction_is_refused(server: ServerProcess) -> None:
+    with pytest.raises(InvalidRequest, match="'transaction_app' and 'transaction_version' go together"):
+        options(server.location, transaction_app="job")
+
+
 def test_a_batch_that_is_aborted_after_it_was_published_stays(
     server: ServerProcess, client: ShuffleClient
 ) -> None:
@@ -191,7 +265,7 @@ def test_batches_cannot_be_appended_durably_and_the_query_is_refused(server: Ser
         FlightStreamWriter.plan(given, STRUCT, overwrite=False)
 
 
-def test_a_task_that_works_for_long_keeps_what_others_have_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_works_for_long_keeps_what_others_have_staged() -> None:
     lease_seconds = 1.5
     code = (
         "from flight_server.datasets import staged_writes\n"
@@ -199,7 +273,6 @@ def test_a_task_that_works_for_long_keeps_what_others_have_staged(monkeypatch: p
         "from flight_server.__main__ import main\n"
         "main()"
     )
-    monkeypatch.setattr(staging_module, "WRITE_LEASE_SECONDS", lease_seconds)
     with (
         ServerProcess.start(http_port=0, command=(sys.executable, "-c", code)) as process,
         ShuffleClient(process.location) as client,

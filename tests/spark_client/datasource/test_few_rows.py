@@ -1,0 +1,35 @@
+"""Rows that are kept while they are few."""
+
+from __future__ import annotations
+
+import itertools
+
+import pyarrow as pa
+
+from spark_client.datasource.few_rows import FEW_BYTES, FewRows
+
+SCHEMA = pa.schema({"id": pa.int64()})
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(numbers, pa.int64())], schema=SCHEMA)
+
+
+def test_few_rows_are_given_again_wherever_an_iteration_ended() -> None:
+    given = [batch(number) for number in range(5)]
+    rows = FewRows(iter(given))
+    for count in (2, 3, 0, 5):
+        assert list(itertools.islice(rows, count)) == given[:count]
+        assert rows.are_few
+    encoded = rows.encoded(SCHEMA)
+    assert encoded is not None
+    assert pa.ipc.open_stream(encoded).read_all() == pa.Table.from_batches(given)
+
+
+def test_many_rows_are_given_once_and_not_kept() -> None:
+    given = [batch(*range(FEW_BYTES // 8)), batch(1), batch(2)]
+    rows = FewRows(iter(given))
+    assert list(itertools.islice(rows, 2)) == given[:2]
+    assert not rows.are_few
+    assert list(rows) == given[2:]
+    assert rows.encoded(SCHEMA) is None
