@@ -4,6 +4,7 @@ For ``pipeline``, ``broadcast`` and ``client``.
 """
 
 from .explaining import cores
+from .frame_seconds import Counter, FrameSeconds
 from .persisting import Persisted
 from .progress import readable_size
 from .range_placement import ByRange
@@ -35,7 +36,9 @@ __all__ = [
     "ByColumn",
     "ByKeys",
     "ByRange",
+    "Counter",
     "Cut",
+    "FrameSeconds",
     "InTurn",
     "Persisted",
     "Placement",

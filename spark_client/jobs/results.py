@@ -34,21 +34,27 @@ from flight_server.protocol import InvalidRequest, NotFound
 from spark_client.executors import Portable, ShownFromUsers
 
 from .explaining import explained
+from .frame_seconds import Counter
 from .readable import Sealed
 from .tasks import ReadTask
 
 _scope: ContextVar[tuple[Results, list[str]] | None] = ContextVar("scope", default=None)
 
 
-def reader(task: ReadTask, datasets: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function that reads a result, which is of these ``datasets``, in Spark's tasks."""
-    function = Portable(ShownFromUsers(partial(_read, task, datasets)))
-    function.__name__ = "+".join(datasets)  # type: ignore[attr-defined]  # where Spark looks for a name
+def reader(
+    task: ReadTask, datasets: Sequence[str], counter: Counter
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function with which Spark's tasks read a result of these ``datasets``, or, without any, a scan."""
+    function = Portable(ShownFromUsers(partial(_read, task, datasets, counter)))
+    if datasets:
+        function.__name__ = "+".join(datasets)  # type: ignore[attr-defined]  # where Spark looks for a name
     return function
 
 
-def _read(task: ReadTask, datasets: Sequence[str], numbers: Iterator[Any]) -> Iterator[Any]:
-    return told(datasets, "what this DataFrame reads", task.run(numbers))
+def _read(task: ReadTask, datasets: Sequence[str], counter: Counter, numbers: Iterator[Any]) -> Iterator[Any]:
+    return told(
+        datasets, "what this DataFrame reads", counter.counted(lambda work: task.run(numbers, None, work))
+    )
 
 
 def told(datasets: Sequence[str], what: str, batches: Iterator[Any]) -> Generator[Any, None, None]:

@@ -121,7 +121,8 @@ class Aggregating(Exchanging):
         grouped, reduction = self._grouped(
             wider, (), tuple(states), stage, partitions=partitions, placed=keys or wider
         )
-        merged = grouped._with(MergeStage(reduction, Declared(stage, reduction.schema)), grouped.leg.struct)
+        merging = MergeStage(reduction, Declared(f"{stage}, different values", reduction.schema))
+        merged = grouped._with(merging, grouped.leg.struct)
         names = reduction.schema.names[len(wider) :]
         again = [Again(name, state) for name, state in zip(names, states, strict=True)]
         grouped, reduction = merged._grouped(
@@ -189,7 +190,8 @@ class Aggregating(Exchanging):
             ]
         )
         reduction = Reduction(keys, states, schema, stage, carried)
-        reduced = self._with(PartialStage(reduction, Declared(stage, schema)), StructType([*kept, *fields]))
+        partial = PartialStage(reduction, Declared(f"{stage}, partial", schema))
+        reduced = self._with(partial, StructType([*kept, *fields]))
         there = self._together(placed)
         if there is not None and (partitions is None or not placed or integer(partitions) == there):
             return reduced, reduction

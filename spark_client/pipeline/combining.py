@@ -85,7 +85,8 @@ class Combining(Exchanging, Finishing):
         if last is not None and last.exchange.partitions == 1:
             first = replace(self, leg=self._top(last, count))
             return first._with(LimitStage(count, declared, divisible=False), self.leg.struct)
-        some = self._with(LimitStage(count, declared, divisible=True), self.leg.struct)
+        partial = replace(declared, stage=f"{stage}, partial")
+        some = self._with(LimitStage(count, partial, divisible=True), self.leg.struct)
         return some.exchange(1)._with(LimitStage(count, declared, divisible=False), self.leg.struct)
 
     def _top(self, last: Exchanged, rows: int) -> Leg:

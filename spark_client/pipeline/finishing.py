@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from functools import partial, reduce
+from functools import reduce
 from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from flight_server.protocol import InvalidRequest
-from spark_client.executors import Portable, ShownFromUsers
-from spark_client.jobs import collected, reader
-from spark_client.steps import Pass, SortStage, Stage, run
+from spark_client.jobs import Counter, FrameSeconds, collected, reader
+from spark_client.steps import Pass, SortStage, Stage
 
 from .base import Steps
 from .execution import Execution
@@ -102,11 +101,12 @@ class Finishing(Steps):
     def explain(self) -> None:
         """Print the steps from the last one back, where each exchange sends its rows, and, after a run of this very
         pipeline, partitions, sizes, skew, tasks, spilled bytes and seconds of each exchange, and the seconds inside
-        each stage that ran before one, over all tasks.
+        each stage, over all tasks; of those after the last exchange, which run in Spark's own jobs when the DataFrame
+        is used, the seconds up to now, and none on Spark Connect.
         """
         ran = _runs.of(self.leg)
         persisted = self.shuffles.persisted
-        text = plan_text(self.leg, ran.exchanges, ran.last, lambda node: persisted.find(node) is not None)
+        text = plan_text(self.leg, ran.exchanges, ran.seconds, lambda node: persisted.find(node) is not None)
         print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
 
     def _run_to_frame(self) -> tuple[DataFrame, Execution, object]:
@@ -115,10 +115,12 @@ class Finishing(Steps):
         part = self.leg.single
         alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
         inputs = execution.inputs(self.leg, alone=alone)
-        self._note(execution)
+        seconds = FrameSeconds(self.spark)
+        self._note(execution, seconds=seconds)
         datasets = execution.datasets
         try:
-            frame = reduce(DataFrame.unionAll, [self._frame(*given, datasets) for given in inputs])
+            parts = [self._frame(*given, datasets, seconds.counter) for given in inputs]
+            frame = reduce(DataFrame.unionAll, parts)
         except BaseException:
             execution.drop_all()
             raise
@@ -129,21 +131,23 @@ class Finishing(Steps):
             self.shuffles.results.add_frame(frame, execution.written(part.origin))
         return frame, execution, made
 
-    def _note(self, execution: Execution, last: Exchanged | None = None) -> None:
-        """Remember and log the run; ``last`` is an exchange that the plan does not have."""
+    def _note(
+        self, execution: Execution, last: Exchanged | None = None, seconds: FrameSeconds | None = None
+    ) -> None:
+        """Remember and log the run; ``last`` is an exchange that the plan does not have, ``seconds`` are of its
+        DataFrame.
+        """
         statistics, of = execution.statistics()
-        _runs.add(self.leg, statistics, of, last)
+        _runs.add(self.leg, statistics, of, last, seconds)
         if statistics.exchanges:
             _log.info("%s: %s", steps(self.leg), statistics)
 
-    def _frame(self, given: Input, stages: tuple[Stage, ...], datasets: list[str]) -> DataFrame:
-        options = self.shuffles.server.reading
-        if datasets and given.source is not None:
-            task = reader(given.reading(stages, options), datasets)
-        elif given.source is not None:
-            task = Portable(ShownFromUsers(given.reading(stages, options).run))
-        elif stages:
-            task = Portable(ShownFromUsers(partial(run, stages, how=Pass(limits=given.limits))))
-        else:
+    def _frame(
+        self, given: Input, stages: tuple[Stage, ...], datasets: list[str], counter: Counter
+    ) -> DataFrame:
+        if given.source is not None:
+            task = given.reading(stages, self.shuffles.server.reading)
+            return given.rows.mapInArrow(reader(task, datasets, counter), self.leg.struct)
+        if not stages:
             return given.rows
-        return given.rows.mapInArrow(task, self.leg.struct)
+        return given.rows.mapInArrow(counter.running(stages, Pass(limits=given.limits)), self.leg.struct)

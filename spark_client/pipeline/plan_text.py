@@ -20,11 +20,11 @@ Of = Mapping[Exchanged, ExchangeStatistics]
 def plan_text(
     leg: Leg,
     of: Of,
-    last: ExchangeStatistics | None = None,
+    seconds: Mapping[str, float],
     is_persisted: Callable[[Exchanged], bool] = lambda _: False,
 ) -> str:
-    """The plan with the statistics of its exchanges; ``last`` has those of what wrote the leg itself, if anything."""
-    return "\n".join(_Text(of, is_persisted).of_leg(leg, last))
+    """The plan with the statistics of its exchanges, and the ``seconds`` of the leg's own stages."""
+    return "\n".join(_Text(of, is_persisted).of_leg(leg, seconds))
 
 
 class _Text:
@@ -33,14 +33,13 @@ class _Text:
         self._is_persisted = is_persisted
         self._numbers: dict[Exchanged, int] = {}
 
-    def of_leg(self, leg: Leg, writing: ExchangeStatistics | None) -> list[str]:
-        """``writing`` has the seconds of the leg's stages."""
+    def of_leg(self, leg: Leg, seconds: Mapping[str, float]) -> list[str]:
+        """``seconds`` are those of the leg's stages."""
         if leg.single is not None:
-            return self._of_part(leg.single, writing)
-        return ["union", *_branches([self._of_part(part, writing) for part in leg.parts])]
+            return self._of_part(leg.single, seconds)
+        return ["union", *_branches([self._of_part(part, seconds) for part in leg.parts])]
 
-    def _of_part(self, part: Part, writing: ExchangeStatistics | None) -> list[str]:
-        seconds = {} if writing is None else writing.stage_seconds
+    def _of_part(self, part: Part, seconds: Mapping[str, float]) -> list[str]:
         stages = [stage.declared.stage for stage in reversed(part.stages)]
         lines = [f"{name}  {seconds[name]:.2f} s" if name in seconds else name for name in stages]
         origin = part.origin
@@ -49,10 +48,10 @@ class _Text:
             return [*lines, f"{origin.label}{waited}"]
         if isinstance(origin, Exchanged):
             return [*lines, *self._of_exchanged(origin)]
-        return [*lines, *self._of_pair(origin, writing)]
+        return [*lines, *self._of_pair(origin, seconds)]
 
-    def _of_pair(self, pair: Pair, writing: ExchangeStatistics | None) -> list[str]:
-        return _branches([self._of_part(side, writing) for side in (pair.left, pair.right)])
+    def _of_pair(self, pair: Pair, seconds: Mapping[str, float]) -> list[str]:
+        return _branches([self._of_part(side, seconds) for side in (pair.left, pair.right)])
 
     def _of_exchanged(self, exchanged: Exchanged) -> list[str]:
         exchange = exchanged.exchange
@@ -65,7 +64,8 @@ class _Text:
         found = self._of.get(exchanged)
         if found is not None:
             lines += [f"    {line}" for line in _facts(found)]
-        return [*lines, *self.of_leg(exchanged.read(self._is_persisted), found)]
+        seconds = {} if found is None else found.stage_seconds
+        return [*lines, *self.of_leg(exchanged.read(self._is_persisted), seconds)]
 
 
 def _placement(exchange: Exchange, leg: Leg) -> str:
@@ -86,6 +86,8 @@ def _facts(found: ExchangeStatistics) -> list[str]:
         f"{found.partitions:,} partitions, {found.rows:,} rows, {readable_size(found.size_bytes)}, largest "
         f"{readable_size(found.largest_bytes)}, median {readable_size(found.median_bytes)} (skew {found.skew:.1f})"
     )
+    if found.empty_partitions:
+        sizes += f", {found.empty_partitions:,} without rows"
     wrote = f"written by {found.tasks:,} tasks in {found.job_seconds:.2f} s"
     if found.is_reused:
         wrote += ", in an earlier run"

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from spark_client.jobs import Ran, Shares, readable_size
+from spark_client.jobs import FrameSeconds, Ran, Shares, readable_size
 
 from .nodes import Exchange, Exchanged, Leg
 
@@ -23,7 +23,7 @@ class ExchangeStatistics:
         name: the argument ``name``; None without one.
         dataset: on the server.
         partitions: empty ones, too.
-        median_bytes, largest_bytes: of a partition.
+        median_bytes, largest_bytes: of a partition with rows; 0 if none has any.
         tasks: how many wrote it.
         pieces: how many partitions, pieces of partitions, or splits of files those tasks read; 0 from a DataFrame.
         spilled_bytes: what the stages of those tasks, and the streams that they read, wrote to files of their own, for
@@ -35,6 +35,7 @@ class ExchangeStatistics:
         reading_tasks: how many tasks read it in this run, or will for the DataFrame; 0 if the driver reads it.
         cut_partitions: how many partitions those tasks read in pieces.
         is_reused: it was persisted by an earlier run, which the other numbers are of.
+        empty_partitions: how many partitions have no rows.
     """
 
     exchange: str
@@ -54,13 +55,12 @@ class ExchangeStatistics:
     reading_tasks: int = 0
     cut_partitions: int = 0
     is_reused: bool = False
+    empty_partitions: int = 0
 
     @property
     def skew(self) -> float:
-        """The largest partition's size in medians; infinite if most partitions are empty, 1 if all are."""
-        if not self.median_bytes:
-            return float("inf") if self.largest_bytes else 1.0
-        return self.largest_bytes / self.median_bytes
+        """The largest partition's size in medians of those with rows; 1 if none has any."""
+        return self.largest_bytes / self.median_bytes if self.median_bytes else 1.0
 
     @classmethod
     def of(
@@ -69,6 +69,7 @@ class ExchangeStatistics:
         """``shares`` are those of the tasks that read it, each with its side of a pair, or an empty text."""
         sealed, written = ran
         sizes, work = sealed.partition_bytes, written.work
+        filled = [size for size in sizes if size] or [0]
         return cls(
             str(exchange),
             exchange.name,
@@ -76,8 +77,8 @@ class ExchangeStatistics:
             len(sizes),
             written.totals["rows"],
             written.totals["bytes"],
-            int(np.median(sizes)),
-            max(sizes),
+            int(np.median(filled)),
+            max(filled),
             work.tasks,
             work.pieces,
             work.spilled_bytes,
@@ -87,6 +88,7 @@ class ExchangeStatistics:
             sum(len(each) for each, _ in shares),
             sum(cut.side == side for each, side in shares for cut in each.cuts),
             is_reused,
+            sizes.count(0),
         )
 
 
@@ -143,13 +145,21 @@ class RunStatistics:
 
 @dataclass(frozen=True)
 class LastRun:
-    """The last run of a leg: its statistics, those of each exchange of the plan, and of one that the run added to write
-    the leg's rows. All None or empty before the first.
+    """The last run of a leg: its statistics, those of each exchange of the plan, of one that the run added to write the
+    leg's rows, and the seconds of its DataFrame. All None or empty before the first.
     """
 
     statistics: RunStatistics | None = None
     exchanges: Mapping[Exchanged, ExchangeStatistics] = field(default_factory=dict)
     last: ExchangeStatistics | None = None
+    frame: FrameSeconds | None = None
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Of the leg's own stages, by their names."""
+        if self.last is not None:
+            return self.last.stage_seconds
+        return {} if self.frame is None else self.frame.by_stage
 
 
 class LastRuns:
@@ -169,9 +179,10 @@ class LastRuns:
         statistics: RunStatistics,
         of: Mapping[Exchanged, ExchangeStatistics],
         added: Exchanged | None,
+        frame: FrameSeconds | None,
     ) -> None:
-        """``added`` is an exchange of the run that the plan does not have."""
+        """``added`` is an exchange of the run that the plan does not have, ``frame`` of its DataFrame."""
         # Without it: it refers to the leg, which would then never be forgotten.
         in_plan = {exchanged: found for exchanged, found in of.items() if exchanged is not added}
         with self._lock:
-            self._runs[leg] = LastRun(statistics, in_plan, None if added is None else of[added])
+            self._runs[leg] = LastRun(statistics, in_plan, None if added is None else of[added], frame)

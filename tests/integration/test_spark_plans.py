@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -332,6 +333,28 @@ def test_explain_shows_the_plan_and_what_ran(
     assert "(skew " in after
     assert after.splitlines()[-1].startswith("3 exchanges, 310 rows, ")
     assert " s\n" in after.split("mapInArrow seen)")[1]
+
+
+def test_explain_tells_partial_from_final_and_has_the_seconds_of_sparks_own_jobs(
+    spark: SparkSession, client: ShuffleClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = client.pipeline(spark.range(100)).aggregate({"id": "sum"}, by="id", partitions=200)
+    for plan in (pipeline, client.pipeline(spark.range(100)).filter(pc.field("id") > 1)):
+        with plan.result() as df:
+            plan.explain()
+            before = capsys.readouterr().out
+            assert df.where("1 = 1").collect()
+            plan.explain()
+            after = capsys.readouterr().out
+        assert not re.search(r"(?m)^stage 1 \([^)]*\)+ +[0-9.]+ s$", before)
+        assert re.search(r"(?m)^stage 1 \([^)]*\)+ +[0-9.]+ s$", after)
+    with pipeline.result():
+        pipeline.explain()
+    after = capsys.readouterr().out
+    assert re.search(r"(?m)^stage 1 \(aggregate\), partial  [0-9.]+ s$", after)
+    assert re.search(
+        r"(?m)^    200 partitions, 100 rows, .* \(skew [1-9][0-9.]*\), [0-9]+ without rows$", after
+    )
 
 
 def test_a_name_is_in_the_dataset_and_in_sparks_job(spark: SparkSession, client: ShuffleClient) -> None:

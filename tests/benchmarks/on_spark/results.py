@@ -22,7 +22,7 @@ from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 from flight_server.protocol import Ticket
 from spark_client import FlightDataSource
 from spark_client.connection import Server
-from spark_client.jobs import Readable, ReadTask, Shares, reader
+from spark_client.jobs import FrameSeconds, Readable, ReadTask, Shares, reader
 from tests.benchmarks.measure import measure, table
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark import functions as of
@@ -57,7 +57,8 @@ class Written:
         readable = Readable.of(server, self._dataset, ticket.generation, endpoint)
         task = ReadTask(readable, Shares.each(PARTITIONS))
         numbers = self._engines.spark.range(0, PARTITIONS, 1, PARTITIONS)
-        return numbers.mapInArrow(reader(task, self._dataset), of.NAMED)
+        counter = FrameSeconds(self._engines.spark).counter
+        return numbers.mapInArrow(reader(task, [self._dataset], counter), of.NAMED)
 
     def source(self) -> Any:
         options = {"location": self._engines.shuffle.location}
