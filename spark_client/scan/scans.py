@@ -11,8 +11,8 @@ What is fixed when
 
 Tables of other formats
     Delta: ``DeltaTable(…).to_pyarrow_dataset()`` of deltalake. Lance: ``lance.dataset(…)``; its fragments are read by
-    Lance on the executors. Iceberg: the list of ``task.file.file_path`` over pyiceberg's
-    ``table.scan().plan_files()``, if no task has ``delete_files``.
+    Lance on the executors. Iceberg: the list of ``urllib.parse.quote(task.file.file_path, ":/")`` over
+    pyiceberg's ``table.scan().plan_files()``, if no task has ``delete_files``.
 
 Columns of files
     Files given by path must agree in their columns: the first one says which. Types may differ where no value changes
@@ -129,7 +129,11 @@ def _schema(ds: Any, dataset: Any, *, given: bool) -> tuple[str, pa.Schema]:
             there = parquet_schema(first.physical_schema, first.metadata)
             for index, field in enumerate(schema):
                 physical = there.field(field.name).type if field.name in there.names else None
-                if physical is not None and physical != first.physical_schema.field(field.name).type:
+                # Not of a folder's column, which replaces the file's of its name.
+                if (
+                    physical is not None
+                    and physical != first.physical_schema.field(field.name).type == field.type
+                ):
                     schema = schema.set(index, pa.field(field.name, physical))
         elif isinstance(first, ds.FileFragment) and isinstance(first.format, ds.CsvFileFormat):
             plain = [
