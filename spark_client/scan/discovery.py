@@ -185,7 +185,7 @@ def _asked(filesystem: Any, given: Sequence[tuple[str, str | Path]]) -> Iterator
         if found[0].type == fs.FileType.NotFound:
             hint = (
                 "; % and two digits stand for a character in an address: write % as %25"
-                if "%" in str(text)
+                if "%" in str(text) and ":/" in str(text)
                 else ""
             )
             raise NotFound(f"scan: there is no file or directory {text}{hint}")
