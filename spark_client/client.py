@@ -230,9 +230,9 @@ class ShuffleClient(DatasetCalls, LookupCalls):
         Args:
             what: a path, an address (``s3://``, ``gs://``, what else pyarrow and fsspec know), a directory, which may
                 have hive partitions, a pattern such as ``day=*/*.parquet``, a list of these, or a
-                ``pyarrow.dataset.Dataset``. A file that is listed twice is read twice. Every executor must reach it,
-                with credentials of its own environment: the driver's are not sent. A signed address is, and is shown
-                without its signature.
+                ``pyarrow.dataset.Dataset``. In an address ``%20`` is a blank, and ``%25`` a percent sign. A file that
+                is listed twice is read twice. Every executor must reach it, with credentials of its own environment:
+                the driver's are not sent. A signed address is, and is shown without its signature.
             columns: their names, in the order of the result; None for all.
             filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
                 fulfil. Partitions and row groups that cannot have such rows are not read.

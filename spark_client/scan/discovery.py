@@ -1,9 +1,15 @@
-"""What a scan was given, as a pyarrow Dataset: the files below a directory, of a list or at an address.
+"""What a scan was given, as a pyarrow Dataset: the files of directories, patterns, lists and addresses.
 
-Guarantee: every file of the dataset is one that was given or lies below a directory that was given; a directory's are
-in the order of their paths. Columns come from folders ``name=value`` below a given directory (``partitions``), never
-from the path of a file that was given by itself. As in Spark, empty files of a directory are passed over, and names
-that begin with ``.``, or with ``_`` unless they are a partition's.
+Guarantee: the files are those that ``spark.read`` takes: of a directory those in it, or, where its folders
+``name=value`` give columns (``partitions``), those in such folders, in the order of their paths; with ``recursive``
+all below it, without columns. Empty files are passed over, and names that begin with ``.``, or with ``_`` unless they
+have a ``=``. A file that was given by itself has no columns from its path.
+
+Given twice
+    A file or directory that is given twice is read twice, but once with ``recursive`` or where folders give columns.
+
+Beyond Spark
+    Several directories whose folders give the same columns are read together, which Spark refuses.
 """
 
 from __future__ import annotations
@@ -179,7 +185,7 @@ def _asked(filesystem: Any, given: Sequence[tuple[str, str | Path]]) -> Iterator
         if found[0].type == fs.FileType.NotFound:
             hint = (
                 "; % and two digits stand for a character in an address: write % as %25"
-                if "%" in str(text)
+                if "%" in str(text) and ":/" in str(text)
                 else ""
             )
             raise NotFound(f"scan: there is no file or directory {text}{hint}")

@@ -64,9 +64,9 @@ _WORDS = ("anon", "browser", "cache", "cloud", "google_default")
 def locate(texts: Iterable[str]) -> list[tuple[Any, str]]:
     """For each address or local path its file system, and the pattern of paths in it (``globs``).
 
-    A local path is taken as it is. Of an address that pyarrow knows ``%20`` is a blank, ``%2A`` a star that is no
-    pattern's; fsspec decides on others. Options follow the path, ``?region=…``; another ``?`` belongs to the pattern.
-    One bucket has one file system.
+    A local path is taken as it is. In an address that pyarrow knows ``%20`` is a blank, ``%2A`` a star that is no
+    pattern's, and ``%25`` what Spark, which decodes nothing, writes as ``%``; on others fsspec decides. Options follow
+    the path, ``?region=…``; another ``?`` belongs to the pattern. One bucket has one file system.
 
     Raises:
         InvalidRequest: an address has a password, cannot be reached, or neither pyarrow nor fsspec knows its kind.

@@ -11,8 +11,8 @@ What is fixed when
 
 Tables of other formats
     Delta: ``DeltaTable(…).to_pyarrow_dataset()`` of deltalake. Lance: ``lance.dataset(…)``; its fragments are read by
-    Lance on the executors. Iceberg: the list of ``task.file.file_path`` over pyiceberg's
-    ``table.scan().plan_files()``, if no task has ``delete_files``.
+    Lance on the executors. Iceberg: the list of ``urllib.parse.quote(task.file.file_path, ":/")`` over
+    pyiceberg's ``table.scan().plan_files()``, if no task has ``delete_files``.
 
 Columns of files
     Files given by path must agree in their columns: the first one says which. Types may differ where no value changes

@@ -317,13 +317,18 @@ def test_settings_of_spark_for_folders_hold(
 ) -> None:
     paths = [write_values(tmp_path / "values", [KINDS, ["2024-05-31 10:00:00.1"] * len(KINDS)])]
     write_files(tmp_path / "case", ["X=7/x"])
-    before = spark.conf.get(f"spark.sql.{setting}")
+    before = spark.conf.get(f"spark.sql.{setting}") or ""
     spark.conf.set(f"spark.sql.{setting}", value)
     try:
         assert_as_spark(spark, paths)
         assert_as_spark(spark, [str(tmp_path / "case")])
     finally:
         spark.conf.set(f"spark.sql.{setting}", before)
+
+
+def test_a_folders_column_replaces_an_instant_of_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("SELECT 1 AS a, now() AS day").write.parquet(str(tmp_path / "x" / "day=2024-05-31"))
+    assert_as_spark(spark, [str(tmp_path / "x")])
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "orc"])

@@ -140,9 +140,10 @@ def test_plain_folders_are_passed_over_unless_all_files_are_wanted(tmp_path: Pat
 def test_a_directory_that_is_listed_twice_comes_twice_unless_its_folders_give_columns(
     lake: Path, tmp_path: Path
 ) -> None:
-    pq.write_table(TABLE, tmp_path / "x.parquet")
-    assert len(names(dataset_of([tmp_path, tmp_path]))) == 2
-    assert len(names(dataset_of([lake, lake]))) == 2
+    (tmp_path / "plain").mkdir()
+    pq.write_table(TABLE, tmp_path / "plain" / "x.parquet")
+    assert len(names(dataset_of([tmp_path / "plain", tmp_path / "plain"]))) == 2
+    assert len(names(dataset_of([lake, lake]))) == len(names(dataset_of(lake))) == 2
 
 
 def test_a_path_may_be_a_pattern(lake: Path) -> None:

@@ -58,5 +58,5 @@ def test_an_escaped_path_names_itself(base: Path, name: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["[x", "[]", "{x", "{x,{y}"])
 def test_what_is_not_closed_is_refused(base: Path, pattern: str) -> None:
-    with pytest.raises(InvalidRequest, match="is not closed.*a backslash before it"):
+    with pytest.raises(InvalidRequest, match=r"is not closed.*a backslash before it"):
         found(base, pattern)
