@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, PutCommand
 from spark_client.arrow import Declared
@@ -62,9 +63,14 @@ class Unpersisted(NamedTuple):
 
 
 class Broadcast:
-    """A table that tasks can use. Its pickle has the content's location, not the content."""
+    """A table that tasks can use. Its pickle has the content's location, not the content. ``struct`` has what Arrow's
+    types do not show of a DataFrame's; only the driver has it.
+    """
 
-    def __init__(self, content: Content, owner: Shuffles | None = None) -> None:
+    def __init__(
+        self, content: Content, owner: Shuffles | None = None, struct: StructType | None = None
+    ) -> None:
+        self.struct = struct
         self._content = content
         self._owner = owner
         self._destroyed = False
@@ -80,6 +86,7 @@ class Broadcast:
         name = name or "table"
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
         dataset = f"broadcast/{uuid.uuid4().hex}/{label}"
+        struct = None
         if isinstance(data, pa.Table):
             schema = data.schema
             source, totals = _write_table(owner, dataset, data)
@@ -102,7 +109,7 @@ class Broadcast:
         size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
         content = Content(name, source, schema, totals["rows"], size_bytes, owner.application(), owner.copies)
         owner.at_close(partial(_leave, content))
-        return cls(content, owner)
+        return cls(content, owner, struct)
 
     @property
     def name(self) -> str:

@@ -98,7 +98,9 @@ def orc_schema(schema: pa.Schema) -> pa.Schema:
     """An ORC file's Arrow schema with Spark's columns as it says, and timestamps without a zone as instants. Those
     inside of other types stay, and :func:`struct_of` refuses them.
     """
-    return with_said(pa.schema([field.with_type(_zoned(field.type)) for field in schema]), said_by_orc(schema))
+    return with_said(
+        pa.schema([field.with_type(_zoned(field.type)) for field in schema]), said_by_orc(schema)
+    )
 
 
 def with_said(schema: pa.Schema, said: StructType | None) -> pa.Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +155,7 @@ def test_an_error_of_a_file_is_said_to_be_of_what_the_stages_read(
         client.scan(tmp_path, schema="id long").mapInArrow(same, "id long").toDF().collect()
 
 
+CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 SAID = {
     "collated": "concat('aB', id) collate UTF8_LCASE",
     "collated_parts": "map(1, array(concat('aB', id) collate UNICODE_CI))",
@@ -236,3 +237,97 @@ def test_what_arrow_reads_otherwise_from_orc_is_refused(
     spark.range(1).selectExpr(f"{sql} as v").write.orc(str(path))
     with pytest.raises(PySparkException, match=what):
         client.scan(path).toDF().collect()
+
+
+CSV_ROWS = """i,s,q,t,d,f,b,n,dec,k
+9007199254740993,,"",2020-01-01 10:00:00,2020-01-01,1e400,TRUE,NA,1.50,007
+1,"a ""b"", c","x\ny",2020-01-01 10:00:00.5,1500-02-28,NaN,false,NULL,2,2
+,,,,,,,,,3
+"""
+JSON_ROWS = """{"i": 9007199254740993, "t": "2020-01-01T10:00:00", "z": "2020-01-01T10:00:00+02:00", "d": "1500-01-01"}
+{"i": null, "s": "", "st": {"a": [1, null], "at": ["2020-01-01"]}, "f": 1, "dec": 1.5, "more": {"x": 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        (("csv", CSV_ROWS), None),
+        (
+            ("csv", CSV_ROWS),
+            "i long, s string, q string, t timestamp_ntz, d date, f double, b boolean, n string, dec float, k int",
+        ),
+        (
+            ("json", JSON_ROWS),
+            "i long, t timestamp_ntz, z timestamp, d date, st struct<a: array<int>, at: array<date>>, dec decimal(9,2)",
+        ),
+    ],
+)
+def test_text_files_have_the_values_and_types_that_spark_reads(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, text: tuple[str, str], schema: str | None
+) -> None:
+    form, content = text
+    (tmp_path / f"x.{form}").write_text(content)
+    reader = spark.read.options(header=True, escape='"', multiLine=form == "csv")
+    expected = (reader if schema is None else reader.schema(schema)).load(str(tmp_path), form)
+    ours = client.scan(tmp_path, schema=schema).toDF()
+    assert ours.schema == expected.schema
+    assert rows(ours) == rows(expected)
+
+
+@pytest.fixture(scope="module")
+def drifting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("drifting")
+    pq.write_table(pa.table({"id": [1], "a": pa.array([1], pa.int32())}), path / "1.parquet")
+    pq.write_table(pa.table({"id": [2], "b": ["x"]}), path / "2.parquet")
+    return path
+
+
+def test_the_columns_of_all_files_are_sparks_merged_schema(
+    client: ShuffleClient, spark: SparkSession, drifting: Path
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"2\.parquet has no column 'a', .*; give merge_schema=True"):
+        client.scan(drifting)
+    ours = client.scan(drifting, merge_schema=True).toDF()
+    expected = spark.read.option("mergeSchema", True).parquet(str(drifting))
+    assert ours.schema == expected.schema
+    assert rows(ours) == rows(expected)
+
+
+def test_a_schema_names_columns_and_types_that_files_may_lack(client: ShuffleClient, drifting: Path) -> None:
+    scan = client.scan(drifting, schema="b string, a long, z array<date>", filter=pc.field("a") == 1)
+    assert scan.toDF().collect() == [(None, 1, None)]
+    assert client.scan(drifting, schema="a long").count() == 2
+
+
+def test_collations_and_chars_are_kept_and_compared_by_spark_alone(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path
+) -> None:
+    text = "if(id % 2 = 0, 'aB', 'AB') collate UTF8_LCASE as l"
+    spark.range(4).selectExpr("id", text).write.parquet(str(tmp_path / "x"))
+    scan, ab = client.scan(tmp_path / "x"), pc.field("l") == "AB"
+    unsound: Callable[[], object]
+    for unsound in (
+        lambda: scan.select(x=pc.field("l")).distinct(),
+        lambda: scan.select(x=pc.utf8_lower(pc.field("l"))),
+        lambda: scan.filter(ab),
+        lambda: client.scan(tmp_path / "x", filter=ab),
+    ):
+        with pytest.raises(InvalidRequest, match="string collate UTF8_LCASE"):
+            unsound()
+    assert client.scan(tmp_path / "x", schema="id long, l string", filter=ab).count() == 2
+    spark.sql(f"create table five (id int, c char(5)) using parquet location '{tmp_path}/five'")
+    spark.sql("insert into five values (1, 'ab')")
+    five = spark.table("five")
+    three = five.selectExpr("id", "rpad('ab', 3, ' ') as c").withMetadata("c", {CHAR: "char(3)"})
+    assert five.join(three, "c").count() == five.where("c = 'ab'").count() == 1
+    chars = client.pipeline(five)
+    for unsound in (
+        lambda: chars.filter(pc.field("c") == "ab"),
+        lambda: chars.join(client.pipeline(three), "c", suffix="_r"),
+        lambda: chars.join(client.broadcast(three), "c", suffix="_r"),
+    ):
+        with pytest.raises(InvalidRequest, match=r"'c' is char\(5\)"):
+            unsound()
+    assert chars.select(x=pc.field("c")).exchange(2, "x").toDF().where("x = 'ab'").count() == 1
+    spark.sql("drop table five")
