@@ -39,6 +39,7 @@ MISFITS = (
     "Failed to convert",
     "JSON parse error: Column(",
     "Rescaling Decimal",
+    "Error converting",
 )
 """What is in Arrow's errors of values of CSV and JSON that are not of their column's type."""
 
