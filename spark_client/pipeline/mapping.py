@@ -88,10 +88,11 @@ class Mapping(Steps):
                 wanted[label] = pc.field(column)
             else:
                 wanted[label] = _expression(expression, name)
-                self._check_compared(wanted[label], name)
         columns = [*taken, *expressions]
         found = [*map(pc.field, taken), *wanted.values()]
         types = self._types(found, columns, name)
+        for label in expressions.keys() - kept.keys():
+            self._check_compared(wanted[label], name)
         fields = [
             kept[label] if label in kept else spark_field(label, type_, name)
             for label, type_ in zip(columns, types.types, strict=True)
