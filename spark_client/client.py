@@ -235,7 +235,8 @@ class ShuffleClient(DatasetCalls, LookupCalls):
                 the driver's are not sent. A signed address is, and is shown without its signature.
             columns: their names, in the order of the result; None for all.
             filter: an expression of ``pyarrow.compute``, or a list such as ``[("day", ">=", 5)]``, that rows must
-                fulfil. Partitions and row groups that cannot have such rows are not read.
+                fulfil. Partitions and row groups that cannot have such rows are not read. Comparisons are Arrow's: NaN
+                fulfils none but ``!=``, see ``Pipeline.filter``.
             batch_rows: how many rows the batches have that the first stage gets; None for the session's limit.
             format: ``parquet``, ``ipc``, ``csv``, ``orc``, ``json``, or a ``pyarrow.dataset.FileFormat``; None to go
                 by the files' names.

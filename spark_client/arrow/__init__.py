@@ -5,6 +5,7 @@ For ``pipeline``, ``broadcast``, ``jobs``, ``placement`` and ``lanes``.
 
 from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
+from .expression_columns import fits, needed
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, together
 from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
 from .range_search import ranges_of
@@ -29,10 +30,12 @@ __all__ = [
     "batch_row_bits",
     "check_sortable",
     "cuts",
+    "fits",
     "has_dictionary",
     "held_buffers",
     "held_dictionaries",
     "is_pair",
+    "needed",
     "offsets",
     "own",
     "own_bytes",

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, PutCommand
 from spark_client.arrow import Declared
@@ -65,9 +66,14 @@ class Unpersisted(NamedTuple):
 
 
 class Broadcast:
-    """A table that tasks can use. Its pickle has the content's location, not the content."""
+    """A table that tasks can use. Its pickle has the content's location, not the content. ``struct`` has what Arrow's
+    types do not show of a DataFrame's; only the driver has it.
+    """
 
-    def __init__(self, content: Content, owner: Shuffles | None = None) -> None:
+    def __init__(
+        self, content: Content, owner: Shuffles | None = None, struct: StructType | None = None
+    ) -> None:
+        self.struct = struct
         self._content = content
         self._owner = owner
         self._not_at_close: Callable[[], object] = lambda: None
@@ -84,6 +90,7 @@ class Broadcast:
         name = name or "table"
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
         dataset = f"broadcast/{uuid.uuid4().hex}/{label}"
+        struct = None
         if isinstance(data, DataFrame):
             where = f"broadcast {name!r}"
             check_frame(data, where)
@@ -103,7 +110,7 @@ class Broadcast:
         # The messages' framing, the schema and the end, which the totals do not count.
         size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
         content = Content(name, source, schema, totals["rows"], size_bytes, owner.application(), owner.copies)
-        found = cls(content, owner)
+        found = cls(content, owner, struct)
         found._not_at_close = owner.at_close(partial(_leave, content))
         return found
 

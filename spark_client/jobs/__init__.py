@@ -19,6 +19,8 @@ from .spark_settings import is_on, spark_setting
 from .spark_types import (
     arrow_schema,
     batch_limits,
+    char_type,
+    check_compared,
     check_frame,
     check_key,
     declared_struct,
@@ -58,6 +60,8 @@ __all__ = [
     "Written",
     "arrow_schema",
     "batch_limits",
+    "char_type",
+    "check_compared",
     "check_frame",
     "check_key",
     "collected",

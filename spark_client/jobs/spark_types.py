@@ -24,10 +24,14 @@ from pyspark.sql.types import (
 )
 
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import needed
 from spark_client.pyspark_parts import PandasConversion, arrow_schema_of, from_arrow_type
 from spark_client.steps import BatchLimits, PandasForm
 
 from .spark_settings import is_on, spark_setting
+
+_BYTES = "UTF8_BINARY"
+"""The collation of a string that has none."""
 
 
 def check_frame(df: DataFrame, where: str, *, streams: bool = False) -> None:
@@ -97,8 +101,8 @@ def check_key(struct: StructType, key: str, where: str) -> None:
     """
     kind = struct[key].dataType
     for part in _parts(kind):
-        collation = getattr(part, "collation", "UTF8_BINARY")
-        if collation != "UTF8_BINARY":
+        collation = getattr(part, "collation", _BYTES)
+        if collation != _BYTES:
             raise InvalidRequest(
                 f"{where}: key {key!r} is {kind.simpleString()}, and rows are placed and grouped by their bytes, "
                 f"not by collation {collation}; make a column of its collation key, or cast it to string",
@@ -110,6 +114,34 @@ def check_key(struct: StructType, key: str, where: str) -> None:
                 "make a column of what it is keyed by, for example with variant_get",
                 column=key,
             )
+
+
+def check_compared(struct: StructType, schema: pa.Schema, expression: Any, where: str, remedy: str) -> None:
+    """Check that an expression of Arrow over these columns sees values as Spark's comparisons do.
+
+    Raises:
+        InvalidRequest: it is of a column with a collation, at any depth, or of type CHAR(n), which Spark pads.
+    """
+    odd = {field.name: how for field in struct if (how := _compared(field)) is not None}
+    for column in needed(expression.is_valid(), schema) if odd else ():
+        if column in odd:
+            raise InvalidRequest(
+                f"{where}: column {column!r} is {odd[column]}, which Spark compares by rules that Arrow does not have; "
+                f"{remedy}",
+                column=column,
+            )
+
+
+def _compared(field: StructField) -> str | None:
+    """The type, if Spark compares its values not by their bytes."""
+    plain = all(getattr(part, "collation", _BYTES) == _BYTES for part in _parts(field.dataType))
+    return char_type(field) if plain else field.dataType.simpleString()
+
+
+def char_type(field: StructField) -> str | None:
+    """``char(n)``, if the column of a table is one: Spark shows a string."""
+    said = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return said if said.startswith("char(") else None
 
 
 def batch_limits(spark: SparkSession) -> BatchLimits:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import arrow_schema, check_key
+from spark_client.jobs import arrow_schema, char_type, check_key
 from spark_client.joining import How, JoinPlan, KeyForm, MatchKeys
 from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
@@ -170,9 +170,11 @@ class Joining(Steps):
 
     def _table(self, broadcast: Broadcast, where: str) -> _Right:
         place = f"in broadcast {broadcast.name!r}"
-        struct = struct_of(broadcast.schema, where, "leave it out of the broadcast, or cast it")
-        for field, given in zip(struct, broadcast.schema, strict=True):
-            field.nullable = given.nullable
+        struct = broadcast.struct
+        if struct is None:
+            struct = struct_of(broadcast.schema, where, "leave it out of the broadcast, or cast it")
+            for field, given in zip(struct, broadcast.schema, strict=True):
+                field.nullable = given.nullable
         return _Right(struct, arrow_schema(self.spark, struct, where), place, 0)
 
     def _join_keys(self, right: _Right, on: On, where: str) -> list[JoinKey]:
@@ -190,6 +192,13 @@ class Joining(Steps):
         for one, two in dict.fromkeys(zip(lefts, rights, strict=True)):
             check_key(self.leg.struct, one, where)
             check_key(right.struct, two, where)
+            lengths = char_type(self.leg.struct[one]), char_type(right.struct[two])
+            if None not in lengths and lengths[0] != lengths[1]:
+                raise InvalidRequest(
+                    f"{where}: key {one!r} is {lengths[0]} and {two!r} is {lengths[1]}, which Spark pads to one length "
+                    "before it compares them; cast both to string and rpad them before, in Spark",
+                    column=one,
+                )
             text = f"{where}: key {one!r}" if one == two else f"{where}: keys {one!r} and {two!r}"
             form = KeyForm.of(self._schema.field(one).type, right.schema.field(two).type, text)
             keys.append(JoinKey(one, two, form))

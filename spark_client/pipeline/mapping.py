@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, declared_struct, pandas_form, spark_field
+from spark_client.jobs import arrow_schema, check_compared, declared_struct, pandas_form, spark_field
 from spark_client.steps import FilterStage, MapStage, PandasMap, SelectStage, evaluate
 
 from .base import Steps
@@ -44,14 +44,17 @@ class Mapping(Steps):
         """The rows for which an expression of ``pyarrow.compute`` is true, such as ``pc.field("amount") > 0``.
 
         Fields have the exact names of columns. A value inside an expression is Arrow's, of Arrow's type: a whole
-        number beside a decimal is best written ``pc.scalar(Decimal(1))``.
+        number beside a decimal is best written ``pc.scalar(Decimal(1))``. Comparisons are Arrow's, too, and differ from
+        Spark's for NaN: in Arrow it fulfils none but ``!=``, in Spark it equals itself and is greater than all other
+        numbers. So Spark's ``v > 5`` is ``(pc.field("v") > 5) | pc.is_nan(pc.field("v"))``.
 
         Raises:
             InvalidRequest: no expression, one whose result is not a boolean, or one that Arrow cannot evaluate over
-                these columns.
+                these columns, or not as Spark does: they have a collation or are CHAR(n).
         """
         name = self._stage_name(f"filter {_short(expression)}")
         (kind,) = self._types([_expression(expression, name)], ["condition"], name).types
+        self._check_compared(expression, name)
         if str(kind) != "bool":
             raise InvalidRequest(f"{name}: the expression gives {kind}, not a boolean", stage=name)
         return self._with(
@@ -68,7 +71,8 @@ class Mapping(Steps):
 
         Raises:
             InvalidRequest: no column at all, a name that appears twice or is no column, an expression that Arrow
-                cannot evaluate over these columns, or a result of a type that Spark cannot hold.
+                cannot evaluate over these columns, or a result of a type that Spark cannot hold, or of
+                columns that have a collation or are CHAR(n).
         """
         import pyarrow.compute as pc  # noqa: PLC0415 - 10 MiB, which a plan without expressions does without
 
@@ -77,8 +81,8 @@ class Mapping(Steps):
         wanted: dict[str, Any] = {}
         kept = {column: self.leg.struct[column] for column in taken}
         for label, expression in expressions.items():
-            if isinstance(expression, str):
-                (column,) = self._keys((expression,), name)
+            column = self._named_by(expression, name)
+            if column is not None:
                 old = self.leg.struct[column]
                 kept[label] = StructField(label, old.dataType, old.nullable, old.metadata)
                 wanted[label] = pc.field(column)
@@ -87,6 +91,8 @@ class Mapping(Steps):
         columns = [*taken, *expressions]
         found = [*map(pc.field, taken), *wanted.values()]
         types = self._types(found, columns, name)
+        for label in expressions.keys() - kept.keys():
+            self._check_compared(wanted[label], name)
         fields = [
             kept[label] if label in kept else spark_field(label, type_, name)
             for label, type_ in zip(columns, types.types, strict=True)
@@ -94,6 +100,20 @@ class Mapping(Steps):
         struct = declared_struct(self.spark, StructType(fields), name)
         declared = Declared(name, arrow_schema(self.spark, struct, name))
         return self._with(SelectStage(tuple(found), declared), struct)
+
+    def _named_by(self, given: Any, stage: str) -> str | None:
+        """The column that a name, or an expression which is nothing but a field, stands for."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+        if isinstance(given, str):
+            return self._keys((given,), stage)[0]
+        index = self._schema.get_field_index(str(given))
+        is_field = index >= 0 and isinstance(given, pc.Expression) and given.equals(pc.field(str(given)))
+        return str(given) if is_field else None
+
+    def _check_compared(self, expression: Any, stage: str) -> None:
+        remedy = "cast it to string before, in Spark, to compare bytes, or compare it there"
+        check_compared(self.leg.struct, self._schema, expression, stage, remedy)
 
     def _types(self, expressions: list[Any], names: list[str], stage: str) -> Any:
         """The schema of the expressions' results."""

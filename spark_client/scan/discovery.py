@@ -240,11 +240,10 @@ def _form(given: Any, paths: list[str]) -> Any:
         return ds.CsvFileFormat(
             # Otherwise a quoted line end where pyarrow cuts the file into blocks is an error.
             csv.ParseOptions(newlines_in_values=True),
-            # As Spark: only nothing is null, and pyarrow's other words for null, true and false are texts.
+            # As Spark: only nothing is null, also in quotes. Pyarrow has more words for null, true and false.
             convert_options=csv.ConvertOptions(
                 null_values=[""],
                 strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
                 true_values=["true", "True", "TRUE"],
                 false_values=["false", "False", "FALSE"],
             ),

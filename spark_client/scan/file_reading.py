@@ -33,8 +33,15 @@ WHOLE_BYTES_ELSEWHERE = 256 << 20
 """A store gives a whole group in one or a few requests, and a buffer's bytes in one each."""
 BUFFER_BYTES = 1 << 20
 READAHEAD = 2
-GUESSED = ("csv", "json")
-"""Formats whose types pyarrow guesses from the first rows of each file."""
+MISFITS = (
+    "onversion error",
+    "Failed to parse",
+    "Failed to convert",
+    "JSON parse error: Column(",
+    "Rescaling Decimal",
+    "Error converting",
+)
+"""What is in Arrow's errors of values of CSV and JSON that are not of their column's type."""
 
 
 @dataclass(frozen=True)
@@ -140,17 +147,21 @@ class FileReading:
         size_bytes = home.filesystem.get_file_info(file.path).size
         if None not in (size_bytes, file.size_bytes) and size_bytes != file.size_bytes:
             raise _changed(file.path, "bytes", file.size_bytes, size_bytes)
+        if home.kind == "json":
+            return self._json_rows(home, file)
+        return self._fragment(home, file)
+
+    def _fragment(self, home: Home, file: File) -> Iterator[Any]:
         fragment = home.format.make_fragment(file.path, home.filesystem)
-        physical = fragment.physical_schema
-        if home.kind in GUESSED:
-            # Of these only the names: the scanner reads the values as the scan's types.
+        there = physical = fragment.physical_schema
+        if home.kind == "csv":
+            # Of its own only the names: the scanner reads the values as the scan's types.
             known = {field.name: field for field in home.schema or ()}
-            there = pa.schema([known.get(field.name, field) for field in physical])
-            physical = home.schema if home.kind == "csv" else times_as_texts(home.schema)
-        else:
-            there = orc_schema(physical) if home.kind == "orc" else physical
+            there, physical = pa.schema([known.get(field.name, field) for field in there]), home.schema
+        elif home.kind == "orc":
+            there = orc_schema(physical)
         names = self._names_in(file, there)
-        retyped = _other_kinds(physical, there, names)
+        retyped = _other_kinds(physical, there, names) if home.kind == "orc" else {}
         for batch in fragment.to_batches(
             schema=physical,
             columns=names,
@@ -162,6 +173,24 @@ class FileReading:
             if home.kind == "orc":
                 check_dates(given, file.path)
             yield given
+
+    def _json_rows(self, home: Home, file: File) -> Iterator[Any]:
+        """Not by the scanner, which finds only the names that the first rows of a file have."""
+        from pyarrow import json  # noqa: PLC0415 - only a task that reads JSON needs it
+
+        known = {field.name: field for field in home.schema or ()}
+        there = pa.schema([known[name] for name in self.wanted.declared.schema.names])
+        names = self._names_in(file, there)
+        texts = times_as_texts(there)
+        options = home.format.default_fragment_scan_options
+        parsing = json.ParseOptions(
+            pa.schema([texts.field(name) for name in names]),
+            options.parse_options.newlines_in_values,
+            "ignore",
+        )
+        with home.filesystem.open_input_stream(file.path) as source:
+            for batch in json.open_json(source, options.read_options, parsing):
+                yield _retyped(batch, _other_kinds(texts, there, names), file.path)
 
     def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
         """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
@@ -267,16 +296,18 @@ def _explained(path: str, error: Exception) -> Exception:
             "environment, not from the driver",
             file=path,
         )
-    if isinstance(error, pa.ArrowInvalid):
-        if "out of range for nanosecond" in text:
-            return InvalidRequest(
-                f"{path}: {text}: Arrow reads instants of ORC only from 1677 to 2262; read it by spark.read, or leave "
-                "the column out with columns=",
-                file=path,
-            )
-        if "onversion error" in text or "JSON parse error: Column(" in text:
-            return InvalidRequest(
-                f"{path}: {text}; give schema= with a type that every value has, such as string",
-                file=path,
-            )
+    if isinstance(error, pa.ArrowNotImplementedError):
+        return InvalidRequest(f"{path}: {text}; give schema= with another type, such as string", file=path)
+    if "out of range for nanosecond" in text:
+        return InvalidRequest(
+            f"{path}: {text}: Arrow reads instants of ORC only from 1677 to 2262; read it by spark.read, or leave the "
+            "column out with columns=",
+            file=path,
+        )
+    if any(misfit in text for misfit in MISFITS):
+        return InvalidRequest(
+            f"{path}: {text}; give schema= with a type that every value has, such as string, or timestamp_ntz for "
+            "times without a zone",
+            file=path,
+        )
     return PartitionFailed(f"{path} is damaged or of another format: {text}", file=path)

@@ -1,4 +1,4 @@
-"""The filter of a scan: checked in the driver, with the columns that it needs, and what may be pruned by it."""
+"""The filter of a scan: checked in the driver, and what may be pruned by it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import needed
 
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _COMPARISON = re.compile(r"\([^()]+ (?:==|<|<=|>|>=) [^()]+\)|is_valid\([^()]+\)")
@@ -45,34 +46,6 @@ def check(expression: Any, schema: pa.Schema) -> None:
         schema.empty_table().filter(expression)
     except (pa.ArrowException, TypeError) as error:
         raise InvalidRequest(f"scan: filter {expression}: {str(error).partition(chr(10))[0]}") from error
-
-
-def needed(expression: Any, schema: pa.Schema) -> list[str]:
-    """The columns that an expression, which fits the schema, is of, in the schema's order.
-
-    pyarrow does not tell. So columns are left out, half of them at a time, until it misses one.
-    """
-    return _needed(expression, schema, list(schema.names))
-
-
-def _needed(expression: Any, schema: pa.Schema, names: list[str]) -> list[str]:
-    left_out = set(names)
-    rest = pa.schema([field for field in schema if field.name not in left_out])
-    if not names or fits(expression, rest):
-        return []
-    if len(names) == 1:
-        return names
-    half = len(names) // 2
-    return _needed(expression, schema, names[:half]) + _needed(expression, schema, names[half:])
-
-
-def fits(expression: Any, schema: pa.Schema) -> bool:
-    """Whether the expression fits the schema."""
-    try:
-        schema.empty_table().filter(expression)
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def statistics_tell(expression: Any, schema: pa.Schema) -> bool:

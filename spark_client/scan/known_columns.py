@@ -22,6 +22,7 @@ from spark_client.jobs import arrow_schema, declared_struct
 from .holdable import held, leaves, orc_schema, parquet_schema, plain_views, struct_of
 from .pieces import FOOTER_THREADS
 from .spark_footers import said_by_orc, said_by_parquet
+from .wanted import GIVEN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +136,7 @@ def _as_given(spark: SparkSession, dataset: Any, schema: Any, kind: str) -> Know
                     column=field.name,
                 )
     more = [field for name, field in _of_folders(dataset).items() if name not in arrow.names]
-    return KnownColumns("schema=", pa.schema([*arrow, *more]), struct, lenient=True, kind=kind)
+    return KnownColumns(GIVEN, pa.schema([*arrow, *more]), struct, lenient=True, kind=kind)
 
 
 def _merged(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:

@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import fits, needed
 
 from .file_systems import portable
-from .filters import fits, needed, statistics_tell
+from .filters import statistics_tell
 from .holdable import is_view, parquet_schema
 from .legacy_calendar import is_legacy
 from .wanted import Wanted

@@ -16,8 +16,13 @@ Tables of other formats
 
 Columns of files
     Files given by path must agree in their columns: the first one says which. Types may differ where no value changes
-    (32 and 64 bits, time units). With ``columns`` only those must agree. In a pyarrow Dataset its schema counts, and a
-    column that a file lacks is null.
+    (32 and 64 bits, time units). With ``columns`` only those must agree. With ``schema`` that counts, with
+    ``merge_schema`` all files' columns, in a pyarrow Dataset its schema: then a column that a file lacks is null.
+
+Types of files
+    See ``known_columns``, and for what Spark's footers say ``spark_footers``. CSV has a header and is RFC 4180's, as
+    Spark's with ``header`` and ``escape='"'``. ORC's timestamps are what clocks showed: they are taken for times of the
+    zone of the driver's JVM, as Spark's reader does; one in an hour that is set back is an error.
 """
 
 from __future__ import annotations
@@ -33,13 +38,13 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest, shown
-from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema, batch_limits, declared_struct, split_sizes
+from spark_client.arrow import Declared, needed
+from spark_client.jobs import arrow_schema, batch_limits, check_compared, declared_struct, split_sizes
 
 from .discovery import dataset_of
 from .file_reading import BATCH_ROWS, FileReading
 from .file_systems import hidden
-from .filters import check, expression_of, needed
+from .filters import check, expression_of
 from .folder_values import FolderRules
 from .known_columns import known_columns
 from .pieces import pieces_of
@@ -110,6 +115,9 @@ class Scan:
         declared = Declared(where, arrow_schema(spark, struct, where))
         if expression is not None:
             check(expression, declared.schema)
+            check_compared(
+                struct, declared.schema, expression, "scan: filter", "give schema= with it as string"
+            )
         wanted = Wanted(
             declared, tuple(names), known.origin, known.lenient, columns is None, rules.case_sensitive
         )

@@ -11,6 +11,8 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 
+GIVEN = "schema="
+"""The origin of columns that the user names."""
 _DRIFT = (
     "give merge_schema=True for the columns of all files, or name the columns that are meant, and their types, with "
     "schema=: where a file lacks one, it is null"
@@ -88,10 +90,14 @@ class Wanted:
             replace(self.declared, schema=pa.schema([wanted.field(name) for name in read])).cast(nothing)
         except InvalidRequest as error:
             name = str(error.detail["column"])
+            remedy = (
+                "give it a type of the files' kind there, and cast it in a step"
+                if self.origin == GIVEN
+                else "give the files of each kind a scan of their own, or leave it out with columns="
+            )
             raise InvalidRequest(
                 f"scan: {path} has column {name!r} as {there.field(name).type}, but {self.origin} as "
-                f"{wanted.field(name).type}; give the files of each kind a scan of their own, or leave it out with "
-                "columns=",
+                f"{wanted.field(name).type}; {remedy}",
                 column=name,
                 file=path,
             ) from error

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import combinations
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyarrow import dataset as ds
 from pyarrow import feather
 from pyarrow import parquet as pq
 from pyspark.errors import PySparkException
 
-from flight_server.protocol import InvalidRequest, NotFound
+from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.scan import Scan
-from tests.support.folder_layouts import (
-    KINDS,
-    LAYOUTS,
-    REFUSED,
-    TEXTS,
-    Layout,
-    random_texts,
-    write_files,
-    write_values,
-)
-from tests.support.scanning import read
 from tests.support.server_process import ServerProcess
 from tests.support.spark_session import local_session
 
@@ -170,6 +155,7 @@ def test_an_error_of_a_file_is_said_to_be_of_what_the_stages_read(
         client.scan(tmp_path, schema="id long").mapInArrow(same, "id long").toDF().collect()
 
 
+CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 SAID = {
     "collated": "concat('aB', id) collate UTF8_LCASE",
     "collated_parts": "map(1, array(concat('aB', id) collate UNICODE_CI))",
@@ -253,98 +239,95 @@ def test_what_arrow_reads_otherwise_from_orc_is_refused(
         client.scan(path).toDF().collect()
 
 
-def shown(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows in any order; texts, so that NaN equals NaN and Python's dates do not matter."""
-    columns = [
-        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in table.columns
-    ]
-    return sorted(zip(*(map(str, column.to_pylist()) for column in columns), strict=True))
-
-
-def assert_as_spark(spark: SparkSession, paths: list[str], *, recursive: bool = False) -> None:
-    scan = Scan.plan(spark, paths, format="parquet", recursive=recursive)
-    expected = spark.read.parquet(*paths, recursiveFileLookup=recursive)
-    assert scan.struct == expected.schema
-    assert shown(read(scan.splits)) == shown(expected.toArrow())
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_folders_and_patterns_give_the_files_and_columns_that_they_give_spark(
-    spark: SparkSession, tmp_path: Path, layout: Layout
-) -> None:
-    assert_as_spark(spark, layout.write(tmp_path), recursive=layout.recursive)
-
-
-@pytest.mark.parametrize("layout", REFUSED, ids=str)
-def test_folders_and_patterns_that_spark_refuses_are_refused(
-    spark: SparkSession, tmp_path: Path, layout: Layout
-) -> None:
-    paths = layout.write(tmp_path)
-    with pytest.raises((PySparkException, Py4JJavaError)):
-        spark.read.parquet(*paths)
-    with pytest.raises((InvalidRequest, NotFound), match="scan: "):
-        Scan.plan(spark, paths, format="parquet")
-
-
-def test_values_of_folders_have_the_types_that_they_have_in_spark(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    half = len(TEXTS) // 2
-    for number, texts in enumerate((TEXTS[:half], TEXTS[half:])):
-        assert_as_spark(spark, [write_values(tmp_path / str(number), [texts])])
-    pairs = list(combinations(KINDS, 2))
-    assert_as_spark(spark, [write_values(tmp_path / "pairs", list(zip(*pairs, strict=True)))])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_random_values_of_folders_are_as_in_spark(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    random = Random(seed)
-    folders = [random_texts(random, 40) for _ in range(1 + seed)]
-    assert_as_spark(spark, [write_values(tmp_path, folders)])
+CSV_ROWS = """i,s,q,t,d,f,b,n,dec,k
+9007199254740993,,"",2020-01-01 10:00:00,2020-01-01,1e400,TRUE,NA,1.50,007
+1,"a ""b"", c","x\ny",2020-01-01 10:00:00.5,1500-02-28,NaN,false,NULL,2,2
+,,,,,,,,,3
+"""
+JSON_ROWS = """{"i": 9007199254740993, "t": "2020-01-01T10:00:00", "z": "2020-01-01T10:00:00+02:00", "d": "1500-01-01"}
+{"i": null, "s": "", "st": {"a": [1, null], "at": ["2020-01-01"]}, "f": 1, "dec": 1.5, "more": {"x": 1}}
+"""
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    ("text", "schema"),
     [
-        ("sources.partitionColumnTypeInference.enabled", "false"),
-        ("timestampType", "TIMESTAMP_NTZ"),
-        ("session.timeZone", "GMT+2"),
-        ("caseSensitive", "true"),
+        (("csv", CSV_ROWS), None),
+        (
+            ("csv", CSV_ROWS),
+            "i long, s string, q string, t timestamp_ntz, d date, f double, b boolean, n string, dec float, k int",
+        ),
+        (
+            ("json", JSON_ROWS),
+            "i long, t timestamp_ntz, z timestamp, d date, st struct<a: array<int>, at: array<date>>, dec decimal(9,2)",
+        ),
     ],
 )
-def test_settings_of_spark_for_folders_hold(
-    spark: SparkSession, tmp_path: Path, setting: str, value: str
+def test_text_files_have_the_values_and_types_that_spark_reads(
+    client: ShuffleClient, spark: SparkSession, tmp_path: Path, text: tuple[str, str], schema: str | None
 ) -> None:
-    paths = [write_values(tmp_path / "values", [KINDS, ["2024-05-31 10:00:00.1"] * len(KINDS)])]
-    write_files(tmp_path / "case", ["X=7/x"])
-    before = spark.conf.get(f"spark.sql.{setting}") or ""
-    spark.conf.set(f"spark.sql.{setting}", value)
-    try:
-        assert_as_spark(spark, paths)
-        assert_as_spark(spark, [str(tmp_path / "case")])
-    finally:
-        spark.conf.set(f"spark.sql.{setting}", before)
+    form, content = text
+    (tmp_path / f"x.{form}").write_text(content)
+    reader = spark.read.options(header=True, escape='"', multiLine=form == "csv")
+    expected = (reader if schema is None else reader.schema(schema)).load(str(tmp_path), form)
+    ours = client.scan(tmp_path, schema=schema).toDF()
+    assert ours.schema == expected.schema
+    assert rows(ours) == rows(expected)
 
 
-def test_a_folders_column_replaces_an_instant_of_its_name(spark: SparkSession, tmp_path: Path) -> None:
-    spark.sql("SELECT 1 AS a, now() AS day").write.parquet(str(tmp_path / "x" / "day=2024-05-31"))
-    assert_as_spark(spark, [str(tmp_path / "x")])
+@pytest.fixture(scope="module")
+def drifting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("drifting")
+    pq.write_table(pa.table({"id": [1], "a": pa.array([1], pa.int32())}), path / "1.parquet")
+    pq.write_table(pa.table({"id": [2], "b": ["x"]}), path / "2.parquet")
+    return path
 
 
-@pytest.mark.parametrize("form", ["csv", "json", "orc"])
-def test_a_file_that_is_listed_twice_is_read_twice(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path, form: str
+def test_the_columns_of_all_files_are_sparks_merged_schema(
+    client: ShuffleClient, spark: SparkSession, drifting: Path
 ) -> None:
-    spark.range(3).coalesce(1).write.format(form).save(str(tmp_path / "x"), header=True)
-    [path] = map(str, (tmp_path / "x").glob(f"*.{form}"))
-    expected = spark.read.format(form).load([path, path], header=True)
-    assert client.scan([path, path], schema="id long").toDF().count() == expected.count() == 6
+    with pytest.raises(InvalidRequest, match=r"2\.parquet has no column 'a', .*; give merge_schema=True"):
+        client.scan(drifting)
+    ours = client.scan(drifting, merge_schema=True).toDF()
+    expected = spark.read.option("mergeSchema", True).parquet(str(drifting))
+    assert ours.schema == expected.schema
+    assert rows(ours) == rows(expected)
 
 
-def test_columns_of_folders_without_values_and_with_nan_reach_spark(
+def test_a_schema_names_columns_and_types_that_files_may_lack(client: ShuffleClient, drifting: Path) -> None:
+    scan = client.scan(drifting, schema="b string, a long, z array<date>", filter=pc.field("a") == 1)
+    assert scan.toDF().collect() == [(None, 1, None)]
+    assert client.scan(drifting, schema="a long").count() == 2
+
+
+def test_collations_and_chars_are_kept_and_compared_by_spark_alone(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:
-    path = write_values(tmp_path / "x", [["__HIVE_DEFAULT_PARTITION__", "NaN", "1e5"]])
-    found, expected = client.scan(path).exchange(2, "c1").toDF(), spark.read.parquet(path)
-    assert found.schema == expected.schema
-    assert rows(found) == rows(expected)
+    text = "if(id % 2 = 0, 'aB', 'AB') collate UTF8_LCASE as l"
+    spark.range(4).selectExpr("id", text).write.parquet(str(tmp_path / "x"))
+    scan, ab = client.scan(tmp_path / "x"), pc.field("l") == "AB"
+    unsound: Callable[[], object]
+    for unsound in (
+        lambda: scan.select(x=pc.field("l")).distinct(),
+        lambda: scan.select(x=pc.utf8_lower(pc.field("l"))),
+        lambda: scan.filter(ab),
+        lambda: client.scan(tmp_path / "x", filter=ab),
+    ):
+        with pytest.raises(InvalidRequest, match="string collate UTF8_LCASE"):
+            unsound()
+    assert client.scan(tmp_path / "x", schema="id long, l string", filter=ab).count() == 2
+    spark.sql(f"create table five (id int, c char(5)) using parquet location '{tmp_path}/five'")
+    spark.sql("insert into five values (1, 'ab')")
+    five = spark.table("five")
+    three = five.selectExpr("id", "rpad('ab', 3, ' ') as c").withMetadata("c", {CHAR: "char(3)"})
+    assert five.join(three, "c").count() == five.where("c = 'ab'").count() == 1
+    chars = client.pipeline(five)
+    for unsound in (
+        lambda: chars.filter(pc.field("c") == "ab"),
+        lambda: chars.join(client.pipeline(three), "c", suffix="_r"),
+        lambda: chars.join(client.broadcast(three), "c", suffix="_r"),
+    ):
+        with pytest.raises(InvalidRequest, match=r"'c' is char\(5\)"):
+            unsound()
+    assert chars.select(x=pc.field("c")).exchange(2, "x").toDF().where("x = 'ab'").count() == 1
+    spark.sql("drop table five")

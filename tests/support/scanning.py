@@ -32,7 +32,7 @@ def splits_of(
     read = dataset.schema if schema is None else schema
     declared = Declared("the scan", read)
     wanted = Wanted(declared, tuple(names or read.names), "the first file", lenient, every=names is None)
-    homes, pieces = pieces_of(dataset, dataset.schema, wanted, filter)
+    homes, pieces = pieces_of(dataset, read if lenient else dataset.schema, wanted, filter)
     return Splits.of(pieces, sizes, FileReading(homes, wanted, filter, batch_rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -227,3 +228,36 @@ def test_damaged_pages_are_an_error_that_names_the_file(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(FlightShuffleError, match=r"/x\.parquet is damaged or of another format"):
         read(splits)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (("csv", "v\n2020-01-01 00:00:00\n"), pa.timestamp("us", "UTC")),
+        (("csv", "v\n12345678901234567890\n"), pa.int64()),
+        (("csv", "v\n1.555\n"), pa.decimal128(3, 2)),
+        (("csv", "v\n1\n"), pa.list_(pa.int32())),
+        (("csv", "v\nNA\n"), pa.int32()),
+        (("json", '{"v": "2020-01-01 00:00:00"}'), pa.timestamp("us", "UTC")),
+        (("json", '{"v": "2020-01-01 00:00:00Z"}'), pa.timestamp("us")),
+        (("json", '{"v": 12345678901234567890}'), pa.int64()),
+        (("json", '{"v": 1.5}'), pa.int32()),
+        (("json", '{"v": 1}'), pa.string()),
+        (("json", '{"v": "1"}'), pa.duration("us")),
+    ],
+    ids=str,
+)
+def test_a_value_of_text_that_is_not_of_the_type_is_an_error_and_never_another_value(
+    tmp_path: Path, text: tuple[str, str], kind: pa.DataType
+) -> None:
+    (tmp_path / f"x.{text[0]}").write_text(text[1])
+    with pytest.raises(InvalidRequest, match=r"x\.(csv|json): .*give schema= with"):
+        read(splits_of(tmp_path, schema=pa.schema([("v", kind)]), lenient=True))
+
+
+def test_a_name_that_only_late_rows_of_json_have_is_read(tmp_path: Path) -> None:
+    early = json.dumps({"a": "x" * 1000}) + "\n"
+    (tmp_path / "x.json").write_text(early * 3000 + '{"a": "y", "late": 1}\n')
+    schema = pa.schema([("a", pa.string()), ("late", pa.int64())])
+    found = read(splits_of(tmp_path, schema=schema, lenient=True))
+    assert pc.sum(found["late"]).as_py() == 1

@@ -11,16 +11,10 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet as pq
 
-from spark_client.scan.filters import needed, statistics_tell
+from spark_client.scan.filters import statistics_tell
 from tests.support.scanning import read, splits_of
 
 X, SCHEMA = pc.field("x"), pa.schema([("i", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
-
-
-def test_the_columns_of_a_filter_are_found_among_many() -> None:
-    wide = pa.schema([(f"c{number}", pa.int64()) for number in range(300)])
-    assert needed((pc.field("c7") > 1) & (pc.field("c250") < pc.field("c3")), wide) == ["c3", "c7", "c250"]
-    assert needed(pc.scalar(True), wide) == []
 
 
 @pytest.mark.parametrize(
