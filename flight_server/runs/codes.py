@@ -143,7 +143,8 @@ def elements(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
 
 
 def _ranks(array: pa.Array) -> Codes:
-    options = compute().RankOptions(sort_keys=[("", "ascending", "at_start")], tiebreaker="dense")
+    # Where nulls are ranked is of no account, and how that is said depends on pyarrow's version.
+    options = compute().RankOptions("ascending", tiebreaker="dense")
     ranks: Codes = compute().rank(array, options=options).to_numpy().astype(np.int64)
     if array.null_count:
         ranks[array.is_null().to_numpy(zero_copy_only=False)] = NULL

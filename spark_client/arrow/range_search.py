@@ -36,18 +36,23 @@ def _places(column: Any, boundaries: Any, *, descending: bool) -> tuple[NDArray[
     """The places of the rows' and of the boundaries' own values among the boundaries' values."""
     if isinstance(column, np.ndarray):
         return _among(column, boundaries), _among(boundaries, boundaries)
-    import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
-
     wide = pa.large_binary()
     known = pa.array(sorted(set(boundaries.to_pylist())), wide)
     found = []
     for data in (column.cast(wide), boundaries.cast(wide)):
-        low, high = (
-            values(pc.search_sorted(known, data, side=side), np.uint64).astype(np.int64)
-            for side in ("left", "right")
-        )
+        low, high = (_searched(known, data, side) for side in ("left", "right"))
         found.append(2 * len(known) - low - high if descending else low + high)
     return found[0], found[1]
+
+
+def _searched(known: Any, data: Any, side: Any) -> NDArray[np.int64]:
+    import pyarrow.compute as pc  # noqa: PLC0415  # as in row_picking
+
+    if hasattr(pc, "search_sorted"):
+        return values(pc.search_sorted(known, data, side=side), np.uint64).astype(np.int64)
+    # pyarrow 22 has no such function. Bytes of Python have the same order.
+    one, other = (np.array([*each.to_pylist(), None], object)[:-1] for each in (known, data))
+    return np.searchsorted(one, other, side=side).astype(np.int64)
 
 
 def _among(numbers: NDArray[Any], boundaries: NDArray[Any]) -> NDArray[np.int64]:
