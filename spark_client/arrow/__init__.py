@@ -7,6 +7,7 @@ from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, together
 from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
+from .python_values import known_zone, python_values
 from .range_search import ranges_of
 from .row_picking import Picker, spread
 from .sizes import batch_row_bits, has_dictionary, held_buffers, held_dictionaries, own_bytes
@@ -33,10 +34,12 @@ __all__ = [
     "held_buffers",
     "held_dictionaries",
     "is_pair",
+    "known_zone",
     "offsets",
     "own",
     "own_bytes",
     "own_dictionaries",
+    "python_values",
     "ranges_of",
     "sort_key",
     "spread",

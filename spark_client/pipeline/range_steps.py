@@ -12,7 +12,15 @@ import pyarrow as pa
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
-from spark_client.arrow import Declared, SortCodes, SortKey, array_over, values
+from spark_client.arrow import (
+    Declared,
+    SortCodes,
+    SortKey,
+    array_over,
+    known_zone,
+    python_values,
+    values,
+)
 from spark_client.jobs import ByRange, arrow_schema
 from spark_client.steps import SampleStage
 
@@ -45,7 +53,9 @@ class Ranging(Sorting, Finishing):
 
         Returns:
             At most ``partitions - 1`` distinct values in their order: fewer where there are fewer values, or where
-            one value has more rows than a range should. With several keys, tuples.
+            one value has more rows than a range should. With several keys, tuples. If a key has boundaries that
+            Python does not have, such as dates after 9999, all of it are Arrow's scalars, which :meth:`exchange`
+            takes.
 
         Raises:
             InvalidRequest: ``partitions`` out of range, no keys, or as for ``sort`` of :meth:`exchange`.
@@ -157,7 +167,7 @@ def _boundaries(samples: list[pa.RecordBatch], keys: tuple[SortKey, ...], count:
     left = (right - 1).clip(min=0)
     nearest = np.where(wanted - before[left] <= before[right] - wanted, left, right)
     chosen = batch.take(pa.array(starts[np.unique(nearest)]))
-    rows = list(zip(*(chosen.column(key.column).to_pylist() for key in keys), strict=True))
+    rows = list(zip(*(python_values(chosen.column(key.column)) for key in keys), strict=True))
     return [row[0] for row in rows] if len(keys) == 1 else rows
 
 
@@ -170,11 +180,14 @@ def _row(value: Any, keys: int, where: str) -> tuple[Any, ...]:
 
 
 def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
-    found = []
+    found: list[pa.Array] = []
     for value in given:
-        plain = value.as_py() if isinstance(value, pa.Scalar) else value
-        plain = plain.item() if isinstance(plain, np.generic) else plain
+        if isinstance(value, pa.Scalar) and value.type == kind:
+            found.append(pa.array([value], kind))
+            continue
         try:
+            plain = python_values(pa.array([value]))[0] if isinstance(value, pa.Scalar) else value
+            plain = plain.item() if isinstance(plain, np.generic) else plain
             if (
                 pa.types.is_timestamp(kind)
                 and kind.tz
@@ -182,17 +195,30 @@ def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
                 and plain.tzinfo is None
             ):
                 plain = _in_zone(plain, kind.tz)
-            (converted,) = pa.array([plain], kind, from_pandas=False)
+            converted = pa.array([plain], kind, from_pandas=False)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest(f"{where} is {kind}, and {value!r} is no value of it: {error}") from error
+            raise InvalidRequest(
+                f"{where} is {kind}, and {_shown(value)} is no value of it: {error}"
+            ) from error
         # Arrow takes 1.5 for the integer 1, and numbers for times.
-        exact = pa.types.is_floating(kind) or pa.types.is_nested(kind) or converted.as_py() == plain
+        (nearest,) = python_values(converted)
+        exact = pa.types.is_floating(kind) or pa.types.is_nested(kind) or nearest == plain
         if not exact:
             raise InvalidRequest(
-                f"{where} is {kind}, and {value!r} is no value of it; the nearest is {converted.as_py()!r}"
+                f"{where} is {kind}, and {_shown(value)} is no value of it; the nearest is {_shown(nearest)}"
             )
-        found.append(plain)
-    return pa.array(found, kind, from_pandas=False)
+        found.append(converted)
+    return pa.concat_arrays(found) if found else pa.array([], kind)
+
+
+def _shown(value: Any) -> str:
+    """The value's text. A scalar's own raises where Python does not have its value."""
+    if not isinstance(value, pa.Scalar):
+        return repr(value)
+    try:
+        return repr(value)
+    except (ValueError, OverflowError, LookupError):
+        return f"a value of {value.type}"
 
 
 def _in_zone(time: datetime, zone: str) -> Any:
@@ -200,4 +226,5 @@ def _in_zone(time: datetime, zone: str) -> Any:
     import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without
 
     local = pa.scalar(time, pa.timestamp("us"))
-    return pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest").as_py()
+    found = pc.assume_timezone(local, known_zone(zone), ambiguous="earliest", nonexistent="latest")
+    return python_values(pa.array([found]))[0]
