@@ -7,7 +7,7 @@ from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, together
 from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
-from .python_values import known_zone, python_values
+from .python_values import known_zone, python_values, shown
 from .range_search import ranges_of
 from .row_picking import Picker, spread
 from .sizes import batch_row_bits, has_dictionary, held_buffers, held_dictionaries, own_bytes
@@ -41,6 +41,7 @@ __all__ = [
     "own_dictionaries",
     "python_values",
     "ranges_of",
+    "shown",
     "sort_key",
     "spread",
     "together",

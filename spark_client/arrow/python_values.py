@@ -40,3 +40,11 @@ def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
             continue
         return found
     return [scalar if scalar.is_valid else None for scalar in array]
+
+
+def shown(value: Any) -> str:
+    """The value's text. A scalar's own raises where Python does not have its value."""
+    try:
+        return repr(value)
+    except (ValueError, OverflowError, LookupError):
+        return f"a value of {value.type}"

@@ -19,6 +19,7 @@ from spark_client.arrow import (
     array_over,
     known_zone,
     python_values,
+    shown,
     values,
 )
 from spark_client.jobs import ByRange, arrow_schema
@@ -198,27 +199,17 @@ def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
             converted = pa.array([plain], kind, from_pandas=False)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidRequest(
-                f"{where} is {kind}, and {_shown(value)} is no value of it: {error}"
+                f"{where} is {kind}, and {shown(value)} is no value of it: {error}"
             ) from error
         # Arrow takes 1.5 for the integer 1, and numbers for times.
         (nearest,) = python_values(converted)
         exact = pa.types.is_floating(kind) or pa.types.is_nested(kind) or nearest == plain
         if not exact:
             raise InvalidRequest(
-                f"{where} is {kind}, and {_shown(value)} is no value of it; the nearest is {_shown(nearest)}"
+                f"{where} is {kind}, and {shown(value)} is no value of it; the nearest is {shown(nearest)}"
             )
         found.append(converted)
     return pa.concat_arrays(found) if found else pa.array([], kind)
-
-
-def _shown(value: Any) -> str:
-    """The value's text. A scalar's own raises where Python does not have its value."""
-    if not isinstance(value, pa.Scalar):
-        return repr(value)
-    try:
-        return repr(value)
-    except (ValueError, OverflowError, LookupError):
-        return f"a value of {value.type}"
 
 
 def _in_zone(time: datetime, zone: str) -> Any:

@@ -78,7 +78,7 @@ class PlacedKeys:
             first = int(wrong[0])
             row = [python_values(column.slice(first, 1))[0] for column in keys.columns]
             key = ", ".join(
-                f"{name!r} = {str(value)[:80]!r}" for name, value in zip(keys.schema.names, row, strict=True)
+                f"{name!r} = {shown(value)[:80]}" for name, value in zip(keys.schema.names, row, strict=True)
             )
             raise InvalidRequest(
                 f"{stage}: {len(wrong)} of {len(ids)} {what} may be in parts: {key} is in partition {partition}, "
