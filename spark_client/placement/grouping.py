@@ -31,6 +31,7 @@ from spark_client.arrow import (
     array_over,
     cuts,
     python_values,
+    shown,
     together,
     values,
     widened,
