@@ -1,19 +1,12 @@
-"""Steps of a task over rows that are made while they are read, and how much memory a process takes for one of them.
+"""Steps of a task over rows that are made while they are read.
 
-``python -m tests.support.measured_steps STEP SHAPE BUDGET_MIB TIMES`` is such a process: it prints a :class:`Measured`.
-
-Rows come in batches of about 2 MiB, each in memory of its own, as from an exchange, and results are dropped as they
-come. So all that a process has beside one batch is the step's.
+Rows come in batches of about 2 MiB, each in memory of its own, as from an exchange.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,7 +36,6 @@ from spark_client.steps import (
     run,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 BATCH_BYTES = 2 * MIB
 _POOL_ROWS = 4096
@@ -369,58 +361,3 @@ STEPS: dict[str, Step] = {
     "distinct, each row once": _bound(_distinct, True, 1),
     "distinct by a key, 3 rows of each": _bound(_distinct_by, 3),
 }
-
-
-@dataclass(frozen=True)
-class Measured:
-    """``idle_bytes`` is the resident size before the step, ``peak_bytes`` the largest; ``arrow_bytes`` the most that
-    Arrow's pool held at once.
-    """
-
-    idle_bytes: int
-    peak_bytes: int
-    arrow_bytes: int
-    spilled_bytes: int
-    rows: int
-
-
-def measured(step: str, shape: str, budget_bytes: int, times: int, scratch_dir: Path) -> Measured:
-    """Run the step in a process of its own, over ``times`` the budget."""
-    command = [sys.executable, "-m", "tests.support.measured_steps", step, shape]
-    command += [str(budget_bytes), str(times), str(scratch_dir)]
-    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-    if answer.returncode:
-        raise RuntimeError(f"{step} of {shape}: {answer.stderr}")
-    return Measured(**json.loads(answer.stdout))
-
-
-def _status_bytes(name: str) -> int:
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024
-
-
-def main() -> None:
-    """The process."""
-    import pandas as pd  # noqa: F401  # and all that a worker has loaded before a task
-    import pyspark.worker  # noqa: F401
-
-    step, shape, budget_bytes, times, scratch_dir = sys.argv[1:]
-    # A first run on a few rows: it imports what the step imports.
-    small = Setting(shape, 1000, TaskMemory(1 << 30, scratch_dir))
-    for _ in STEPS[step](small):
-        pass
-    setting = Setting(shape, int(budget_bytes) * int(times), TaskMemory(int(budget_bytes), scratch_dir))
-    # Not a proxy of it, which does not see what Arrow's own query engine takes for groups.
-    pool = pa.default_memory_pool()
-    pool.release_unused()
-    idle_bytes = _status_bytes("VmRSS")
-    rows = 0
-    for batch in STEPS[step](setting):
-        rows += batch.num_rows
-    peak_bytes = _status_bytes("VmHWM")
-    found = Measured(idle_bytes, peak_bytes, pool.max_memory() or 0, setting.memory.spilled_bytes, rows)
-    print(json.dumps(asdict(found)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
