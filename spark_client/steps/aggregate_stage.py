@@ -142,7 +142,9 @@ def _parts(
     del batches
     for number in range(count):
         chosen = [np.flatnonzero(each == number) for each in part_of]
-        yield [picker.take(rows) for picker, rows in zip(pickers, chosen, strict=True) if len(rows)]
+        part = [picker.take(rows) for picker, rows in zip(pickers, chosen, strict=True) if len(rows)]
+        if part:
+            yield part
 
 
 def _hashes(keys: tuple[str, ...], batch: pa.RecordBatch) -> NDArray[np.uint64]:
