@@ -10,6 +10,7 @@ from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, together
 from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
 from .range_search import ranges_of
 from .row_picking import Picker, spread
+from .scalar_values import known_zone, python_values, shown
 from .sizes import batch_row_bits, has_dictionary, held_buffers, held_dictionaries, own_bytes
 from .sort_codes import SortCodes, check_sortable
 from .sort_keys import SortKey, is_pair, sort_key
@@ -35,12 +36,15 @@ __all__ = [
     "held_buffers",
     "held_dictionaries",
     "is_pair",
+    "known_zone",
     "needed",
     "offsets",
     "own",
     "own_bytes",
     "own_dictionaries",
+    "python_values",
     "ranges_of",
+    "shown",
     "sort_key",
     "spread",
     "together",

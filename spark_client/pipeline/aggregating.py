@@ -91,7 +91,7 @@ class Aggregating(Exchanging):
             )
         self._check_grouped(keys, stage)
         found = [self._computed(each, stage) for each in wanted]
-        fields = [*(self.leg.struct[key] for key in keys), *(field for field, _ in found)]
+        fields = [*self._fields(keys), *(field for field, _ in found)]
         struct = declared_struct(self.spark, StructType(fields), stage)
         grouped, reduction, results = self._reduced(keys, found, stage, partitions)
         declared = Declared(stage, arrow_schema(self.spark, struct, stage))
@@ -144,15 +144,21 @@ class Aggregating(Exchanging):
         stage = self._stage_name(f"distinct {', '.join(map(str, columns))}".strip())
         keys = tuple(dict.fromkeys(self._keys(columns, stage) or self._schema.names))
         self._check_grouped(keys, stage)
-        carried = tuple(name for name in self._schema.names if name not in keys)
+        named = set(keys)
+        carried = tuple(name for name in self._schema.names if name not in named)
         grouped, reduction = self._grouped(keys, carried, (), stage, partitions=partitions, placed=keys)
         declared = Declared(stage, self._schema, by_name=True)
         return grouped._with(FinalStage(reduction, (), declared), self.leg.struct)
 
     def _check_grouped(self, keys: tuple[str, ...], stage: str) -> None:
         check_groupable(self._schema, keys, stage)
-        for key in keys:
-            check_key(self.leg.struct, key, stage)
+        for field in self._fields(keys):
+            check_key(StructType([field]), field.name, stage)
+
+    def _fields(self, names: Sequence[str]) -> list[StructField]:
+        """The columns of these names. ``StructType`` looks through all its fields for each name."""
+        fields = {field.name: field for field in self.leg.struct}
+        return [fields[name] for name in names]
 
     def _computed(self, wanted: Wanted, stage: str) -> tuple[StructField, Computed]:
         """The result's column in Spark, and how it is computed."""
@@ -181,7 +187,7 @@ class Aggregating(Exchanging):
                 f"{stage}: partitions is a number, not {partitions!r}; keys are named before it", stage=stage
             )
         names = _free_names(len(states), {*keys, *carried})
-        kept = [self.leg.struct[name] for name in (*keys, *carried)]
+        kept = self._fields((*keys, *carried))
         fields = [spark_field(name, state.type, stage) for name, state in zip(names, states, strict=True)]
         schema = pa.schema(
             [

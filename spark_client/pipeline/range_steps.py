@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, SupportsIndex
@@ -13,7 +12,16 @@ import pyarrow as pa
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
-from spark_client.arrow import Declared, SortCodes, SortKey, array_over, values
+from spark_client.arrow import (
+    Declared,
+    SortCodes,
+    SortKey,
+    array_over,
+    known_zone,
+    python_values,
+    shown,
+    values,
+)
 from spark_client.jobs import ByRange, arrow_schema
 from spark_client.steps import SampleStage
 
@@ -45,9 +53,10 @@ class Ranging(Sorting, Finishing):
             seed: the same seed gives the same boundaries for the same rows in the same tasks.
 
         Returns:
-            At most ``partitions - 1`` distinct values in their order, as Arrow's scalars where Python has no such value
-            (a date after 9999), and in UTC in zones such as ``GMT+2``: fewer where there are fewer values, or where
-            one value has more rows than a range should. With several keys, tuples.
+            At most ``partitions - 1`` distinct values in their order: fewer where there are fewer values, or where
+            one value has more rows than a range should. With several keys, tuples. If a key has boundaries that
+            Python does not have, such as dates after 9999, all of it are Arrow's scalars, which :meth:`exchange`
+            takes.
 
         Raises:
             InvalidRequest: ``partitions`` out of range, no keys, or as for ``sort`` of :meth:`exchange`.
@@ -159,7 +168,7 @@ def _boundaries(samples: list[pa.RecordBatch], keys: tuple[SortKey, ...], count:
     left = (right - 1).clip(min=0)
     nearest = np.where(wanted - before[left] <= before[right] - wanted, left, right)
     chosen = batch.take(pa.array(starts[np.unique(nearest)]))
-    rows = list(zip(*(map(_in_python, chosen.column(key.column)) for key in keys), strict=True))
+    rows = list(zip(*(python_values(chosen.column(key.column)) for key in keys), strict=True))
     return [row[0] for row in rows] if len(keys) == 1 else rows
 
 
@@ -171,28 +180,15 @@ def _row(value: Any, keys: int, where: str) -> tuple[Any, ...]:
     raise InvalidRequest(f"{where} is {value!r}; it needs a tuple of {keys} values, one for each key")
 
 
-def _in_python(scalar: Any) -> Any:
-    """The value as Python's own: in UTC, if Python does not know the zone, as ``GMT+2``. The scalar itself where Python
-    has no such value, as a date after 9999.
-    """
-    kind = scalar.type
-    try:
-        if pa.types.is_timestamp(kind) and _offset(kind.tz or "") is not None:
-            scalar = scalar.cast(pa.timestamp(kind.unit, "UTC"))
-        return scalar.as_py()
-    except (KeyError, OverflowError, ValueError):
-        return scalar
-
-
 def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
-    found = []
+    found: list[pa.Array] = []
     for value in given:
         if isinstance(value, pa.Scalar) and value.type == kind:
-            found.append(value)
+            found.append(pa.array([value], kind))
             continue
-        plain = _in_python(value) if isinstance(value, pa.Scalar) else value
-        plain = plain.item() if isinstance(plain, np.generic) else plain
         try:
+            plain = python_values(pa.array([value]))[0] if isinstance(value, pa.Scalar) else value
+            plain = plain.item() if isinstance(plain, np.generic) else plain
             if (
                 pa.types.is_timestamp(kind)
                 and kind.tz
@@ -200,18 +196,20 @@ def _column(given: list[Any], kind: pa.DataType, where: str) -> pa.Array:
                 and plain.tzinfo is None
             ):
                 plain = _in_zone(plain, kind.tz)
-            (converted,) = pa.array([plain], kind, from_pandas=False)
+            converted = pa.array([plain], kind, from_pandas=False)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest(f"{where} is {kind}, and {value!r} is no value of it: {error}") from error
+            raise InvalidRequest(
+                f"{where} is {kind}, and {shown(value)} is no value of it: {error}"
+            ) from error
         # Arrow takes 1.5 for the integer 1, and numbers for times.
-        near = _in_python(converted)
-        exact = pa.types.is_floating(kind) or pa.types.is_nested(kind) or near == plain
+        (nearest,) = python_values(converted)
+        exact = pa.types.is_floating(kind) or pa.types.is_nested(kind) or nearest == plain
         if not exact:
             raise InvalidRequest(
-                f"{where} is {kind}, and {value!r} is no value of it; the nearest is {near!r}"
+                f"{where} is {kind}, and {shown(value)} is no value of it; the nearest is {shown(nearest)}"
             )
-        found.append(plain)
-    return pa.array(found, kind, from_pandas=False)
+        found.append(converted)
+    return pa.concat_arrays(found) if found else pa.array([], kind)
 
 
 def _in_zone(time: datetime, zone: str) -> Any:
@@ -219,11 +217,5 @@ def _in_zone(time: datetime, zone: str) -> Any:
     import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without
 
     local = pa.scalar(time, pa.timestamp("us"))
-    known = _offset(zone) or zone
-    return pc.assume_timezone(local, known, ambiguous="earliest", nonexistent="latest").as_py()
-
-
-def _offset(zone: str) -> str | None:
-    """A zone that is an offset, such as ``GMT+2``, as Arrow and Python know it; None for others."""
-    found = re.fullmatch(r"(?:UTC|GMT|UT)([+-])(\d{1,2})(?::?(\d{2}))?", zone)
-    return f"{found[1]}{int(found[2]):02}:{found[3] or '00'}" if found else None
+    found = pc.assume_timezone(local, known_zone(zone), ambiguous="earliest", nonexistent="latest")
+    return python_values(pa.array([found]))[0]

@@ -25,7 +25,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import SMALL_BYTES, NumberedRows, array_over, cuts, together, values, widened
+from spark_client.arrow import (
+    SMALL_BYTES,
+    NumberedRows,
+    array_over,
+    cuts,
+    python_values,
+    shown,
+    together,
+    values,
+    widened,
+)
 
 from .hashing import partition_ids
 from .key_codes import group_codes, groupable
@@ -67,8 +77,10 @@ class PlacedKeys:
         wrong = np.flatnonzero(ids != partition)
         if len(wrong):
             first = int(wrong[0])
-            (row,) = keys.slice(first, 1).to_pylist()
-            key = ", ".join(f"{name!r} = {str(value)[:80]!r}" for name, value in row.items())
+            row = [python_values(column.slice(first, 1))[0] for column in keys.columns]
+            key = ", ".join(
+                f"{name!r} = {shown(value)[:80]}" for name, value in zip(keys.schema.names, row, strict=True)
+            )
             raise InvalidRequest(
                 f"{stage}: {len(wrong)} of {len(ids)} {what} may be in parts: {key} is in partition {partition}, "
                 f"and {self.exchange} places it in partition {ids[first]}; a stage after the exchange has "

@@ -7,7 +7,7 @@ from .aggregate_functions import FUNCTIONS, SYNONYMS, Computed, Function, count_
 from .coded_states import Again
 from .group_results import Result, counted, finished
 from .group_states import Present, State
-from .reduction import BATCH_ROWS, Reduction
+from .reduction import BATCH_ROWS, Reduction, merge_bytes
 
 __all__ = [
     "BATCH_ROWS",
@@ -23,4 +23,5 @@ __all__ = [
     "count_rows",
     "counted",
     "finished",
+    "merge_bytes",
 ]

@@ -8,9 +8,11 @@ How
     it takes a third of the time of codes for the groups. Otherwise each row gets its group's code first.
 
 Memory of :meth:`Reduction.reduced`
-    Rows are gathered up to ``CHUNK_BYTES``, or as many as the groups found so far have, and merged with those. Groups
-    above a quarter of the budget are given on: the peak is about the budget, because the gathered rows, the groups,
-    and Arrow's hash table and result are there at once.
+    A merge holds its rows, Arrow's hash table, which copies the keys and doubles as it grows, and the result. So rows
+    count with ``MERGED_COPIES`` times their bytes and ``MERGED_ROW_BYTES`` each (:func:`merge_bytes`), which is what a
+    merge takes if no two rows are of one group. Rows are gathered up to ``CHUNK_BYTES``, or as many as the groups found
+    so far have, but at most until they and the groups count as much as the budget. Groups that count more than half
+    of it are given on.
 
 Rows that do not reduce
     If a merge leaves more than a third of the bytes of its rows, as with keys that do not repeat or with lists of all
@@ -36,6 +38,13 @@ from .group_states import State
 
 CHUNK_BYTES = 16 << 20
 BATCH_ROWS = 64 * 1024
+MERGED_COPIES = 4
+MERGED_ROW_BYTES = 160
+
+
+def merge_bytes(data: Any) -> int:
+    """What a merge of these rows takes at most, with the rows themselves."""
+    return int(MERGED_COPIES * data.nbytes + MERGED_ROW_BYTES * data.num_rows)
 
 
 @dataclass(frozen=True)
@@ -63,8 +72,9 @@ class Reduction:
         return own(pa.RecordBatch.from_arrays(columns, schema=self.schema), Lent())
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        """One row for each group."""
+        """One row for each group. Empties the list."""
         table = pa.Table.from_batches(batches, self.schema)
+        batches.clear()
         plain = not any(pa.types.is_nested(table.schema.field(key).type) for key in self.keys)
         if plain and not self.carried and all(state.kernel for state in self.states):
             names = [str(number) for number in range(len(self.keys))]
@@ -94,30 +104,35 @@ class Reduction:
         held: list[pa.RecordBatch] = []
         fresh: list[pa.RecordBatch] = []
         held_bytes = fresh_bytes = given_bytes = 0
-        flush_bytes = None if budget_bytes is None else budget_bytes // 4
-        chunk_bytes = CHUNK_BYTES if flush_bytes is None else min(CHUNK_BYTES, flush_bytes)
+        held_weight = fresh_weight = 0
         passing = False
         for batch in batches:
             if not batch.num_rows:
                 continue
+            batch_bytes, batch_weight = batch.nbytes, merge_bytes(batch)
+            full = budget_bytes is not None and held_weight + fresh_weight + batch_weight > budget_bytes
+            if fresh and (full or fresh_bytes >= max(CHUNK_BYTES, held_bytes)):
+                fresh[:0], held = held, []
+                merged = self.merge(fresh)
+                fresh_bytes = fresh_weight = 0
+                held_bytes, held_weight = merged.nbytes, merge_bytes(merged)
+                passing = budget_bytes is not None and held_bytes * 3 > given_bytes
+                if passing or (budget_bytes is not None and 2 * held_weight > budget_bytes):
+                    yield merged
+                    held_bytes = held_weight = given_bytes = 0
+                else:
+                    held = merged.to_batches()
+                del merged
             if passing:
                 yield pa.Table.from_batches([batch])
                 continue
             fresh.append(batch)
-            fresh_bytes += batch.nbytes
-            given_bytes += batch.nbytes
-            if fresh_bytes < max(chunk_bytes, held_bytes):
-                continue
-            merged = self.merge([*held, *fresh])
-            held, fresh = merged.to_batches(), []
-            held_bytes, fresh_bytes = merged.nbytes, 0
-            if flush_bytes is not None:
-                passing = held_bytes * 3 > given_bytes
-                if passing or held_bytes > flush_bytes:
-                    yield merged
-                    held, held_bytes, given_bytes = [], 0, 0
+            fresh_bytes += batch_bytes
+            given_bytes += batch_bytes
+            fresh_weight += batch_weight
         if fresh:
-            yield self.merge([*held, *fresh])
+            fresh[:0], held = held, []
+            yield self.merge(fresh)
         elif held:
             yield pa.Table.from_batches(held)
 

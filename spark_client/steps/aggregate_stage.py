@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,11 +13,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_client import gathering
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, Picker, together
 from spark_client.placement import row_hashes
-from spark_client.reducing import BATCH_ROWS, Reduction, Result, finished
+from spark_client.reducing import BATCH_ROWS, Reduction, Result, finished, merge_bytes
 
 from .one_pass import Pass
+
+_MOST_PARTS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -87,25 +89,62 @@ class FinalStage:
 
 
 def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[pa.Table]:
-    """Tables of merged rows, each group in one of them. Half of the task's memory reduces the rows as they come, which
-    is enough where tasks have sent the same groups.
+    """Tables of merged rows, each group in one of them.
+
+    Half of the task's memory reduces the rows as they come, which is enough where tasks have sent the same groups.
+    Groups that do not fit it are gathered in the other half (``gathering.windows``), and then merged part by part, in
+    the first half.
     """
-    reduced = reduction.reduced(batches, how.memory.budget_bytes // 2)
-    first, second = next(reduced, None), next(reduced, None)
-    if first is None or second is None:
-        yield from () if first is None else (first,)
+    half_bytes = max(1, how.memory.budget_bytes // 2)
+    reduced = reduction.reduced(batches, half_bytes)
+    first = [table for table in (next(reduced, None), next(reduced, None)) if table is not None]
+    if len(first) < 2:
+        yield from first
         return
     parts = (
         batch
-        for table in chain([first, second], reduced)
+        for table in chain(_taken(first), reduced)
         for batch in table.to_batches(max_chunksize=BATCH_ROWS)
     )
-    for window in gathering.windows([parts], [partial(_hashes, reduction.keys)], how.memory):
-        rows = window.sides[0]
-        if window.one_hash:
-            yield from reduction.reduced(iter(rows), None)
-        else:
-            yield reduction.merge(list(rows))
+    hashes = partial(_hashes, reduction.keys)
+    memory = replace(how.memory, budget_bytes=half_bytes, spilled_bytes=0)
+    try:
+        for window in gathering.windows([parts], [hashes], memory):
+            (rows,) = window.sides
+            if window.one_hash:
+                yield from reduction.reduced(iter(rows), None)
+            else:
+                for part in _parts(rows.taken(), hashes, half_bytes):
+                    yield reduction.merge(part)
+    finally:
+        how.memory.spilled_bytes += memory.spilled_bytes
+
+
+def _taken(tables: list[pa.Table]) -> Iterator[pa.Table]:
+    """The tables, released one by one."""
+    while tables:
+        yield tables.pop(0)
+
+
+def _parts(
+    batches: list[pa.RecordBatch], hashes: gathering.KeyHashes, size_bytes: int
+) -> Iterator[list[pa.RecordBatch]]:
+    """The rows in parts whose merges take about ``size_bytes`` each; rows of one group are in one part."""
+    count = -(-sum(map(merge_bytes, batches)) // size_bytes)
+    if count <= 1:
+        yield batches
+        return
+    count = min(count, _MOST_PARTS)
+    batches = together(batches)
+    # Of neighbouring hashes, which a window's are, the remainders differ.
+    part_of = [(hashes(batch) % np.uint64(count)).astype(np.uint16) for batch in batches]
+    pickers = [Picker(batch) for batch in batches]
+    del batches
+    for number in range(count):
+        chosen = [np.flatnonzero(each == number) for each in part_of]
+        part = [picker.take(rows) for picker, rows in zip(pickers, chosen, strict=True) if len(rows)]
+        if part:
+            yield part
 
 
 def _hashes(keys: tuple[str, ...], batch: pa.RecordBatch) -> NDArray[np.uint64]:

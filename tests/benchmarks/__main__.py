@@ -12,6 +12,7 @@ SUITES = {
     "merging": "the client's merge of 1 to 256 streams with an idle, a slow and a fast consumer",
     "memory": "bounded memory: the broadcast scenarios, spilling, joining late",
     "large_partition": "peak memory of a task that groups a partition of 1.5 GB, within the budget and far over it",
+    "step_memory": "peak memory of a task's Python process in each step, against its budget",
     "footprint": "what many small things cost: resident size against what the limits allow",
     "cold": "the first job of a fresh server against its second, without Spark",
     "sources": "files of 5,000 to 20,000 columns, created and pulled",

@@ -1,0 +1,50 @@
+"""Values of a column as Python's, also where Python or its time zones do not have them.
+
+Python's dates end at 9999 and begin at 1, and its zones have no names such as ``GMT+2``, which Spark's sessions may
+have. :func:`python_values` gives a value that Python does not have as Arrow's scalar.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+_OFFSET = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
+
+
+def known_zone(zone: str) -> str:
+    """The zone under a name that Arrow knows: Java's fixed offsets, such as ``GMT+2``, as ``+02:00``."""
+    found = _OFFSET.fullmatch(zone)
+    if found is None:
+        return {"Z": "UTC", "UT": "UTC"}.get(zone, zone)
+    sign, hours, minutes = found.groups()
+    return f"{sign}{int(hours):02}:{minutes or '00'}"
+
+
+def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """One value for each row; where one of them is not Python's, all are Arrow's scalars, but for nulls."""
+    if types.is_timestamp(array.type) and array.type.tz:
+        known = array.cast(pa.timestamp(array.type.unit, known_zone(array.type.tz)))
+        # The same instants: Python's zones lack Java's short names.
+        utc = array.cast(pa.timestamp(array.type.unit, "UTC"))
+        tried = [known, utc]
+    else:
+        tried = [array]
+    for column in tried:
+        try:
+            found: list[Any] = column.to_pylist()
+        except (ValueError, OverflowError, LookupError):  # the last: pytz's and zoneinfo's unknown zones
+            continue
+        return found
+    return [scalar if scalar.is_valid else None for scalar in array]
+
+
+def shown(value: Any) -> str:
+    """The value's text. A scalar's own raises where Python does not have its value."""
+    try:
+        return repr(value)
+    except (ValueError, OverflowError, LookupError):
+        return f"a value of {value.type}"
