@@ -6,7 +6,7 @@ Functions that name a table of Arrow's flatbuffers, with its fields' numbers, ra
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
@@ -139,27 +139,6 @@ def footer_blocks(footer: bytes) -> tuple[list[tuple[int, int]], list[tuple[int,
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the footer of {len(footer)} bytes is not that of an Arrow IPC file") from None
     return found[0], found[1]
-
-
-def headers(messages: memoryview) -> Iterator[memoryview]:
-    """The headers of whole encapsulated messages, one after the other. Raises BadFrame for other bytes."""
-    at = 0
-    while at < len(messages):
-        try:
-            (size_bytes,) = struct.unpack_from("<4xi", messages, at)
-        except struct.error:
-            raise BadFrame("there are bytes after the last IPC message") from None
-        header = messages[at + _PREFIX_BYTES : at + _PREFIX_BYTES + size_bytes]
-        yield header
-        at += _PREFIX_BYTES + len(header) + body_bytes(header)
-
-
-def is_compressed(header: memoryview) -> bool:
-    """Whether a batch's buffers are compressed, or may be. ``RecordBatch``: 3 compression."""
-    try:
-        return bool(slot(header, follow(header, slot(header, root(header), 2)), 3))
-    except (struct.error, ValueError, IndexError):
-        raise BadFrame("the header is not an Arrow IPC batch") from None
 
 
 def schema_header(encapsulated: bytes) -> bytes:

@@ -7,6 +7,7 @@ from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
 from .expression_columns import fits, needed
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, together
+from .one_chunk import OneChunk, counts, fits
 from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
 from .range_search import ranges_of
 from .row_picking import Picker, spread
@@ -24,12 +25,14 @@ __all__ = [
     "Declared",
     "Lent",
     "NumberedRows",
+    "OneChunk",
     "Picker",
     "SortCodes",
     "SortKey",
     "array_over",
     "batch_row_bits",
     "check_sortable",
+    "counts",
     "cuts",
     "fits",
     "has_dictionary",

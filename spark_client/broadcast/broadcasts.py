@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, PutCommand
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, OneChunk, counts, fits
 from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
@@ -99,20 +99,30 @@ class Broadcast:
             schema = arrow_schema(data.sparkSession, struct, where)
 
             def task(generation: str) -> WriteTask:
-                return WriteTask(owner.server, dataset, generation, 1, Declared(where, schema), InTurn(1))
+                declared, counting = Declared(where, schema), fits(schema)
+                return WriteTask(owner.server, dataset, generation, 1, declared, InTurn(1), counts=counting)
 
             (written,) = owner.write([Target(dataset, 1, schema, [Write(data, task)], label=where)])
             source, totals = written.source, written.totals
+            found = written.work.counts or counts(schema.empty_table()) if fits(schema) else []
         else:
             table = _table(data)
             schema = table.schema
             source, totals = _write_table(owner, dataset, table)
-        # The messages' framing, the schema and the end, which the totals do not count.
-        size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
-        content = Content(name, source, schema, totals["rows"], size_bytes, owner.application(), owner.copies)
-        found = cls(content, owner, struct)
-        found._not_at_close = owner.at_close(partial(_leave, content))
-        return found
+            found = counts(table) if fits(schema) else []
+        rows = totals["rows"]
+        one_chunk = tuple(found) if fits(schema, found) else None
+        if one_chunk is None:
+            # The messages' framing, the schema and the end, which the totals do not count.
+            size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8
+        else:
+            size_bytes = OneChunk(schema, rows, one_chunk).size_bytes
+        content = Content(
+            name, source, schema, rows, size_bytes, one_chunk, owner.application(), owner.copies
+        )
+        made = cls(content, owner, struct)
+        made._not_at_close = owner.at_close(partial(_leave, content))
+        return made
 
     @property
     def name(self) -> str:
@@ -129,7 +139,7 @@ class Broadcast:
 
     @property
     def size_bytes(self) -> int:
-        """The size of a host's file; smaller than that if the dataset was compressed on its way."""
+        """The size of a host's file; of a table that cannot be in one chunk, smaller if its dataset was compressed."""
         return self._content.size_bytes
 
     def __repr__(self) -> str:
@@ -145,7 +155,8 @@ class Broadcast:
         return self.table()
 
     def table(self) -> pa.Table:
-        """The table, mapped from this host's file; the first caller on the host fetches it.
+        """The table, mapped from this host's file; the first caller on the host fetches it. Each column is one chunk,
+        but for the types and sizes that ``arrow.one_chunk`` names.
 
         All calls in a Python process return the same object while a task there has this broadcast.
 

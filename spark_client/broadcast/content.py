@@ -1,22 +1,21 @@
 """The content of a broadcast: a sealed dataset, and how a host's file of it is written and read.
 
-The file is an Arrow IPC stream, because dictionaries may differ from batch to batch. It is not compressed, so that
-tasks read it in the mapping. Messages that came whole and uncompressed on the bulk lane, with their checksums
-compared, are written as they came, while the next ones are received; others are encoded again.
+The file has each column in one chunk (``arrow.one_chunk``), so that a column is one NumPy array or tensor in the
+mapping. A table that cannot be so, for its types or the size of its texts, is an Arrow IPC stream with the chunks in
+which it came. Neither is compressed. Batches are written while the next ones are received; none is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flight_server.protocol import END_OF_STREAM, NotFound, PartitionFailed, ipc_framing
-from spark_client.arrow import has_dictionary
+from flight_server.protocol import NotFound, PartitionFailed
+from spark_client.arrow import OneChunk
 from spark_client.hosts import Copies, HostFile, HostFiles, Part
 from spark_client.jobs import Readable
 from spark_client.lanes import BatchRun
@@ -24,13 +23,14 @@ from spark_client.lanes import BatchRun
 
 @dataclass(frozen=True)
 class Content:
-    """The dataset of a broadcast, and its totals."""
+    """The dataset of a broadcast, and its totals; ``counts`` as in ``arrow.one_chunk``, or None for an IPC stream."""
 
     name: str
     source: Readable
     schema: pa.Schema
     rows: int
     size_bytes: int
+    counts: tuple[int, ...] | None
     application: str
     copies: Copies
 
@@ -56,48 +56,44 @@ class Content:
 
     def _fetch(self, part: Part) -> None:
         with closing(self.source.stream(0)) as stream, ThreadPoolExecutor(1) as writing:
-            if any(has_dictionary(field.type) for field in self.schema):
+            if self.counts is None:
                 with pa.ipc.new_stream(pa.PythonFile(part, mode="w"), self.schema) as writer:
                     while (run := stream.read_run()) is not None:
                         for batch in run.batches:
                             writer.write_batch(batch)
                 return
-            part.write(self.schema.serialize())
+            columns = OneChunk(self.schema, self.rows, self.counts)
             written: Future[None] | None = None
             while (run := stream.read_run()) is not None:
                 if written is not None:
                     written.result()
-                written = writing.submit(_write, part, run)
+                written = writing.submit(_append, columns, part, run)
             if written is not None:
                 written.result()
-            part.write(END_OF_STREAM)
+            columns.finish(part.write_at)
 
     def map(self, file: HostFile) -> pa.Table:
         """The table in a file that ``fetch`` wrote, mapped without a copy.
 
         Raises:
-            PartitionFailed: the file, now removed, has another number of rows, which only a crash of the host can
-                cause.
+            PartitionFailed: the file, now removed, has another number of rows or bytes, which only a crash of the
+                host can cause.
         """
-        table = pa.ipc.open_stream(pa.BufferReader(file.map())).read_all()
-        if table.num_rows != self.rows:
+        try:
+            if self.counts is not None:
+                return OneChunk(self.schema, self.rows, self.counts).read(file.map())
+            table = pa.ipc.open_stream(pa.BufferReader(file.map())).read_all()
+            if table.num_rows != self.rows:
+                raise ValueError(f"has {table.num_rows} rows instead of {self.rows}")
+        except ValueError as error:
             HostFiles(self.copies).remove(self.key)
             raise PartitionFailed(
-                f"{file.path} has {table.num_rows} rows, the broadcast {self.name!r} has {self.rows}: the file "
-                "was removed, and is fetched again at the next try"
-            )
+                f"{file.path}, of the broadcast {self.name!r}, {error}: the file was removed, and is fetched again at "
+                "the next try"
+            ) from error
         return table
 
 
-def _write(part: Part, run: BatchRun) -> None:
-    for message in _messages(run):
-        part.write(message)
-
-
-def _messages(run: BatchRun) -> Iterator[memoryview | pa.Buffer]:
-    encoded = run.encoded
-    if encoded is not None and not any(map(ipc_framing.is_compressed, ipc_framing.headers(encoded))):
-        yield encoded
-        return
+def _append(columns: OneChunk, part: Part, run: BatchRun) -> None:
     for batch in run.batches:
-        yield batch.serialize()
+        columns.append(batch, part.write_at)

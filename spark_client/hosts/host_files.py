@@ -81,8 +81,8 @@ class HostFile:
     def map(self) -> pa.Buffer:
         return pa.py_buffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
 
-    def write(self, data: memoryview) -> int:
-        return os.write(self._descriptor, data)
+    def write(self, data: memoryview, at: int) -> int:
+        return os.pwrite(self._descriptor, data, at)
 
     def sync(self) -> None:
         os.fsync(self._descriptor)
@@ -120,12 +120,17 @@ class Part:
     def write(self, data: Any) -> int:
         """Append all of a buffer."""
         view = memoryview(data).cast("B")
-        self.reserve(self.written_bytes + len(view))
+        self.write_at(self.written_bytes, view)
+        return len(view)
+
+    def write_at(self, at: int, data: Any) -> None:
+        """Write all of a buffer at a position."""
+        view = memoryview(data).cast("B")
+        self.reserve(at + len(view))
         done = 0
         while done < len(view):
-            done += self.file.write(view[done:])
-        self.written_bytes += done
-        return done
+            done += self.file.write(view[done:], at + done)
+        self.written_bytes = max(self.written_bytes, at + done)
 
     def flush(self) -> None:
         """Arrow's writers call this."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class TaskWork:
             memory.
         stage_seconds: by each stage's name, see ``steps.stage_clock``; ``writing`` is the rest of the task.
         longest_seconds: of the task that took longest, from its first batch to its commit.
+        counts: ``arrow.counts`` of what they wrote, if they were asked for; empty if there were no rows, either.
     """
 
     tasks: int = 1
@@ -53,6 +55,7 @@ class TaskWork:
     spilled_bytes: int = 0
     stage_seconds: dict[str, float] = field(default_factory=dict)
     longest_seconds: float = 0.0
+    counts: list[int] = field(default_factory=list)
     clock: StageClock = field(default_factory=StageClock, repr=False, compare=False)
 
     def ended(self, seconds: float) -> None:
@@ -68,7 +71,13 @@ def report(target: int, producer: int, attempt: str, answer: dict[str, Any], wor
     """
     # Not by ``pa.array``: see ``array_over``.
     seconds = {name: round(each, 6) for name, each in work.stage_seconds.items()}
-    done = [work.pieces, work.spilled_bytes, round(work.longest_seconds, 6), seconds]
+    done = [
+        work.pieces,
+        work.spilled_bytes,
+        round(work.longest_seconds, 6),
+        seconds,
+        answer.get("counts", []),
+    ]
     columns = [
         array_over(np.array([target], np.int32)),
         array_over(np.array([producer], np.int32)),
@@ -99,15 +108,21 @@ def accepted(reports: Iterable[Any]) -> dict[int, str]:
     return attempts
 
 
+def added(counts: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Their sums; either may be empty."""
+    return [sum(pair) for pair in zip_longest(counts, others, fillvalue=0)]
+
+
 def work_of(reports: Iterable[Any]) -> TaskWork:
     """What the tasks did together."""
     done, seconds = TaskWork(tasks=0), Counter[str]()
     for row in reports:
-        pieces, spilled_bytes, longest_seconds, stage_seconds = json.loads(row["work"])
+        pieces, spilled_bytes, longest_seconds, stage_seconds, counts = json.loads(row["work"])
         done.tasks += 1
         done.pieces += pieces
         done.spilled_bytes += spilled_bytes
         done.longest_seconds = max(done.longest_seconds, longest_seconds)
         seconds.update(stage_seconds)
+        done.counts = added(done.counts, counts)
     done.stage_seconds = dict(seconds)
     return done

@@ -26,7 +26,7 @@ from pyspark import TaskContext
 
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand
-from spark_client.arrow import Coalescer, Declared, values, widened
+from spark_client.arrow import Coalescer, Declared, counts, values, widened
 from spark_client.connection import Reading, Server
 from spark_client.gathering import TaskMemory
 from spark_client.lanes import PutStream
@@ -35,7 +35,7 @@ from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
 
 from .readable import Readable
 from .shares import Piece, Shares
-from .task_reports import TaskWork, report
+from .task_reports import TaskWork, added, report
 from .worker_memory import reading_budget, writing_budget
 
 GATHERING_READ_BYTES = 16 * 1024 * 1024
@@ -194,7 +194,7 @@ def _say_partition(partition: int) -> None:
 @dataclass(frozen=True)
 class WriteTask:
     """Runs the stages over its input, or over what ``source`` reads of its ``shares``, and writes the result; yields
-    one report.
+    one report, with the ``arrow.counts`` of what it wrote if it ``counts``.
 
     ``places`` are the server's for puts on the bulk lane; None to ask the server. ``target`` is the dataset's number in
     the job, ``part`` that of the task's write among the ``parts`` of the dataset.
@@ -218,6 +218,7 @@ class WriteTask:
     target: int = 0
     part: int = 0
     parts: int = 1
+    counts: bool = False
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
@@ -239,18 +240,21 @@ class WriteTask:
         yield report(self.target, producer, attempt, answer, work)
 
     def write(self, batches: Iterator[Any], producer: int, attempt: str) -> dict[str, Any]:
-        """Send all batches as one attempt and commit it; the server's answer and ``frames``."""
+        """Send all batches as one attempt and commit it; the server's answer, ``frames`` and ``counts``."""
         allocator.keep_freed(_KEPT_BYTES)
         command = PutCommand(self.dataset, producer=producer, attempt=attempt, generation=self.generation)
         schema, compression = self.declared.schema, self.server.writing.compression
         coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))
         with PutStream(self.server, command, schema, self.places, compression) as stream:
-            first_row = 0
+            first_row, counted = 0, list[int]()
             for given in batches:
                 batch, ids = self.placement.place(given, producer, first_row)
                 first_row += batch.num_rows
-                for partition, frame in coalescer.add(self.declared.cast(batch), ids):
+                cast = self.declared.cast(batch)
+                if self.counts:
+                    counted = added(counted, counts(cast))
+                for partition, frame in coalescer.add(cast, ids):
                     stream.write(frame, partition)
             for partition, frame in coalescer.finish():
                 stream.write(frame, partition)
-            return {**stream.commit(), "frames": stream.frames}
+            return {**stream.commit(), "frames": stream.frames, "counts": counted}

@@ -110,7 +110,6 @@ class RunReader:
         batches: list[pa.RecordBatch] = []
         metadata: list[Any] = []
         count = decoded_bytes = 0
-        begin = start
         sums: list[int] = []
         try:
             messages = pa.ipc.open_stream(source)
@@ -128,8 +127,8 @@ class RunReader:
                 count, start = count + 1, end
                 decoded_bytes += batch.get_total_buffer_size()
                 if decoded_bytes >= MAX_CHUNK_BYTES:
-                    yield BatchRun(batches, buffer.size, sums, view[begin:start], metadata)
-                    batches, sums, metadata, decoded_bytes, begin = [], [], [], 0, start
+                    yield BatchRun(batches, buffer.size, sums, metadata)
+                    batches, sums, metadata, decoded_bytes = [], [], [], 0
         except (StopIteration, OSError, pa.ArrowException):
             pass
         if ends:
@@ -138,7 +137,7 @@ class RunReader:
         elif start < buffer.size:
             self._body.give_back(view[start:])
         if batches:
-            yield BatchRun(batches, buffer.size, sums, view[begin:start], metadata)
+            yield BatchRun(batches, buffer.size, sums, metadata)
 
     def _said(self, view: memoryview, start: int) -> tuple[list[int], list[int]]:
         """The ends and checksums of the messages up to the first damaged one, which is kept in ``_damage``.

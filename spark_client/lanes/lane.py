@@ -50,15 +50,13 @@ class BatchRun:
     """Consecutive batches of one stream that were received together; at least one.
 
     ``shared_bytes`` is the size of the allocation that all of them keep alive, 0 if each has its own. ``checksums``
-    are those of the batches' messages, or empty if the lane does not see them. ``encoded`` has these messages as they
-    came, one after the other, or is None if they did not come as one piece. ``metadata`` has what each message says
+    are those of the batches' messages, or empty if the lane does not see them. ``metadata`` has what each message says
     beside its batch: a KeyValueMetadata (bulk lane), a Buffer (gRPC lane), or None.
     """
 
     batches: list[Batch]
     shared_bytes: int = 0
     checksums: Sequence[int] = ()
-    encoded: memoryview | None = None
     metadata: Sequence[Any] = ()
 
 

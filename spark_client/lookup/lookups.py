@@ -12,7 +12,8 @@ Who holds the data
 Holds
     The driver holds versions that it has named until the client's close, so that they are not compacted: all of
     ``as_of``, and of the newest ones of plans the last ``NEWEST_HELD`` for each changelog. A plan that is run after
-    that may fail. Micro-batches and functions pin their versions themselves.
+    that may fail. Micro-batches and functions pin their versions themselves. A function's pin, and a note of it in the
+    client, stay until the close, because a plan may use the function at any time.
 
 A new generation
     A lookup is for the generation that the changelog had when the lookup was made. If it is dropped, or created anew,

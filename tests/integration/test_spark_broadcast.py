@@ -81,6 +81,8 @@ def test_executors_write_it_in_the_frames_own_order_and_the_driver_reads_nothing
     shared = client.broadcast(planes, name="planes")
     assert client.statistics()["gets"] == 0
     assert shared.rows == 5000
+    assert {column.num_chunks for column in shared.table().columns} == {1}, "seven tasks wrote them"
+    assert shared.table()["seats"].chunk(0).to_numpy(zero_copy_only=True)[4999] == 4999 % 9
     assert shared.table().equals(planes.toArrow())
     assert paths(shared) != []
     shared.destroy()
