@@ -101,11 +101,11 @@ def test_a_server_from_before_the_lane_is_asked_once_in_a_while(
     server, asked = connect("auto"), []
     action = server.action
 
-    def old(name: str, *arguments: Any) -> dict[str, Any]:
+    def old(name: str, *arguments: Any, **options: Any) -> dict[str, Any]:
         if name == "locations":
             asked.append(name)
             raise NotFound("there is no action 'locations'")
-        return action(name, *arguments)
+        return action(name, *arguments, **options)
 
     monkeypatch.setattr(server, "action", old)
     assert [put(server), put(server), put(server)] == ["grpc"] * 3
