@@ -58,11 +58,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--torture-seed", type=int, default=1, help="what the torture chooses")
     parser.addoption(
-        "--fuzz-seconds", type=float, default=None, help="how long programs are compared with Spark; a few without"
+        "--fuzz-seconds",
+        type=float,
+        default=None,
+        help="how long programs are compared with Spark; a few without",
     )
     parser.addoption("--fuzz-seed", type=int, default=1, help="where the numbers of these programs begin")
     parser.addoption(
-        "--fuzz-on", default="local", choices=["local", "connect", "cluster"], help="the Spark that they run on"
+        "--fuzz-on",
+        default="local",
+        choices=["local", "connect", "cluster"],
+        help="the Spark that they run on",
     )
     parser.addoption(
         "--collect-in-executors",
