@@ -7,7 +7,7 @@ from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
 from .expression_columns import fits, needed
 from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, together
-from .one_chunk import OneChunk, counts, fits
+from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
 from .range_search import ranges_of
 from .row_picking import Picker, spread
@@ -35,6 +35,7 @@ __all__ = [
     "counts",
     "cuts",
     "fits",
+    "fits_one_chunk",
     "has_dictionary",
     "held_buffers",
     "held_dictionaries",

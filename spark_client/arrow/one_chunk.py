@@ -9,7 +9,7 @@ Layout: the buffers in Arrow's order (validity, offsets, values or bits; then th
 bytes, validity also where nothing is null; then as int64 the rows, and the nulls of each column and child.
 
 Not of every type: not of dictionaries, views, unions, run-end encoded and extension types, nor of more than 2**31 - 1
-bytes or elements under 32-bit offsets (:func:`fits`).
+bytes or elements under 32-bit offsets (:func:`fits_one_chunk`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Write = Callable[[int, Any], object]
 
 def counts(batch: pa.RecordBatch | pa.Table) -> list[int]:
     """Of each column and child of variable size, in the order of the schema, its bytes or elements. Of types that
-    :func:`fits` takes.
+    :func:`fits_one_chunk` takes.
     """
     if isinstance(batch, pa.Table):
         none = [0 for each in batch.schema.types for _ in _offset_widths(each)]
@@ -36,7 +36,7 @@ def counts(batch: pa.RecordBatch | pa.Table) -> list[int]:
     return [count for column in batch.columns for count in _counts(column)]
 
 
-def fits(schema: pa.Schema, found: Sequence[int] = ()) -> bool:
+def fits_one_chunk(schema: pa.Schema, found: Sequence[int] = ()) -> bool:
     """Whether a table of this schema, and of these counts, can be in one chunk."""
     if not schema.types or not all(map(_is_known, schema.types)):
         return False

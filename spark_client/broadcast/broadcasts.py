@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import Conflict, FlightShuffleError, InvalidRequest, PutCommand
-from spark_client.arrow import Declared, OneChunk, counts, fits
+from spark_client.arrow import Declared, OneChunk, counts, fits_one_chunk
 from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
@@ -99,19 +99,19 @@ class Broadcast:
             schema = arrow_schema(data.sparkSession, struct, where)
 
             def task(generation: str) -> WriteTask:
-                declared, counting = Declared(where, schema), fits(schema)
+                declared, counting = Declared(where, schema), fits_one_chunk(schema)
                 return WriteTask(owner.server, dataset, generation, 1, declared, InTurn(1), counts=counting)
 
             (written,) = owner.write([Target(dataset, 1, schema, [Write(data, task)], label=where)])
             source, totals = written.source, written.totals
-            found = written.work.counts or counts(schema.empty_table()) if fits(schema) else []
+            found = written.work.counts or counts(schema.empty_table()) if fits_one_chunk(schema) else []
         else:
             table = _table(data)
             schema = table.schema
             source, totals = _write_table(owner, dataset, table)
-            found = counts(table) if fits(schema) else []
+            found = counts(table) if fits_one_chunk(schema) else []
         rows = totals["rows"]
-        one_chunk = tuple(found) if fits(schema, found) else None
+        one_chunk = tuple(found) if fits_one_chunk(schema, found) else None
         if one_chunk is None:
             # The messages' framing, the schema and the end, which the totals do not count.
             size_bytes = totals["bytes"] + 16 * totals["frames"] + schema.serialize().size + 8

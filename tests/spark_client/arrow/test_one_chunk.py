@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_client.arrow import OneChunk, counts, fits
+from spark_client.arrow import OneChunk, counts, fits_one_chunk
 
 WORDS = pa.list_(pa.string())
 TYPES = [
@@ -60,7 +60,7 @@ def value(chance: random.Random, kind: pa.DataType, nulls: float) -> Any:
 
 def one_chunk(table: pa.Table) -> pa.Table:
     found = counts(table)
-    assert fits(table.schema, found)
+    assert fits_one_chunk(table.schema, found)
     writing = OneChunk(table.schema, table.num_rows, found)
     data = bytearray(writing.size_bytes)
 
@@ -103,11 +103,11 @@ def test_other_types_and_texts_beyond_32_bits_do_not_fit() -> None:
         pa.list_(pa.string_view()),
         pa.uuid(),
     ):
-        assert not fits(pa.schema([("x", kind)]))
-    assert not fits(pa.schema([]))
+        assert not fits_one_chunk(pa.schema([("x", kind)]))
+    assert not fits_one_chunk(pa.schema([]))
     schema = pa.schema([("a", pa.large_string()), ("b", WORDS)])
-    assert fits(schema, [1 << 40, 5, (1 << 31) - 1])
-    assert not fits(schema, [0, 1 << 31, 5])
+    assert fits_one_chunk(schema, [1 << 40, 5, (1 << 31) - 1])
+    assert not fits_one_chunk(schema, [0, 1 << 31, 5])
 
 
 def test_batches_that_were_not_counted_are_an_error() -> None:
