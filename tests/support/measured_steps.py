@@ -174,21 +174,23 @@ def _grouped(setting: Setting) -> Iterator[Any]:
 
 
 def _grouped_pandas(setting: Setting) -> Iterator[Any]:
-    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import LongType, StructType
 
+    from spark_client.pyspark_parts import PandasConversion
     from spark_client.steps import PandasForm, PandasGroup
 
-    given = from_arrow_schema(setting.schema)
     result = StructType().add("k", LongType()).add("rows", LongType())
-    form = PandasForm(given, result, _COUNTED, "UTC", True, True, False, False)
+    conversion = PandasConversion(
+        "UTC", safe=True, by_name=True, int_to_decimal=False, int_extension=False, large=False
+    )
+    form = PandasForm(result, _COUNTED, conversion)
 
     def count(frame: Any) -> Any:
         import pandas as pd
 
         return pd.DataFrame({"k": frame["k"][:1], "rows": [len(frame)]})
 
-    fn = PandasGroup(count, form, ("k",), with_keys=False, iterates=False)
+    fn = PandasGroup(count, form, with_keys=False, iterates=False)
     stage = GroupStage(
         fn, setting.declared(_COUNTED), ("k",), setting.schema, with_keys=False, iterates=False
     )
