@@ -4,7 +4,7 @@ Guarantee: a :class:`FrameSeconds` has the sums over all tasks, of every job so 
 end. On Spark Classic: tasks add theirs to an accumulator, of which a SparkContext has one, because PySpark never
 forgets any. On Spark Connect, which has no accumulators, there are no seconds.
 
-A run's seconds are let go with the last reference to its object; what its tasks report later is not kept.
+A run's seconds are released with the last reference to its object; what its tasks report later is dropped.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def _has_instants(schema: pa.Schema) -> bool:
 
 def _jvm_zone(spark: SparkSession) -> str:
     """The zone of the driver's JVM. Spark's reader takes what clocks showed, which ORC keeps, for times of that zone,
-    whatever the session's is.
+    also if the session has another.
     """
     ((zone,),) = spark.sql("SELECT java_method('java.time.ZoneId', 'systemDefault')").collect()
     return str(zone)
