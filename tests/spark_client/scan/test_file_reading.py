@@ -256,7 +256,7 @@ def test_a_value_of_text_that_is_not_of_the_type_is_an_error_and_never_another_v
     tmp_path: Path, text: tuple[str, str], kind: pa.DataType
 ) -> None:
     (tmp_path / f"x.{text[0]}").write_text(text[1])
-    with pytest.raises(InvalidRequest, match=r"x\.(csv|json): .*[Cc]olumn.*give schema= with"):
+    with pytest.raises(InvalidRequest, match=r"x\.(csv|json): .*give schema= with"):
         read(splits_of(tmp_path, schema=pa.schema([("v", kind)]), lenient=True))
 
 
