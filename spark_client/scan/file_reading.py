@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, NotFound, PartitionFailed, SourceUnavailable
 
-from .holdable import orc_schema, parquet_schema, times_as_texts
+from .holdable import csv_schema, json_schema, orc_schema, parquet_schema, roomy
 from .legacy_calendar import check_dates, is_legacy
 from .pieces import File, Fragment, Home, Piece
 from .wanted import Wanted
@@ -40,6 +40,8 @@ MISFITS = (
     "JSON parse error: Column(",
     "Rescaling Decimal",
     "Error converting",
+    "Decimal value does not fit",
+    "is not a valid decimal",
 )
 """What is in Arrow's errors of values of CSV and JSON that are not of their column's type."""
 
@@ -158,10 +160,14 @@ class FileReading:
             # Of its own only the names: the scanner reads the values as the scan's types.
             known = {field.name: field for field in home.schema or ()}
             there, physical = pa.schema([known.get(field.name, field) for field in there]), home.schema
+            options = home.format.default_fragment_scan_options.convert_options
+            # A format of the user's may have texts for null, or commas in numbers, that only the reader knows.
+            if options.strings_can_be_null and options.decimal_point == ".":
+                physical = csv_schema(physical)
         elif home.kind == "orc":
             there = orc_schema(physical)
         names = self._names_in(file, there)
-        retyped = _other_kinds(physical, there, names) if home.kind == "orc" else {}
+        retyped = _other_kinds(physical, there, names) if home.kind in ("csv", "orc") else {}
         for batch in fragment.to_batches(
             schema=physical,
             columns=names,
@@ -181,16 +187,16 @@ class FileReading:
         known = {field.name: field for field in home.schema or ()}
         there = pa.schema([known[name] for name in self.wanted.declared.schema.names])
         names = self._names_in(file, there)
-        texts = times_as_texts(there)
+        read = json_schema(there)
         options = home.format.default_fragment_scan_options
         parsing = json.ParseOptions(
-            pa.schema([texts.field(name) for name in names]),
+            pa.schema([read.field(name) for name in names]),
             options.parse_options.newlines_in_values,
             "ignore",
         )
         with home.filesystem.open_input_stream(file.path) as source:
             for batch in json.open_json(source, options.read_options, parsing):
-                yield _retyped(batch, _other_kinds(texts, there, names), file.path)
+                yield _retyped(batch, _other_kinds(read, there, names), file.path)
 
     def _names_in(self, file: File, schema: pa.Schema) -> list[str]:
         """The wanted columns that are in the file, and not of its partition, which counts if both have one."""
@@ -260,7 +266,12 @@ def _retyped(batch: Any, kinds: dict[str, pa.DataType], path: str, zone: str | N
         column = batch.column(index)
         if zone is not None and pa.types.is_timestamp(column.type):
             column = _instants(column, zone, name, path)
-        batch = batch.set_column(index, name, column.cast(kind))
+        try:
+            if pa.types.is_decimal(kind) and pa.types.is_string(column.type):
+                column = column.cast(roomy(kind))
+            batch = batch.set_column(index, name, column.cast(kind))
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
     return batch
 
 

@@ -121,9 +121,22 @@ def plain_views(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def times_as_texts(schema: pa.Schema) -> pa.Schema:
-    """What JSON is read as: pyarrow's reader ignores the zones of times, and its casts of texts do not."""
-    return pa.schema([field.with_type(_mapped(field.type, _text_of_time)) for field in schema])
+def json_schema(schema: pa.Schema) -> pa.Schema:
+    """What JSON is read as, to be cast: pyarrow's reader ignores the zones of times and the digits that a decimal has
+    room for, and its casts do not.
+    """
+    return pa.schema([field.with_type(_mapped(field.type, _read_of_json)) for field in schema])
+
+
+def csv_schema(schema: pa.Schema) -> pa.Schema:
+    """What CSV is read as, to be cast: pyarrow's reader ignores the digits that a decimal has room for."""
+    texts = [field.with_type(pa.string()) if pa.types.is_decimal(field.type) else field for field in schema]
+    return pa.schema(texts)
+
+
+def roomy(kind: pa.DataType) -> pa.DataType:
+    """A decimal of this scale, and of all the digits that Arrow has room for."""
+    return pa.decimal256(76, kind.scale)
 
 
 def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
@@ -134,7 +147,9 @@ def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
         yield from leaves(kind.field(number).type)
 
 
-def _text_of_time(kind: pa.DataType) -> pa.DataType:
+def _read_of_json(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_decimal(kind):
+        return roomy(kind)
     return pa.string() if pa.types.is_temporal(kind) else kind
 
 

@@ -21,8 +21,10 @@ Columns of files
 
 Types of files
     See ``known_columns``, and for what Spark's footers say ``spark_footers``. CSV has a header and is RFC 4180's, as
-    Spark's with ``header`` and ``escape='"'``. ORC's timestamps are what clocks showed: they are taken for times of the
-    zone of the driver's JVM, as Spark's reader does; one in an hour that is set back is an error.
+    Spark's with ``header`` and ``escape='"'``; columns are found by their names. A value that is not of its column's
+    type is an error, and in Spark null; but integers with ``0x``, numbers with blanks around them, and ``nan`` and
+    ``inf`` in any case are read. ORC's timestamps are what clocks showed: they are taken for times of the zone of the
+    driver's JVM, as Spark's reader does; one in an hour that is set back is an error.
 """
 
 from __future__ import annotations

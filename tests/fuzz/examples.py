@@ -44,4 +44,21 @@ EXAMPLES = {
         Table("a", "a0 interval hour to minute, a1 int", 30),
         (("union", {"table": Table("b", "b0 interval second, b1 bigint", 30)}),),
     ),
+    "a broadcast of a DataFrame keeps its intervals' units": Case(
+        4,
+        Table("a", "a0 int", 10),
+        (
+            (
+                "join",
+                {
+                    "table": Table("b", "b0 int, b1 interval day", 10),
+                    "on": ["a0"],
+                    "how": "left",
+                    "using": False,
+                    "null_safe": False,
+                    "broadcast": True,
+                },
+            ),
+        ),
+    ),
 }
