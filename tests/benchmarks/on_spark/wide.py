@@ -79,6 +79,7 @@ def _steps(
     other = {f"d{number}": pc.field(name) for number, name in enumerate(names)}
     return {
         "frame's schema": lambda: frame.schema,
+        "scan, first": lambda: client.scan(folder),
         "scan": kept("scan", lambda: client.scan(folder)),
         "pipeline": kept("pipeline", lambda: client.pipeline(frame)),
         "distinct": kept("distinct", lambda: made["scan"].distinct(partitions=2)),
@@ -89,18 +90,17 @@ def _steps(
         "exchange": kept("exchange", lambda: made["scan"].exchange(2, "c0")),
         "exchange by half of the columns": lambda: made["scan"].exchange(2, names[:half]),
         "exchange, sorted": lambda: made["scan"].exchange(2, "c0", sort="c1"),
-        "sort": lambda: made["scan"].sort(names[:half]),
         "filter": lambda: made["scan"].filter(pc.field("c0") > 0),
         "select": kept("select", lambda: made["scan"].select(*names)),
         "select, expressions": kept("renamed", lambda: made["scan"].select(k=pc.field("c0"), **other)),
         "mapInArrow": lambda: made["scan"].mapInArrow(lambda batches: batches, frame.schema),
-        "join": lambda: made["scan"].join(made["renamed"].select(c0="k", d1="d1"), "c0"),
+        "join": lambda: made["scan"].join(made["renamed"].select("d1", c0="k"), "c0"),
         "join of as many": lambda: made["scan"].join(
-            made["renamed"].select(c0="k", **{f"d{n}": f"d{n}" for n in range(half)}), "c0", "left"
+            made["renamed"].select(*list(other)[:half], c0="k"), "c0", "left"
         ),
         "union": lambda: made["scan"].union(made["scan"]),
         "explain": lambda: made["exchange"].explain(),
-        "toDF": kept("df", lambda: made["exchange"].toDF()),
+        "toDF": kept("df", lambda: made["exchange"].toDF().schema),
         "collect": lambda: made["exchange"].collect().read_all(),
         "collect of distinct": lambda: made["distinct"].collect().read_all(),
     }
