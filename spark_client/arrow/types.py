@@ -16,6 +16,7 @@ What is refused
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,9 +59,10 @@ class Declared:
         given, declared = list(batch.schema.names), list(self.schema.names)
         if given == declared:
             return list(batch.columns)
-        missing = [name for name in declared if name not in given]
-        extra = [name for name in given if name not in declared]
-        twice = sorted({name for name in given if given.count(name) > 1})
+        counts, wanted = Counter(given), set(declared)
+        missing = [name for name in declared if name not in counts]
+        extra = [name for name in given if name not in wanted]
+        twice = sorted(name for name, count in counts.items() if count > 1)
         if missing or extra or twice:
             parts = [
                 f"{what} {', '.join(repr(name) for name in names)}"

@@ -13,6 +13,7 @@ What is cast
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,8 +91,9 @@ def _checked_names(schema: pa.Schema, dataset: str, columns: Sequence[str] | Non
         raise InvalidRequest(
             f"dataset {dataset!r} has no columns, and Spark cannot read such a one", dataset=dataset
         )
+    counts = Counter(schema.names)
     for name in names:
-        count = schema.names.count(name)
+        count = counts[name]
         if not count:
             raise InvalidRequest(
                 f"dataset {dataset!r} has no column {name!r}; it has {', '.join(map(repr, schema.names))}",

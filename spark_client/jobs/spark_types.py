@@ -6,6 +6,7 @@ So a function gets the same Arrow types after Spark and after an exchange. Works
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,10 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
         pyspark.errors.ParseException: the text is not DDL.
     """
     struct = _parsed(spark, schema) if isinstance(schema, str) else schema
-    names = list(struct.names)
-    if not names:
+    counts = Counter(struct.names)
+    if not counts:
         raise InvalidRequest(f"{stage}: the schema has no columns; declare at least one", stage=stage)
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise InvalidRequest(f"{stage}: the schema names {', '.join(twice)} twice; rename one", stage=stage)
     return struct
@@ -93,13 +94,13 @@ def _parsed(spark: SparkSession, text: str) -> StructType:
     return spark.createDataFrame([], text).schema
 
 
-def check_key(struct: StructType, key: str, where: str) -> None:
-    """Check that Spark compares the key's values by their bytes.
+def check_key(field: StructField, where: str) -> None:
+    """Check that Spark compares the values of a key of this column by their bytes.
 
     Raises:
         InvalidRequest: the type has a collation or a variant, at any depth: Arrow's types show neither.
     """
-    kind = struct[key].dataType
+    key, kind = field.name, field.dataType
     for part in _parts(kind):
         collation = getattr(part, "collation", _BYTES)
         if collation != _BYTES:
@@ -180,12 +181,16 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
     """
     zone = spark.conf.get("spark.sql.session.timeZone")
     large = is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes")
-    fields = []
+    # The ValueError is pyarrow's: null elements declared not null, as in Spark SQL's array().
+    refusals = (PySparkTypeError, UnsupportedOperationException, ValueError)
+    try:
+        return arrow_schema_of(struct, timezone=zone, large=large)
+    except refusals:
+        fields = []  # one by one, to say which column it is
     for field in struct:
         try:
             fields.extend(arrow_schema_of(StructType([field]), timezone=zone, large=large))
-        except (PySparkTypeError, UnsupportedOperationException, ValueError) as error:
-            # The ValueError is pyarrow's: null elements declared not null, as in Spark SQL's array().
+        except refusals as error:
             name = field.dataType.simpleString()
             helps = name.replace("void", "string") if "void" in name else "string"
             raise InvalidRequest(

@@ -77,7 +77,7 @@ class Lookups:
         pairs = dict(on) if isinstance(on, Mapping) else {key: key for key in _names(on)}
         keys = _found(left, list(pairs), f"{where}: the DataFrame")
         for key in keys:
-            check_key(struct, key, where)
+            check_key(struct[key], where)
         others = _found(schema, list(pairs.values()), f"{where}: the changelog")
         columns = [column for column in schema.names if column not in others]
         _check_collisions(left.names, columns, where)

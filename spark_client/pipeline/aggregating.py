@@ -153,22 +153,20 @@ class Aggregating(Exchanging):
     def _check_grouped(self, keys: tuple[str, ...], stage: str) -> None:
         check_groupable(self._schema, keys, stage)
         for field in self._fields(keys):
-            check_key(StructType([field]), field.name, stage)
+            check_key(field, stage)
 
     def _fields(self, names: Sequence[str]) -> list[StructField]:
-        """The columns of these names. ``StructType`` looks through all its fields for each name."""
-        fields = {field.name: field for field in self.leg.struct}
-        return [fields[name] for name in names]
+        return [self.leg.fields[name] for name in names]
 
     def _computed(self, wanted: Wanted, stage: str) -> tuple[StructField, Computed]:
         """The result's column in Spark, and how it is computed."""
         if wanted.column == "*":
             return computed(wanted, None, stage)
         (column,) = self._keys((wanted.column,), stage)
-        field = self.leg.struct[column]
+        field = self.leg.fields[column]
         result, how = computed(wanted, (field, self._schema.field(column).type), stage)
         if FUNCTIONS[wanted.function].compares:
-            check_key(self.leg.struct, column, stage)
+            check_key(field, stage)
         return result, how
 
     def _grouped(

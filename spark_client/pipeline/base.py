@@ -88,7 +88,8 @@ class Steps:
 
     def _named(self, key: str) -> list[str]:
         """The columns that a name may stand for."""
-        return _same(key, self._schema.names, exact=self._case_sensitive)
+        exact = self._case_sensitive
+        return _by_name(self._schema.names, exact=exact).get(key if exact else key.casefold(), [])
 
 
 def _stages(leg: Leg) -> int:
@@ -131,13 +132,14 @@ def find_columns(
     """
     found: list[str] = []
     missing: list[str] = []
+    named = _by_name(names, exact=exact)
     for key in keys:
         if not isinstance(key, str):
             raise InvalidRequest(
                 f"{where}: a column is given by its name, not by {type(key).__name__}; make an expression a column "
                 "by select first, and give several names one by one"
             )
-        same = _same(key, names, exact=exact)
+        same = named.get(key if exact else key.casefold(), [])
         if len(same) > 1:
             raise InvalidRequest(
                 f"{where}: {key!r} could be any of {', '.join(map(repr, same))}; rename one, or set "
@@ -153,6 +155,9 @@ def find_columns(
     return tuple(found)
 
 
-def _same(key: str, names: Sequence[str], *, exact: bool) -> list[str]:
-    """The columns that a name may stand for."""
-    return [name for name in names if name == key or (not exact and name.casefold() == key.casefold())]
+def _by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
+    """The columns that a name may stand for; without ``exact`` by the name without case."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name if exact else name.casefold(), []).append(name)
+    return found

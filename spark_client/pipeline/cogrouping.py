@@ -105,7 +105,7 @@ class _End:
         check_keys_kept(steps, exchanged, keys, stage)
         check_groupable(steps._schema, keys, stage)
         for key in keys:
-            check_key(steps.leg.struct, key, stage)
+            check_key(steps.leg.fields[key], stage)
         return cls(steps, exchanged, keys)
 
     @property

@@ -143,7 +143,7 @@ class Exchanging(Ranging):
 
     def _check_placed(self, keys: tuple[str, ...], count: int, where: str) -> None:
         for key in keys:
-            check_key(self.leg.struct, key, where)
+            check_key(self.leg.fields[key], where)
         if not keys:
             return
         schema = self._schema

@@ -70,7 +70,7 @@ class Grouping(Steps):
         check_keys_kept(self, exchanged, keys, stage)
         check_groupable(self._schema, keys, stage)
         for key in keys:
-            check_key(self.leg.struct, key, stage)
+            check_key(self.leg.fields[key], stage)
         before = exchanged.leg.declared.schema
         return keys, PlacedKeys(
             str(exchange), pa.schema([before.field(key) for key in exchange.keys]), exchange.partitions

@@ -33,9 +33,10 @@ def joined_columns(
     """
     shared = [(one, two) for one, two in keys if folded(one) == folded(two)]
     lefts, rights = dict(shared), {two for _, two in shared}
+    ours, theirs = ({field.name: field for field in side} for side in (left, right))
     columns, fields = list[Column](), list[StructField]()
     for one, two in shared:
-        column, field = _key(left[one], right[two], how)
+        column, field = _key(ours[one], theirs[two], how)
         columns.append(column)
         fields.append(field)
     for field in left:

@@ -187,12 +187,13 @@ class Joining(Steps):
             right.place,
             exact=self._case_sensitive,
         )
-        keys = []
+        keys, fields = [], {field.name: field for field in right.struct}
         # A pair that is named twice is one key.
         for one, two in dict.fromkeys(zip(lefts, rights, strict=True)):
-            check_key(self.leg.struct, one, where)
-            check_key(right.struct, two, where)
-            lengths = char_type(self.leg.struct[one]), char_type(right.struct[two])
+            sides = self.leg.fields[one], fields[two]
+            for side in sides:
+                check_key(side, where)
+            lengths = char_type(sides[0]), char_type(sides[1])
             if None not in lengths and lengths[0] != lengths[1]:
                 raise InvalidRequest(
                     f"{where}: key {one!r} is {lengths[0]} and {two!r} is {lengths[1]}, which Spark pads to one length "

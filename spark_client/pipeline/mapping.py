@@ -79,11 +79,13 @@ class Mapping(Steps):
         name = self._stage_name(f"select {', '.join([*map(str, names), *expressions])}")
         taken = self._keys(names, name)
         wanted: dict[str, Any] = {}
-        kept = {column: self.leg.struct[column] for column in taken}
+        kept = {column: self.leg.fields[column] for column in taken}
+        renamed = tuple(given for given in expressions.values() if isinstance(given, str))
+        columns_of = dict(zip(renamed, self._keys(renamed, name), strict=True))
         for label, expression in expressions.items():
-            column = self._named_by(expression, name)
+            column = columns_of[expression] if isinstance(expression, str) else self._field_of(expression)
             if column is not None:
-                old = self.leg.struct[column]
+                old = self.leg.fields[column]
                 kept[label] = StructField(label, old.dataType, old.nullable, old.metadata)
                 wanted[label] = pc.field(column)
             else:
@@ -101,12 +103,10 @@ class Mapping(Steps):
         declared = Declared(name, arrow_schema(self.spark, struct, name))
         return self._with(SelectStage(tuple(found), declared), struct)
 
-    def _named_by(self, given: Any, stage: str) -> str | None:
-        """The column that a name, or an expression which is nothing but a field, stands for."""
+    def _field_of(self, given: Any) -> str | None:
+        """The column that an expression which is nothing but a field stands for."""
         import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
-        if isinstance(given, str):
-            return self._keys((given,), stage)[0]
         index = self._schema.get_field_index(str(given))
         is_field = index >= 0 and isinstance(given, pc.Expression) and given.equals(pc.field(str(given)))
         return str(given) if is_field else None

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading
@@ -151,6 +152,11 @@ class Leg:
     parts: tuple[Part, ...]
     struct: StructType
     declared: Declared = field(repr=False)
+
+    @cached_property
+    def fields(self) -> dict[str, StructField]:
+        """The columns by their names. ``StructType`` looks through all of them for each name."""
+        return {field.name: field for field in self.struct}
 
     def with_stage(self, stage: Stage, struct: StructType) -> Leg:
         """The same rows after one more stage."""

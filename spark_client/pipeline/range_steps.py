@@ -76,7 +76,7 @@ class Ranging(Sorting, Finishing):
         if count == 1:
             return []
         columns = tuple(key.column for key in keys)
-        struct = StructType([self.leg.struct[column] for column in dict.fromkeys(columns)])
+        struct = StructType([self.leg.fields[column] for column in dict.fromkeys(columns)])
         weight = "weight"
         while weight.casefold() in {name.casefold() for name in struct.names}:
             weight = f"_{weight}"

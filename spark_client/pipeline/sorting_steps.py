@@ -32,7 +32,7 @@ class Sorting(Steps):
         keys = tuple(sort_key(each, where, self._column) for each in given)
         self._keys(tuple(key.column for key in keys), where)
         for key in keys:
-            check_key(self.leg.struct, key.column, where)
+            check_key(self.leg.fields[key.column], where)
             try:
                 check_sortable(self._schema.field(key.column).type, key.column)
             except TypeError as error:

@@ -36,6 +36,7 @@ Without keys
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -74,7 +75,10 @@ def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -
 
 def find_keys(schema: pa.Schema, keys: Sequence[str]) -> list[int]:
     """The index of each key's column. ValueError: a key names no column, or more than one."""
-    return [_find_key(schema.names, key) for key in keys]
+    names = schema.names
+    exact = _places(names)
+    folded = {} if exact.keys() >= set(keys) else _places([name.casefold() for name in names])
+    return [_only(exact.get(key) or folded.get(key.casefold(), []), names, key) for key in keys]
 
 
 def round_robin_start(producer: int, partitions: int) -> int:
@@ -100,11 +104,14 @@ def _pmod(hashes: NDArray[np.int32], partitions: int) -> NDArray[np.int32]:
     return hashes - quotients
 
 
-def _find_key(names: list[str], key: str) -> int:
-    matches = [index for index, name in enumerate(names) if name == key]
-    if not matches:
-        folded = key.casefold()
-        matches = [index for index, name in enumerate(names) if name.casefold() == folded]
+def _places(names: Sequence[str]) -> dict[str, list[int]]:
+    places = defaultdict[str, list[int]](list)
+    for index, name in enumerate(names):
+        places[name].append(index)
+    return places
+
+
+def _only(matches: list[int], names: list[str], key: str) -> int:
     if len(matches) == 1:
         return matches[0]
     there_are = "the columns are " + (", ".join(map(repr, names)) or "none at all")

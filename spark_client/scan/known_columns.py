@@ -104,13 +104,10 @@ def _of_first(dataset: Any, first: Any, kind: str, *, given: bool, own_types: bo
         there, told, said = _of_file(first, own_types=given or own_types)
     except (pa.ArrowException, OSError) as error:
         raise InvalidRequest(f"scan: the first file cannot be read: {error}") from error
-    for index, field in enumerate(schema):
-        if (
-            field.name in told.names
-            and field.name not in folders
-            and told.field(field.name) != there.field(field.name)
-        ):
-            schema = schema.set(index, field.with_type(told.field(field.name).type))
+    others = {new.name: new.type for old, new in zip(there, told, strict=True) if old != new}
+    kinds = {name: kind for name, kind in others.items() if name not in folders}
+    fields = [field.with_type(kinds.get(field.name, field.type)) for field in schema]
+    schema = pa.schema(fields, metadata=schema.metadata)
     origin = "the dataset's schema" if given else getattr(first, "path", "the first file")
     return KnownColumns(origin, plain_views(schema), said, lenient=given, kind=kind)
 

@@ -109,10 +109,7 @@ class Scan:
         where = "the scan"
         expression = expression_of(filter, known.schema)
         needed_by = [] if expression is None else needed(expression, known.schema)
-        read = [
-            *names,
-            *(name for name in needed_by if name not in names),
-        ]
+        read = list(dict.fromkeys([*names, *needed_by]))
         struct = declared_struct(spark, known.struct(read, where), where)
         declared = Declared(where, arrow_schema(spark, struct, where))
         if expression is not None:
@@ -134,7 +131,8 @@ class Scan:
             _jvm_zone(spark) if known.kind == "orc" and _has_instants(declared.schema) else None,
         )
         splits = Splits.of(pieces, split_sizes(spark), reading)
-        shown = StructType([struct[name] for name in names])
+        fields = {field.name: field for field in struct}
+        shown = StructType([fields[name] for name in names])
         return cls(
             f"scan({_described(what)}, {_count(len(splits), 'task')})",
             shown,
@@ -167,7 +165,8 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
     names = list(columns)
     if not names:
         raise InvalidRequest("scan: columns names no column; name at least one, or leave it out for all")
-    missing = [name for name in names if name not in schema.names]
+    there = set(schema.names)
+    missing = [name for name in names if name not in there]
     if missing:
         raise InvalidRequest(
             f"scan: no column {', '.join(map(repr, missing))}; there are {', '.join(map(repr, schema.names))}",

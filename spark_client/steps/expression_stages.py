@@ -52,7 +52,8 @@ class SelectStage:
         """The column that the result has under this name; None if it computes one, or has none."""
         import pyarrow.compute as pc  # noqa: PLC0415 - as below
 
-        made = dict(zip(self.declared.schema.names, self.expressions, strict=True)).get(name)
+        index = self.declared.schema.get_field_index(name)
+        made = self.expressions[index] if index >= 0 else None
         # Other expressions may have a column's name as their text.
         return str(made) if made is not None and made.equals(pc.field(str(made))) else None
 

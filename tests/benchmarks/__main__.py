@@ -28,6 +28,7 @@ SUITES = {
     "on_spark.results": "toDF into a scalar Arrow UDF",
     "on_spark.broadcasts": "320 MB in 1 to 8 workers, and the memory of the host",
     "on_spark.lifetimes": "10,000 pipelines, persists and broadcasts in one session: what driver and server keep",
+    "on_spark.wide": "planning steps over 8,000 columns: seconds of the driver's CPU",
     "changelogs.open_loop": "updates for ever, compacted or not: latency, memory and disk of each second, with a plot",
     "changelogs.ingest": "10 M updates over 1 M keys, against Polars, DuckDB and pyarrow, which compute it at once",
     "changelogs.micro_batch": "a stream joined to 100 k to 4 M rows: Spark's broadcast join against lookup",

@@ -41,4 +41,6 @@ def _row(step: str, shape: str, budget: int, times: int) -> list[str]:
     taken = (found.peak_bytes - found.idle_bytes) / MIB
     mebibytes = [taken, found.arrow_bytes / MIB, found.spilled_bytes / MIB]
     resident, arrow, spilled = (f"{each:.0f}" for each in mebibytes)
-    return [step, shape, str(budget), resident, f"{taken / budget:.2f} x", arrow, spilled]
+    row = [step, shape, str(budget), resident, f"{taken / budget:.2f} x", arrow, spilled]
+    console.print("  ".join(row))
+    return row
