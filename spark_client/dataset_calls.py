@@ -17,7 +17,7 @@ import pyarrow as pa
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetRequest, KeepRule, PutCommand, check_dataset_name
 from spark_client.changelogs import Changelog, Columns
-from spark_client.connection import Compression, Server, about, check_mode
+from spark_client.connection import Compression, Server, about, check_mode, drop
 from spark_client.lanes import PutStream, as_reader, partition_streams, put_async
 from spark_client.merge import AsyncMergedStream, merge, merge_async
 
@@ -111,7 +111,7 @@ class DatasetCalls:
         """
         server = self._open()
         with about(name, server.location):
-            server.action("drop", DatasetRequest(check_dataset_name(name), generation).encode())
+            drop(server, check_dataset_name(name), generation)
 
     def staged(self, name: str | None = None) -> list[dict[str, Any]]:
         """The writes of ``df.write`` and ``df.writeStream``, for all datasets or for one, that are not published yet:

@@ -179,14 +179,17 @@ class Catalogue:
         write, mode = request.write, request.mode
         assert write is not None
         assert mode is not None
+        old = self._datasets.get(request.dataset)
+        repeated = old is not None and is_repeated(request, old)
+        if old is not None and repeated and self.staged.has_ended(write):
+            return old, False
         known = self.staged.known(write, request.dataset)
         if known is not None:
             known.check_schema(schema)
             known.touch()
             return known, False
-        old = self._datasets.get(request.dataset)
         if old is not None:
-            if is_repeated(request, old):
+            if repeated:
                 return old, False
             request = as_it_was(request, old)
             check_mode(mode, old, schema, durable=request.durable)

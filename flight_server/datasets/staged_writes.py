@@ -115,6 +115,10 @@ class StagedWrites:
         dataset.lease_seconds = min(dataset.lease_seconds or WRITE_LEASE_SECONDS, WRITE_LEASE_SECONDS)
         dataset.touch()
 
+    def has_ended(self, write: str) -> bool:
+        """Whether the write was sealed or dropped."""
+        return write in self._ended
+
     def known(self, write: str, name: str) -> Dataset | None:
         """The dataset of this write; None if it has not begun.
 
@@ -122,7 +126,7 @@ class StagedWrites:
             Conflict: the write has ended.
             InvalidRequest: it is of another name.
         """
-        if write in self._ended:
+        if self.has_ended(write):
             raise Conflict(
                 f"the write {write!r} of dataset {name!r} has ended, sealed or dropped; stop this task",
                 dataset=name,

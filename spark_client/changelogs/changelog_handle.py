@@ -31,7 +31,7 @@ from flight_server.protocol import (
     Transaction,
     Unavailable,
 )
-from spark_client.connection import Compression, Server, about
+from spark_client.connection import Compression, Server, about, drop
 from spark_client.lanes import PutStream, as_reader
 
 from .declared_rules import Columns, declaration
@@ -285,5 +285,4 @@ class Changelog:
     def drop(self) -> None:
         """Drop it; its readers get an error. Raises NotFound if it was dropped before."""
         with about(self.name, self.address.server.location):
-            request = DatasetRequest(self.name, self.address.generation)
-            self.address.server.action("drop", request.encode())
+            drop(self.address.server, self.name, self.address.generation)

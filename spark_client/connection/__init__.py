@@ -5,6 +5,7 @@ For ``client``, ``jobs``, ``merge`` and ``lanes``.
 
 from .advice import about, check_location, check_mode
 from .calls import Call, EmbeddedEnded, ForkedProcess, TimedOut, Unreachable, immortal_in_children
+from .drops import drop
 from .leases import LeaseKeeper
 from .restarts import AWAY, retrying
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
@@ -27,6 +28,7 @@ __all__ = [
     "check_compression",
     "check_location",
     "check_mode",
+    "drop",
     "immortal_in_children",
     "retrying",
 ]

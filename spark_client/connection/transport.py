@@ -5,8 +5,9 @@ Guarantee: a call answers within its deadline in :class:`Timeouts`, or raises on
 
 Restarts
     A call to a server that is away for a moment is made again (``restarts``), also while gRPC still pauses after its
-    last attempt to connect. Exceptions: ``once``, for what has a later turn or a loop of its own; and a server of which
-    this process has had no answer and no other process has told it: its address may be wrong, which is said at once.
+    last attempt to connect. Exceptions: ``once``, for what has a later turn or a loop of its own, or is not fine twice;
+    an embedded server, which does not come back; and a server of which this process has had no answer and no other
+    process has told it: its address may be wrong, which is said at once.
 
 Connections
     A :class:`Server` opens at most ``max_connections`` TCP connections and uses them in turn; HTTP/2 carries any
@@ -234,7 +235,7 @@ class Server:
         self, call: Callable[[], T], timeout_seconds: float | None = None, *, once: bool = False
     ) -> T:
         """The result of ``call``, which is made again as *Restarts* says."""
-        if once or not self.patient:
+        if once or self.embedded or not self.patient:
             answer = call()
         else:
             within_seconds = timeout_seconds or self.timeouts.call_seconds

@@ -54,7 +54,7 @@ from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import BrokenStream, PutStream
 
 from .changelog_writes import appended_schema, check_changelog, encoded
-from .few_rows import FewRows
+from .few_rows import FewRows, few_bytes
 from .source_options import SourceOptions
 
 JOINED_BYTES = 128 << 20
@@ -82,6 +82,11 @@ class Written(WriterCommitMessage):
     attempt: str | None
     query: str | None
     rows: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Repeated(WriterCommitMessage):
+    """One task has found that the dataset has the write's transaction by now, and has staged nothing."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class Staging:
         """
         return self.server.action("create", self.request.encode(), once=once)
 
-    def write(self, batches: Iterator[Any]) -> Written:
+    def write(self, batches: Iterator[Any]) -> Written | Repeated:
         """Send the rows of this task, and commit them; again, if they are few, when the server has lost them."""
         context = TaskContext.get()
         assert context is not None
@@ -147,13 +152,20 @@ class Staging:
             raise InvalidRequest(
                 f"dataset {self.request.dataset!r}: a write may have {MAX_PARTITIONS} tasks; coalesce the DataFrame"
             )
-        rows = FewRows(self.declared.cast(batch) for batch in batches if batch.num_rows)
-        staged, query = [self.stage()], context.getLocalProperty(_QUERY_ID)
+        rows = FewRows(
+            (self.declared.cast(batch) for batch in batches if batch.num_rows), few_bytes(producer)
+        )
+        first_answer, query = self.stage(), context.getLocalProperty(_QUERY_ID)
+        if first_answer.get("repeated"):
+            return Repeated()
+        staged = [first_answer]
         names = itertools.chain([attempt], (f"{attempt}.{number}" for number in itertools.count(1)))
-        with contextlib.closing(LeaseKeeper(self._renew, float(staged[0]["lease_seconds"]))) as keeper:
+        with contextlib.closing(LeaseKeeper(self._renew, float(first_answer["lease_seconds"]))) as keeper:
 
-            def send() -> Written:
+            def send() -> Written | Repeated:
                 answer = staged.pop() if staged else self.stage(once=True)
+                if answer.get("repeated"):
+                    return Repeated()
                 generation = str(answer["generation"])
                 keeper.add(self.request.dataset, generation)
                 left = iter(rows)
@@ -196,10 +208,15 @@ class Staging:
             Unavailable: it did not answer; whether it is readable is not known.
         """
         transaction = transaction or self.request.transaction
+        messages = list(messages)
         written = [message for message in messages if isinstance(message, Written)]
-        if len({each.generation for each in written}) <= 1:
+        generations = {each.generation for each in written}
+        if any(isinstance(message, Repeated) for message in messages):
+            self.drop(generations)
+            return
+        if len(generations) == 1:
             try:
-                self._seal(written, transaction)
+                self._seal(written, transaction, *generations)
             except LostWrite as lost:
                 if lost.detail["may_be_published"] and transaction is None:
                     raise
@@ -227,11 +244,7 @@ class Staging:
             self._send(rows, written.producer, attempt, staged)
         return replace(written, generation=generation, attempt=attempt)
 
-    def _seal(
-        self, written: Sequence[Written], transaction: Transaction | None, generation: str | None = None
-    ) -> None:
-        if generation is None:
-            generation = written[0].generation if written else str(self.stage()["generation"])
+    def _seal(self, written: Sequence[Written], transaction: Transaction | None, generation: str) -> None:
         request = SealRequest(
             self.request.dataset,
             generation,

@@ -307,8 +307,9 @@ class PartitionStream:
     def _pause_after(self, failure: Unavailable) -> None:
         timeouts = self.server.timeouts
         self._failures += 1
-        # Without a generation a resumed read could get other data.
-        if self._failures > timeouts.tries or (self.generation is None and self._received.count):
+        # Without a generation a resumed read could get other data; an embedded server does not come back.
+        unpinned = self.generation is None and self._received.count
+        if self._failures > timeouts.tries or unpinned or isinstance(failure, EmbeddedEnded):
             raise self._give_up(failure)
         until = time.monotonic() + timeouts.pause_seconds(self._failures)
         while (left := until - time.monotonic()) > 0 and not self._cancelled:

@@ -181,6 +181,10 @@ def _sent(value: Any) -> Any:
         return _needed(value)
     if isinstance(value, str):
         return shown(value)
+    if type(value) in (list, tuple):
+        if value and all(type(each) in (list, tuple) and len(each) == 2 for each in value):
+            return [*_needed(dict(value)).items()]  # headers, as pairs
+        return type(value)(map(_sent, value))
     # A file system within another one, such as a cache's.
     if hasattr(value, "storage_options"):
         return _of_its_kind(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flight_server.protocol import Ticket
 from flight_server.protocol.errors import InvalidRequest, Unauthenticated, Unavailable
 from spark_client import ShuffleClient
-from spark_client.connection import embedded
+from spark_client.connection import EmbeddedEnded, Timeouts, embedded
+from spark_client.lanes import PartitionStream
 from tests.support.rooms import ROOT
 
 
@@ -100,3 +103,16 @@ def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does
     assert alive(pid), "a collector that waits would have killed it"
     os.kill(pid, signal.SIGCONT)
     assert gone_within(pid, 30)
+
+
+def test_an_embedded_server_that_has_ended_is_not_waited_for() -> None:
+    for_ever = Timeouts(tries=1_000_000, backoff_limit_seconds=0.01)
+    with ShuffleClient.embedded(timeouts=for_ever) as client:
+        client.put("d", pa.table({"n": [1]}))
+        server = pickle.loads(pickle.dumps(client._open()))
+        ticket = Ticket("d", 0)
+        server.schema("d")
+    with pytest.raises(EmbeddedEnded):
+        server.schema("d")
+    with pytest.raises(EmbeddedEnded):
+        PartitionStream(server, ticket, lane="grpc").read_run()

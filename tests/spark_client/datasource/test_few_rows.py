@@ -6,7 +6,8 @@ import itertools
 
 import pyarrow as pa
 
-from spark_client.datasource.few_rows import FEW_BYTES, FewRows
+from flight_server.protocol import MAX_PARTITIONS
+from spark_client.datasource.few_rows import FEW_BYTES, FewRows, few_bytes
 
 SCHEMA = pa.schema({"id": pa.int64()})
 
@@ -33,3 +34,13 @@ def test_many_rows_are_given_once_and_not_kept() -> None:
     assert not rows.are_few
     assert list(rows) == given[2:]
     assert rows.encoded(SCHEMA) is None
+
+
+def test_the_driver_has_room_for_what_all_tasks_keep() -> None:
+    assert few_bytes(0) == few_bytes(200) == FEW_BYTES
+    assert sum(map(few_bytes, range(MAX_PARTITIONS))) < 256 << 20  # of Spark's 1 GiB
+    wide = pa.schema([(f"column_{number}", pa.int64()) for number in range(10_000)])
+    rows = FewRows(iter([pa.RecordBatch.from_pylist([{}], wide)]))
+    assert list(rows)
+    assert rows.are_few
+    assert rows.encoded(wide) is None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,7 @@ from spark_client.datasource.batch_read import FlightReader, find
 from spark_client.datasource.batch_write import FlightWriter
 from spark_client.datasource.few_rows import FEW_BYTES
 from spark_client.datasource.source_options import BATCH_READ, BATCH_WRITE, STREAM_WRITE, SourceOptions
-from spark_client.datasource.staging import LostWrite, Staging
+from spark_client.datasource.staging import LostWrite, Staging, Written
 from spark_client.datasource.stream_write import FlightStreamWriter
 from tests.support.certificates import self_signed
 from tests.support.polling import eventually
@@ -102,6 +103,7 @@ def test_a_server_that_does_not_come_back_is_an_error_of_the_seal(
         with pytest.raises(FlightShuffleError, match="connection"):
             write.seal([written])
         write.server.close()
+    assert isinstance(written, Written)
     replace(write, server=staging(server.location).server).drop([written.generation])
 
 
@@ -111,6 +113,7 @@ def test_a_seal_of_what_the_server_has_no_more_says_so_also_where_the_name_leads
     client.put("d", pa.table({"id": [0]}))
     write = staging(server.location)
     written = write.write(batches(1))
+    assert isinstance(written, Written)
     write.drop([written.generation])
     with pytest.raises(FlightShuffleError, match="nothing was published, write it again"):
         write.seal([written])
@@ -293,3 +296,42 @@ def test_a_task_that_works_for_long_keeps_what_others_have_staged() -> None:
         context._partitionId = 1
         write.seal([first, write.write(slowly())])
         assert ids(client) == [1, 2]
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["durable", "changelog"])
+def test_a_write_that_another_one_has_made_since_its_plan_is_left_out_by_its_tasks(
+    tmp_path: Path, kind: str, tasks: int
+) -> None:
+    of_kind = {"durable": "true"} if kind == "durable" else {"changelog": "all"}
+
+    def planned(process: ServerProcess) -> FlightWriter:
+        given = options(process.location, transaction_app="job", transaction_version="1", **of_kind)
+        return FlightWriter.plan(given, STRUCT, overwrite=kind == "durable")
+
+    with ServerProcess.start(http_port=0, data_dir=tmp_path) as process:
+        first, second = planned(process), planned(process)
+        early = [second.write(batches(1))] if tasks == 2 else []
+        first.commit([first.write(batches(1))])
+        process.kill()
+        port = urlsplit(process.location).port
+    with (
+        ServerProcess.start(port=port, http_port=0, data_dir=tmp_path) as again,
+        ShuffleClient(again.location) as client,
+    ):
+        second.commit([*early, *([second.write(batches(1))] if tasks else [])])
+        assert ids(client) == [1]
+        assert client.staged() == []
+
+
+def test_a_write_with_a_transaction_that_was_overwritten_before_its_seal_was_answered_has_succeeded(
+    server: ServerProcess, client: ShuffleClient
+) -> None:
+    given = options(server.location, transaction_app="job", transaction_version="1")
+    first = FlightWriter.plan(given, STRUCT, overwrite=True)
+    written = first.write(batches(1))
+    first.commit([written])
+    second = FlightWriter.plan(options(server.location), STRUCT, overwrite=True)
+    second.commit([second.write(batches(2))])
+    first.commit([written])  # as when the answer was lost
+    assert ids(client) == [2]

@@ -44,7 +44,7 @@ def failing(errors: list[weakref.ref[Unreachable]], times: int) -> Any:
 @pytest.mark.parametrize("lane", ["auto", "bulk"])
 def test_of_a_put(errors: list[weakref.ref[Unreachable]], lane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "BulkWriter", failing(errors, 2))
-    monkeypatch.setattr(writing, "GrpcWriter", lambda *_: None)
+    monkeypatch.setattr(writing, "GrpcWriter", lambda *_, **__: None)
     server, places = Server(NOWHERE, writing=Writing(lane)), ["http://127.0.0.1:1", "http://127.0.0.1:2"]
     try:
         writing.open_writing(server, COMMAND, pa.schema([]), places)

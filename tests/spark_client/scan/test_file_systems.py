@@ -173,6 +173,15 @@ def test_secrets_of_fsspec_are_left_out_at_any_depth() -> None:
     assert "auth" not in found.storage_options
 
 
+def test_headers_that_are_pairs_are_cleaned_as_others() -> None:
+    found = sent(
+        client_kwargs={"headers": [("Authorization", SECRET), ("Accept", "*")], "timeout": (5, 10)},
+        target_options={"proxies": [f"http://me:{SECRET}@proxy:1"]},
+    )
+    assert found["client_kwargs"] == {"headers": [("Accept", "*")], "timeout": (5, 10)}
+    assert found["target_options"] == {"proxies": ["http://proxy:1"]}
+
+
 @pytest.mark.parametrize("text", ["s3://KEY:hid/den@bucket/a", "s3://KEY:hidden@bucket/a?x=hidden"])
 def test_what_an_address_hides_is_in_no_error_and_no_cause(text: str) -> None:
     def failing() -> None:
