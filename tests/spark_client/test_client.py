@@ -244,10 +244,10 @@ async def test_an_aput_that_is_cancelled_while_it_opens_leaves_no_stream_open(
     opening, may_go_on = threading.Event(), threading.Event()
     opened: list[Any] = []
 
-    def gated(*arguments: Any) -> Any:
+    def gated(*arguments: Any, **options: Any) -> Any:
         opening.set()
         assert may_go_on.wait(30)
-        opened.append(open_writing(*arguments))  # referred to, so that only the client's own care ends it
+        opened.append(open_writing(*arguments, **options))  # referred to, so that only the client's own care ends it
         return opened[-1]
 
     monkeypatch.setattr(put_stream, "open_writing", gated)
