@@ -97,7 +97,9 @@ def computed(
     if column is not None and function.keeps_type:
         # Spark's types say more than Arrow's: an interval's fields, a length of text.
         own = column[0].dataType
-        result.dataType = ArrayType(own, containsNull=False) if pa.types.is_list(how.type) else own
+        result.dataType = (
+            ArrayType(own, containsNull=False) if pa.types.is_list(how.type) and how.type != kind else own
+        )
     result.nullable = how.nullable
     return result, how
 

@@ -86,6 +86,14 @@ class Wanted:
         read = [name for name in wanted.names if counts[name] and name not in values]
         there = pa.schema([schema.field(name) for name in read])
         nothing = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in there.types], schema=there)
+        for name in read:
+            if there.field(name).type == pa.float64() and wanted.field(name).type == pa.float32():
+                raise InvalidRequest(
+                    f"scan: {path} has column {name!r} as double, but {self.origin} as float, "
+                    "which would round it; give schema= with double",
+                    column=name,
+                    file=path,
+                )
         try:
             replace(self.declared, schema=pa.schema([wanted.field(name) for name in read])).cast(nothing)
         except InvalidRequest as error:

@@ -46,6 +46,7 @@ FUNCTIONS: dict[str, list[str]] = {
     "step": ["min", "max"],
     "st": ["count", "collect_list"],
     "deep": ["min", "max"],
+    "ar": ["min", "max"],
 }
 
 

@@ -260,6 +260,13 @@ def test_a_value_of_text_that_is_not_of_the_type_is_an_error_and_never_another_v
         read(splits_of(tmp_path, schema=pa.schema([("v", kind)]), lenient=True))
 
 
+def test_doubles_beside_floats_are_not_rounded(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"v": pa.array([0.5], pa.float32())}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"v": [1 / 3]}), tmp_path / "2.parquet")
+    with pytest.raises(InvalidRequest, match=r"2\.parquet has column 'v' as double, but .* as float"):
+        read(splits_of(tmp_path))
+
+
 def test_a_name_that_only_late_rows_of_json_have_is_read(tmp_path: Path) -> None:
     early = json.dumps({"a": "x" * 1000}) + "\n"
     (tmp_path / "x.json").write_text(early * 3000 + '{"a": "y", "late": 1}\n')
