@@ -108,9 +108,10 @@ def results_of(
     found: Sequence[tuple[StructField, Computed]], states: Sequence[State], apart: str | None = None
 ) -> tuple[Result, ...]:
     """The results from groups with these states, and, last, the number of different values of ``apart``."""
+    places = {state: place for place, state in enumerate(states)}
     return tuple(
         Result(field.name, (len(states),), counted)
         if apart is not None and how.distinct == apart
-        else Result(field.name, tuple(map(states.index, how.states)), how.finish)
+        else Result(field.name, tuple(places[state] for state in how.states), how.finish)
         for field, how in found
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self, SupportsIndex
 
 import pyarrow as pa
@@ -90,7 +90,9 @@ class Aggregating(Exchanging):
                 stage=stage,
             )
         self._check_grouped(keys, stage)
-        found = [self._computed(each, stage) for each in wanted]
+        asked = tuple(each.column for each in wanted if each.column != "*")
+        columns = dict(zip(asked, self._keys(asked, stage), strict=True))
+        found = [self._computed(each, columns, stage) for each in wanted]
         fields = [*self._fields(keys), *(field for field, _ in found)]
         struct = declared_struct(self.spark, StructType(fields), stage)
         grouped, reduction, results = self._reduced(keys, found, stage, partitions)
@@ -107,10 +109,8 @@ class Aggregating(Exchanging):
         """Rows of states in partitions by the keys, what merges them there, and the results of the merged."""
         counted = {how.distinct for _, how in found if how.distinct}
         apart = next(iter(counted)) if len(counted) == 1 and not counted <= set(keys) else None
-        states: list[State] = []
-        for _, how in found:
-            if how.distinct is None or how.distinct != apart:
-                states += [state for state in how.states if state not in states]
+        counts = [how for _, how in found if how.distinct is None or how.distinct != apart]
+        states: list[State] = list(dict.fromkeys(state for how in counts for state in how.states))
         if apart is None:
             grouped, reduction = self._grouped(
                 keys, (), tuple(states), stage, partitions=partitions, placed=keys
@@ -158,11 +158,13 @@ class Aggregating(Exchanging):
     def _fields(self, names: Sequence[str]) -> list[StructField]:
         return [self.leg.fields[name] for name in names]
 
-    def _computed(self, wanted: Wanted, stage: str) -> tuple[StructField, Computed]:
+    def _computed(
+        self, wanted: Wanted, columns: Mapping[str, str], stage: str
+    ) -> tuple[StructField, Computed]:
         """The result's column in Spark, and how it is computed."""
         if wanted.column == "*":
             return computed(wanted, None, stage)
-        (column,) = self._keys((wanted.column,), stage)
+        column = columns[wanted.column]
         field = self.leg.fields[column]
         result, how = computed(wanted, (field, self._schema.field(column).type), stage)
         if FUNCTIONS[wanted.function].compares:

@@ -99,7 +99,6 @@ def _steps(
             made["renamed"].select(*list(other)[:half], c0="k"), "c0", "left"
         ),
         "union": lambda: made["scan"].union(made["scan"]),
-        "explain": lambda: made["exchange"].explain(),
         "toDF": kept("df", lambda: made["exchange"].toDF().schema),
         "collect": lambda: made["exchange"].collect().read_all(),
         "collect of distinct": lambda: made["distinct"].collect().read_all(),

@@ -22,6 +22,7 @@ from spark_client.arrow import Declared
 from spark_client.gathering import TaskMemory
 from spark_client.reducing import FUNCTIONS, Computed, Reduction, Result, State, count_rows
 from spark_client.steps import FinalStage, PartialStage, Pass, run
+from tests.support.step_process import measured
 
 SCHEMA = pa.schema(
     [
@@ -272,3 +273,10 @@ def test_a_column_in_a_wide_message_is_copied_out_of_it() -> None:
     before = {buffer.address for column in message.columns for buffer in column.buffers() if buffer}
     lifted = partial.reduction.lift(message)
     assert not before & {buffer.address for column in lifted.columns for buffer in column.buffers() if buffer}
+
+
+@pytest.mark.parametrize("step", ["aggregate, groups of 3", "distinct, rows 3 times"])
+def test_arrow_holds_no_more_than_one_and_a_half_budgets(step: str, tmp_path: Path) -> None:
+    found = measured(step, "numbers", budget_bytes=16 << 20, times=6, scratch_dir=tmp_path)
+    assert found.spilled_bytes > 6 * (16 << 20)
+    assert found.arrow_bytes <= 1.5 * (16 << 20)
