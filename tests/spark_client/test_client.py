@@ -247,7 +247,9 @@ async def test_an_aput_that_is_cancelled_while_it_opens_leaves_no_stream_open(
     def gated(*arguments: Any, **options: Any) -> Any:
         opening.set()
         assert may_go_on.wait(30)
-        opened.append(open_writing(*arguments, **options))  # referred to, so that only the client's own care ends it
+        opened.append(
+            open_writing(*arguments, **options)
+        )  # referred to, so that only the client's own care ends it
         return opened[-1]
 
     monkeypatch.setattr(put_stream, "open_writing", gated)
