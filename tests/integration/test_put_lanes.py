@@ -247,7 +247,7 @@ def test_a_connection_that_is_cut_anywhere_is_an_error_or_came_too_late(process:
             name = shuffle(server, NOISE.schema, 1)
             if cut_after_bytes is not None:
                 proxy.cut_after(cut_after_bytes)
-            with stream(server, name, NOISE.schema, places=[f"{proxy.http}/v1/put"]) as put:
+            with stream(server, name, NOISE.schema, places=[f"{proxy.http}/v1/put"], once=True) as put:
                 put.write(NOISE, 0)
                 put.commit()
             assert server.action("seal", {"dataset": name, "attempts": {"0": "1"}})["rows"] == NOISE.num_rows
