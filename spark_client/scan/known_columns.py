@@ -108,6 +108,8 @@ def _of_first(dataset: Any, first: Any, kind: str, *, given: bool, own_types: bo
     kinds = {name: kind for name, kind in others.items() if name not in folders}
     fields = [field.with_type(kinds.get(field.name, field.type)) for field in schema]
     schema = pa.schema(fields, metadata=schema.metadata)
+    if said is not None:
+        said = StructType([column for column in said if column.name not in folders])
     origin = "the dataset's schema" if given else getattr(first, "path", "the first file")
     return KnownColumns(origin, plain_views(schema), said, lenient=given, kind=kind)
 
@@ -158,7 +160,8 @@ def _merged(dataset: Any, kind: str, *, own_types: bool) -> KnownColumns:
                     file=fragment.path,
                 )
         for column in columns or ():
-            said.setdefault(column.name, column)
+            if column.name not in folders:
+                said.setdefault(column.name, column)
     fields = [field for field, _ in known.values() if field.name not in folders]
     schema = plain_views(pa.schema([*fields, *folders.values()]))
     return KnownColumns("merge_schema=", schema, StructType(list(said.values())), lenient=True, kind=kind)

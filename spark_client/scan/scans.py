@@ -165,6 +165,9 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
     names = list(columns)
     if not names:
         raise InvalidRequest("scan: columns names no column; name at least one, or leave it out for all")
+    again = sorted(name for name, count in Counter(names).items() if count > 1)
+    if again:
+        raise InvalidRequest(f"scan: columns names {', '.join(again)} twice; name each once", column=again[0])
     there = set(schema.names)
     missing = [name for name in names if name not in there]
     if missing:

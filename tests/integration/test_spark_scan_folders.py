@@ -44,8 +44,14 @@ def spark(java_home: str) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def client(spark: SparkSession) -> Iterator[ShuffleClient]:
-    with ServerProcess.start() as server, ShuffleClient(server.location) as found:
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess.start() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess, spark: SparkSession) -> Iterator[ShuffleClient]:
+    with ShuffleClient(server.location) as found:
         yield found
 
 
