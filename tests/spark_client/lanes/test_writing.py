@@ -27,7 +27,7 @@ from spark_client.lanes.put_stream import PutStream
 from tests.support.put_source import UPGRADED, PutSide, PutSource
 from tests.support.server_process import ServerProcess
 
-QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20)
+QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, tries=1)
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 NOWHERE = "grpc://127.0.0.1:1"
 Lane = Literal["auto", "grpc", "bulk"]
