@@ -61,6 +61,7 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
     assert (tmp_path / "countries.arrows").stat().st_size > 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_example_of_the_data_source_reads_what_it_writes(
     flight_server_process: Callable[..., ServerProcess], java_home: str, tmp_path: Path

@@ -15,7 +15,7 @@ from tests.support.bare_python import bare_python
 from tests.support.rooms import ROOT
 from tests.support.server_process import ServerProcess
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FOUND = """
 import sys
