@@ -135,15 +135,16 @@ class Changelog:
         }
         # The last one takes appends; each with the last version in it.
         self.logs: list[tuple[int, LogFile]] = []
-        self.merge: Any = None  # see ``merges``
+        self.merges: list[Any] = []  # at most one of runs in memory and one of files, see ``merges``
         # Runs that the state file on the medium may name, since it could not be replaced for certain.
         self.doubtful: list[RunFile] = []
         self.room: Reservation | None = None  # of ``metadata``
         self.save: Callable[[State], None] = _not_on_disk
         self.check_held: Callable[[], None] = _held  # see ``Disk.check_held``
-        # ``upper`` and ``since`` of the last merge of all runs: until they move, nothing is left to compact.
-        self.settled: tuple[int, int] | None = None
         self.fuel_rows = 0
+        # Of the compactor: when the next tick brings fuel, and since when old rows wait that are too few for a merge.
+        self.tick_at = 0.0
+        self.old_since: float | None = None
         # Only a rule of the user's own is tested, see ``writes``: on how many rows it was.
         self.untested = state.keep is not None and state.keep["rule"] == RuleName.SQL
         self.checked_rows = 0
@@ -294,6 +295,13 @@ class Changelog:
         wanted = min(self.timeline.horizon(now), self.upper)
         return max(self.since, wanted if held is None else min(wanted, held))
 
+    def horizon_moves_in(self, now: float) -> float | None:
+        """In how many seconds all versions are older than the delay; None if they are, or a hold is older."""
+        held = self.holds.oldest()
+        if self.timeline.horizon(now) >= (self.upper if held is None else held):
+            return None
+        return max(0.0, self.timeline.last + self.delay_seconds - now)
+
     # Files
 
     def next_run(self) -> Path:
@@ -304,6 +312,11 @@ class Changelog:
     def numbers_from(self, run: int) -> None:
         """Names of run files begin here."""
         self._next_run = max(self._next_run, run)
+
+    @property
+    def merge(self) -> Any:
+        """The merge in progress that began first; None if there is none."""
+        return self.merges[0] if self.merges else None
 
     def new_log(self, number: int) -> LogFile:
         """A log that takes the next appends."""
@@ -362,7 +375,7 @@ class Changelog:
             "disk_bytes": self.disk_bytes,
             "fuel_rows": self.fuel_rows,
             "debt_rows": self.debt_rows,
-            "merging": self.merge is not None,
+            "merging": bool(self.merges),
             "holds": self.holds.listed(time.monotonic()),
             "followers": self.holds.followers,
             **({} if self.damage is None else {"damage": self.damage}),

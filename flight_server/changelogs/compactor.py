@@ -32,14 +32,16 @@ from flight_server.storage import DiskTrouble, Forgotten, to_its_end
 
 from .changelog import Changelog, ChangelogState
 from .merges import Merge
-from .planning import LOG_BYTES, plan
-from .saving import begin_log
+from .planning import LOG_BYTES, Plan, cost_rows, memory_groups, plan_files, plan_memory
+from .saving import begin_log, next_log
 
 TICK_SECONDS = 0.02
 TICK_ROWS = 64 << 10
 TROUBLE_SECONDS = 5.0
-IDLE_SECONDS = 0.5
-"""A shorter pause between commits is none: merges of all runs would follow each other."""
+SLOW_SECONDS = 0.5
+"""Old rows that are too few for a merge wait so long, and the delay at least, for more of them."""
+SLOW_ROWS = 64 << 10
+"""So many rows a second are read by merges of too few old rows, of all changelogs together."""
 
 _log = structlog.get_logger("flight_server.changelogs.compactor")
 
@@ -61,6 +63,7 @@ class Compactor:
         self._later: list[tuple[float, int, weakref.ref[Changelog]]] = []
         self._times: weakref.WeakKeyDictionary[Changelog, float] = weakref.WeakKeyDictionary()
         self._entered = 0
+        self._slow_at = 0.0  # when old rows that are too few may be merged
         self._looking = False
         self._wake = asyncio.Event()
 
@@ -72,26 +75,36 @@ class Compactor:
     async def run(self) -> None:
         """The duty; never returns."""
         while True:
-            now = time.monotonic()
-            while self._later and self._later[0][0] <= now:
-                due = heapq.heappop(self._later)[2]()
-                if due is not None:
-                    self._times.pop(due, None)
-                    self._due[due] = None
-                del due
-            if self._due:
-                self._looking = True
-                try:
-                    await self.look(self._due.popitem(last=False)[0])  # no variable holds it while this waits
-                finally:
-                    self._looking = False
+            due_in = self.due_in()
+            if due_in == 0:
+                await self.look_at_next()
                 continue
             self._wake.clear()
             try:
-                async with asyncio.timeout(self._later[0][0] - now if self._later else None):
+                async with asyncio.timeout(due_in):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def due_in(self) -> float | None:
+        """In how many seconds a changelog is to be looked at; None if not before one is poked."""
+        now = time.monotonic()
+        while self._later and self._later[0][0] <= now:
+            due = heapq.heappop(self._later)[2]()
+            if due is not None:
+                self._times.pop(due, None)
+                self._due[due] = None
+        if self._due:
+            return 0.0
+        return self._later[0][0] - now if self._later else None
+
+    async def look_at_next(self) -> None:
+        """Look at the changelog that is due first; there is one."""
+        self._looking = True
+        try:
+            await self.look(self._due.popitem(last=False)[0])  # no variable holds it while this waits
+        finally:
+            self._looking = False
 
     @property
     def busy(self) -> bool:
@@ -108,16 +121,16 @@ class Compactor:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     async def look(self, changelog: Changelog) -> None:
-        """Begin the merge that is due, or do its next slice."""
+        """Begin the merges that are due, and do the next slice of each."""
         if changelog.state is not ChangelogState.OPEN:
             await self._abandon(changelog)
             return
         try:
-            if changelog.merge is None and not self._begin(changelog):
-                if changelog.log.size_bytes > LOG_BYTES:  # of holds
-                    await begin_log(changelog, self._threads)
-                return
-            await self._work(changelog, changelog.merge)
+            await self._begin(changelog)
+            for merge in list(changelog.merges):
+                await self._work(changelog, merge)
+            if not changelog.merges and changelog.log.size_bytes > LOG_BYTES:  # of holds
+                await begin_log(changelog, self._threads)
         except (DiskTrouble, OSError) as trouble:
             _log.warning("merge_failed", dataset=changelog.name, trouble=str(trouble))
             await self._abandon(changelog)
@@ -135,34 +148,69 @@ class Compactor:
             await self._abandon(changelog)
             self._look_later(changelog, TROUBLE_SECONDS)
 
-    def _begin(self, changelog: Changelog) -> bool:
-        """Begin the next merge; False if none is due."""
+    async def _begin(self, changelog: Changelog) -> None:
         now = time.monotonic()
-        since = changelog.advanced_since(now)
-        idle_in = changelog.timeline.last + max(changelog.delay_seconds, IDLE_SECONDS) - now
-        found = plan(
-            changelog.runs,
-            changelog.log_bytes,
-            idle=idle_in <= 0,
-            settled=changelog.settled == (changelog.upper, since),
-            short=self._memory.available_bytes == 0 or self._memory.waiting > 0,
-        )
-        if found is None:
-            if changelog.runs and 0 < idle_in < 1e8:
-                self._look_later(changelog, idle_in + TICK_SECONDS)
-            return False
-        changelog.since = since
-        changelog.merge = Merge(changelog, found, since)
-        if found.runs == changelog.runs:
-            changelog.settled = (changelog.upper, since)
-        return True
+        found = self._plans(changelog, slow=False)
+        if not found and not changelog.merges:
+            found = self._left_over(changelog, now)
+        for plan in found:
+            if plan.of_files or not plan.to_file:
+                self._merge(changelog, plan)
+                continue
+            async with changelog.turn:  # no commit is being written, so the new log begins with what is not in the plan
+                changelog.step("merge")
+                group = next(group for group in memory_groups(changelog.runs) if group[0] is plan.runs[0])
+                next_log(changelog)
+                self._merge(changelog, Plan(group, to_file=True))
+        due_in = changelog.horizon_moves_in(now) if changelog.runs else None
+        if due_in is not None:
+            self._look_later(changelog, due_in + TICK_SECONDS)
+
+    def _plans(self, changelog: Changelog, *, slow: bool) -> list[Plan]:
+        """The merges that are due and not in progress."""
+        since = changelog.advanced_since(time.monotonic())
+        files_busy = any(merge.of_files for merge in changelog.merges)
+        found: list[Plan | None] = []
+        if not files_busy:
+            found.append(plan_files(changelog.runs, since, slow=slow))
+        if all(merge.of_files for merge in changelog.merges):
+            short = self._memory.available_bytes == 0 or self._memory.waiting > 0
+            found.append(
+                plan_memory(
+                    changelog.runs, since, changelog.log_bytes, short=short, slow=slow, files_busy=files_busy
+                )
+            )
+        return [plan for plan in found if plan is not None]
+
+    def _left_over(self, changelog: Changelog, now: float) -> list[Plan]:
+        """The merge of old rows that are too few for one, if they have waited; see "Whole merges" in ``planning``."""
+        found = self._plans(changelog, slow=True)
+        if not found:
+            changelog.old_since = None
+            return []
+        if changelog.old_since is None:
+            changelog.old_since = now
+        due_in = max(changelog.old_since + max(SLOW_SECONDS, changelog.delay_seconds), self._slow_at) - now
+        if due_in > 0:
+            self._look_later(changelog, due_in)
+            return []
+        changelog.old_since = None
+        self._slow_at = now + sum(cost_rows(plan) for plan in found) / SLOW_ROWS
+        return found
+
+    def _merge(self, changelog: Changelog, plan: Plan) -> None:
+        changelog.since = changelog.advanced_since(time.monotonic())
+        Merge(changelog, plan, changelog.since)
 
     async def _work(self, changelog: Changelog, merge: Merge) -> None:
         files = merge.of_files
         if files and changelog.fuel_rows <= 0:
+            wait = changelog.tick_at - time.monotonic()
+            if wait > 0:
+                self._look_later(changelog, wait)
+                return
+            changelog.tick_at = time.monotonic() + TICK_SECONDS
             changelog.fuel_rows = TICK_ROWS
-            self._look_later(changelog, TICK_SECONDS)
-            return
         rows = await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, merge.step))
         if files:
             changelog.fuel_rows -= rows
@@ -173,8 +221,7 @@ class Compactor:
         self.poke(changelog)
 
     async def _abandon(self, changelog: Changelog) -> None:
-        merge = changelog.merge
-        if merge is not None:
+        for merge in list(changelog.merges):
             await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, merge.abandon))
 
     def _look_later(self, changelog: Changelog, seconds: float) -> None:

@@ -15,6 +15,11 @@ What it may leave out
 Resuming
     A merge of files writes its output's blocks and the state file every ``CHECKPOINT_ROWS``. After a crash it goes on
     behind the last one with the ``since`` that it began with. Other merges begin again: nothing names their output.
+
+Two at once
+    A merge of files may take minutes, so runs in memory are merged meanwhile, in memory or to a file. Each slice looks
+    at the other runs that are there then. What another merge leaves in the place of its runs stands for the same at
+    every version that can still be asked for, so neither has to know of the other.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ class Merge:
 
     Args:
         since: what is older counts as one version.
-        writer, low: of a resumed merge, its output so far and the next hash.
+        writer, saved: of a resumed merge, its output so far and what the state file says of it.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class Merge:
         since: int,
         *,
         writer: RunWriter | None = None,
-        low: int = 0,
+        saved: dict[str, Any] | None = None,
     ) -> None:
         self.changelog = changelog
         self.runs = plan.runs
@@ -64,22 +69,30 @@ class Merge:
         self.done = False
         self._to_file = plan.to_file
         self.of_files = plan.of_files
-        self._view: View = changelog.view()
+        self._view: View = replace(changelog.view(), runs=self.runs)  # no other runs: they would stay in memory
         self._writer = writer
         self._parts: list[Updates] = []
-        self._low = low
+        self._saved = saved
+        self._low = 0 if saved is None else int(saved["low"])
         self._retracted: list[Hashes] = []
         self._checkpoint_rows = 0
         self._finished: list[Run] | None = None
+        # What is left of the oldest runs is needed; what is left of others may stand for nothing beside older ones.
+        self.settles = since if changelog.runs[: len(self.runs)] == self.runs else 0
+        changelog.merges.append(self)
 
     @property
     def rows(self) -> int:
         return sum(run.rows for run in self.runs)
 
     def to_json(self) -> dict[str, Any] | None:
-        """What the state file says of it, to resume it."""
-        if not self.of_files or self._writer is None:
+        """What the state file says of it, to resume it behind its last checkpoint; None before the first one."""
+        if self._saved is None:
             return None
+        return self._saved | {"retracted": [int(hash_) for hash_ in self._retracted_hashes()]}
+
+    def _progress(self) -> dict[str, Any]:
+        assert self._writer is not None
         names = [run.path.name for run in self.runs if isinstance(run, RunFile)]
         return {
             "runs": names,
@@ -87,8 +100,8 @@ class Merge:
             "output": self._writer.path.name,
             "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self._writer.blocks],
             "retractions": self._writer.retractions,
+            "ages": self._writer.ages.to_json(),
             "low": self._low,
-            "retracted": [int(hash_) for hash_ in self._retracted_hashes()],
         }
 
     def committed(self, runs: list[Run]) -> None:
@@ -127,6 +140,7 @@ class Merge:
         assert self._writer is not None
         async with self.changelog.turn:
             self.changelog.step("merge")
+            self._saved = self._progress()
             await in_thread(
                 threads, _write_checkpoint, self._writer, self.changelog, state_of(self.changelog)
             )
@@ -136,14 +150,15 @@ class Merge:
             self._parts.append(updates)
             return
         if self._writer is None:
+            changelog = self.changelog
             self._writer = RunWriter(
-                self.changelog.next_run(), self.changelog.layout, self.changelog.disk.empty()
+                changelog.next_run(), changelog.layout, changelog.disk.empty(), self.settles
             )
         self._writer.add(updates)
 
     def _untouched(self, updates: Updates, low: int, high: int) -> Hashes:
         """See "What it may leave out" in the module's text."""
-        others = [run for run in self._view.runs if run not in self.runs]
+        others = [run for run in self.changelog.runs if run not in self.runs]
         suspects = [updates.retracted]
         for run in others:
             if run.retractions:
@@ -168,11 +183,11 @@ class Merge:
             outputs = await in_thread(threads, self._finish, memory)
             if not self._to_file:
                 changelog.replaced(self.runs, outputs)
-                changelog.merge = None
+                changelog.merges.remove(self)
                 return
             start = changelog.runs.index(self.runs[0])
             runs = (*changelog.runs[:start], *outputs, *changelog.runs[start + len(self.runs) :])
-            changelog.merge = None
+            changelog.merges.remove(self)
             rotate(changelog, runs)
             state = state_of(changelog, runs)
             try:
@@ -180,10 +195,10 @@ class Merge:
             except Uncertain:
                 changelog.doubtful += [run for run in outputs if isinstance(run, RunFile)]
                 self._finished = None
-                changelog.merge = self
+                changelog.merges.append(self)
                 raise
             except BaseException:
-                changelog.merge = self
+                changelog.merges.append(self)
                 raise
             if changelog.state is ChangelogState.CLOSED:
                 return
@@ -204,7 +219,8 @@ class Merge:
         if not self._to_file:
             whole = Updates.joined(layout, self._parts)
             whole = Updates.joined(layout, [whole, self._patch(hashes, whole.of_hashes(hashes))])
-            return [MemoryRun(whole, first, last, memory.reserve(whole.size_bytes))] if len(whole) else []
+            room = memory.reserve(whole.size_bytes)
+            return [MemoryRun(whole, first, last, room, since=self.settles)] if len(whole) else []
         outputs: list[Run] = []
         has = Updates.empty(layout)
         if self._writer is not None and self._writer.blocks:
@@ -234,7 +250,8 @@ class Merge:
 
     def abandon(self) -> None:
         """Delete the output so far. Blocks. Twice is fine."""
-        self.changelog.merge = None
+        if self in self.changelog.merges:
+            self.changelog.merges.remove(self)
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None

@@ -1,21 +1,33 @@
 """Planning: which neighbouring runs of a changelog are merged next.
 
-Guarantee: each row is rewritten a number of times that grows with the logarithm of the rows, and the runs together
-have at most about ``1 + IDLE_SHARE`` times the rows that one run would have, once writes pause.
+Guarantee: within a few delays, and a second at least, the runs have at most twice the rows that one run would have,
+and those that were committed meanwhile; whatever the pattern of writes, holds and retractions. A row is rewritten a
+number of times that grows with the logarithm of the rows. ``tests/…/test_planning.py`` has the model of both.
 
-The rule
+Old rows
+    A row is *old* if its version is at most ``since``, up to which compaction may go, and no merge that began with the
+    oldest run has found it needed (``Run.since``). An old row may be garbage, and may make garbage of others.
+
+Whole merges
+    The runs from the oldest one to the last that is half old are merged when their old rows weigh as much as the
+    others. A row weighs ``1 + 2 n`` where a key has ``n`` rows: at worst each old row is a retraction, goes itself and
+    takes the rows of its key with it. So garbage never exceeds half of the rows, and what a whole merge reads was paid
+    for by old rows, each of which is old once. What merging costs beside rows counts as ``MERGE_ROWS`` or
+    ``FILE_ROWS``.
+
+    What is left below that weight is merged when it has waited (``slow``; the compactor says when), so that nothing is
+    left for ever, also where keys have very different numbers of rows. This costs ``compactor.SLOW_ROWS`` a second.
+
+Tiers
     From the newest run backwards, a run joins the others if it has at most ``RATIO`` times their rows together. They
     are merged when there are ``FAN_IN`` of them. So runs grow in size classes of powers of ``FAN_IN``, as in an LSM
-    tree with size-tiered compaction (O'Neil and others, "The log-structured merge-tree", 1996).
+    tree with size-tiered compaction (O'Neil and others, "The log-structured merge-tree", 1996), and readers find few.
 
 Memory and files
-    Runs in memory are merged with their neighbours in memory, and files with files. A group of memory runs becomes a
-    file when it is large, when the log is, when memory is short, or when a merge of newer files waits for it: the
-    state file names runs up to one version only (``journal``, "Covering").
-
-Pauses
-    When nothing was committed for ``delay_seconds``, and half a second at least, what is left is merged: all if it is
-    small, else what has at least ``IDLE_SHARE`` of the rows.
+    Runs in memory are merged with their neighbours in memory, and files with files; one merge of each goes on at a
+    time, so a long merge of files delays none in memory. A group of memory runs becomes a file when it is large, when
+    the log is, when memory is short, or when a merge of files waits for it: for its old rows, or because it lies
+    between files (the state file names runs up to one version only, ``journal``, "Covering").
 """
 
 from __future__ import annotations
@@ -28,18 +40,22 @@ from flight_server.runs import MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2
-IDLE_SHARE = 1 / 8
-SMALL_ROWS = 256 << 10
+MAX_ROWS_OF_A_KEY = 4
+"""A key counts as at most so many rows, so that a row is not rewritten more often in merges of all runs."""
+MERGE_ROWS = 1 << 10
+FILE_ROWS = 64 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
 LOG_BYTES = 8 << 20
+
+Runs = tuple[Run, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
     """Runs to merge, neighbours from oldest to newest. ``to_file``: the result leaves memory."""
 
-    runs: tuple[Run, ...]
+    runs: Runs
     to_file: bool
 
     @property
@@ -48,45 +64,86 @@ class Plan:
         return not isinstance(self.runs[0], MemoryRun)
 
 
-def plan(runs: Sequence[Run], log_bytes: int, *, idle: bool, settled: bool, short: bool) -> Plan | None:
-    """The next merge; None if none is due.
+def plan_memory(
+    runs: Sequence[Run], since: int, log_bytes: int, *, short: bool, slow: bool, files_busy: bool
+) -> Plan | None:
+    """The next merge of memory runs; None if none is due.
 
     Args:
+        since: the version up to which compaction may go.
         log_bytes: of all logs.
-        idle: see "Pauses" in the module's text.
-        settled: the last merge left nothing to compact.
         short: memory is short.
+        slow: see "Whole merges" in the module's text.
+        files_busy: files are being merged.
     """
-    groups = [tuple(group) for _, group in groupby(runs, lambda run: isinstance(run, MemoryRun))]
-    memory = [group for group in groups if isinstance(group[0], MemoryRun)]
-    if memory and (short or log_bytes > LOG_BYTES or any(map(_is_large, memory))):
-        return Plan(memory[0], to_file=True)
-    if memory and (tier := _tier(memory[-1])) is not None:
-        return Plan(tier, to_file=False)
-    files = groups[0] if groups and not isinstance(groups[0][0], MemoryRun) else ()
-    newer_files = [group for group in groups[1:] if not isinstance(group[0], MemoryRun)]
-    if newer_files and sum(map(len, newer_files)) >= FAN_IN:
-        return Plan(memory[0], to_file=True)  # so that they become neighbours of the first files
-    if files and (tier := _tier(files)) is not None:
-        return Plan(tier, to_file=True)
-    if not idle or settled:
+    groups = _groups(runs)
+    memory = memory_groups(runs)
+    if not memory:
         return None
-    return _rest(runs, memory, files)
+    flush = Plan(memory[0], to_file=True)
+    if short or log_bytes > LOG_BYTES or any(map(_is_large, memory)):
+        return flush
+    if sum(len(group) for group in groups[1:] if not isinstance(group[0], MemoryRun)) >= FAN_IN:
+        return flush  # so that they become neighbours of the first files
+    whole = _old_runs(runs, since)
+    if all(isinstance(run, MemoryRun) for run in whole):
+        if _is_due(whole, since, slow=slow):
+            return Plan(whole, to_file=False)
+    elif not files_busy and _is_due(whole, since, slow=slow) and plan_files(runs, since, slow=slow) is None:
+        return flush
+    tier = _tier(memory[-1])
+    return None if tier is None else Plan(tier, to_file=False)
 
 
-def _rest(runs: Sequence[Run], memory: list[tuple[Run, ...]], files: tuple[Run, ...]) -> Plan | None:
-    rows = sum(run.rows for run in runs)
-    largest = max((run.rows for run in runs), default=0)
-    if rows > SMALL_ROWS and len(runs) > 1 and rows - largest < IDLE_SHARE * rows:
+def plan_files(runs: Sequence[Run], since: int, *, slow: bool) -> Plan | None:
+    """The next merge of files, none of which is being merged; None if none is due. Arguments as of plan_memory."""
+    files = next(iter(_groups(runs)), ())
+    if not files or isinstance(files[0], MemoryRun):
         return None
-    if len(memory) == 1 and len(memory[0]) == len(runs):
-        return Plan(memory[0], to_file=False)
-    if memory:
-        return Plan(memory[0], to_file=True)
-    return Plan(files, to_file=True) if files else None
+    whole = _old_runs(files, since)
+    if _is_due(whole, since, slow=slow):
+        return Plan(whole, to_file=True)
+    tier = _tier(files)
+    return None if tier is None else Plan(tier, to_file=True)
 
 
-def _tier(group: tuple[Run, ...]) -> tuple[Run, ...] | None:
+def old_rows(runs: Sequence[Run], since: int) -> int:
+    """How many rows are old; see the module's text."""
+    old = sum(run.rows_upto(since) for run in runs if run.first_version <= since)
+    return old - (runs[0].rows_upto(min(since, runs[0].since)) if runs else 0)
+
+
+def cost_rows(plan: Plan) -> int:
+    """What a merge costs, as rows that it reads."""
+    beside = FILE_ROWS if plan.to_file else MERGE_ROWS
+    return beside + sum(run.rows for run in plan.runs)
+
+
+def memory_groups(runs: Sequence[Run]) -> list[Runs]:
+    """The neighbouring runs in memory, from oldest to newest."""
+    return [group for group in _groups(runs) if isinstance(group[0], MemoryRun)]
+
+
+def _old_runs(runs: Sequence[Run], since: int) -> Runs:
+    """The runs that a whole merge takes."""
+    old = [place for place, run in enumerate(runs, 1) if 2 * run.rows_upto(since) >= run.rows]
+    return tuple(runs[: max(old, default=0)])
+
+
+def _is_due(whole: Runs, since: int, *, slow: bool) -> bool:
+    old = old_rows(whole, since)
+    if not old or slow:
+        return bool(old)
+    rows_of_a_key = max(1, min(MAX_ROWS_OF_A_KEY, whole[0].rows // max(1, whole[0].keys)))
+    in_memory = all(isinstance(run, MemoryRun) for run in whole)
+    return (2 + 2 * rows_of_a_key) * old >= cost_rows(Plan(whole, to_file=not in_memory))
+
+
+def _groups(runs: Sequence[Run]) -> list[Runs]:
+    return [tuple(group) for _, group in groupby(runs, lambda run: isinstance(run, MemoryRun))]
+
+
+def _tier(group: Runs) -> Runs | None:
     rows = 0
     for number, run in enumerate(reversed(group)):
         if rows and run.rows > RATIO * rows:
@@ -95,5 +152,5 @@ def _tier(group: tuple[Run, ...]) -> tuple[Run, ...] | None:
     return group if len(group) >= FAN_IN else None
 
 
-def _is_large(group: tuple[Run, ...]) -> bool:
+def _is_large(group: Runs) -> bool:
     return sum(run.rows for run in group) > MEMORY_ROWS or sum(run.size_bytes for run in group) > MEMORY_BYTES

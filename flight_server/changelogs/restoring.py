@@ -26,6 +26,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.protocol import FlightShuffleError, KeepRule, Kind, OutOfBudget
 from flight_server.rules import make_rule
 from flight_server.runs import (
+    Ages,
     Block,
     Damaged,
     Entry,
@@ -260,13 +261,20 @@ def _resume(changelog: Changelog, state: State, retracted: list[Hashes]) -> set[
         writer = RunWriter.resumed(
             path, changelog.layout, changelog.disk.empty(), blocks, int(said["retractions"])
         )
-        merge = Merge(
-            changelog, Plan(runs, to_file=True), int(said["since"]), writer=writer, low=int(said["low"])
-        )
+        merge = Merge(changelog, Plan(runs, to_file=True), int(said["since"]), writer=writer, saved=said)
+        writer.since = merge.settles
+        # Servers before this one did not say: then each block's rows count as its newest ones.
+        writer.ages = Ages(said["ages"]) if "ages" in said else _ages(blocks)
         merge.told(np.array(said["retracted"], np.uint64))
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"the merge in the state file does not have its fields: {error}") from error
     for hashes in retracted:
         merge.told(hashes)
-    changelog.merge = merge
     return {path.name}
+
+
+def _ages(blocks: list[Block]) -> Ages:
+    ages = Ages()
+    for block in blocks:
+        ages.add(np.full(block.rows, block.last_version, np.int64))
+    return ages

@@ -30,7 +30,7 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         if isinstance(run, RunFile) and run.last_version <= covered
     ]
     declared = changelog.declared
-    merge = None if changelog.merge is None else changelog.merge.to_json()
+    merge = next((said for each in changelog.merges if (said := each.to_json()) is not None), None)
     first_log = next((log for last, log in changelog.logs if last > covered), changelog.log)
     return State(
         declared.dataset,
@@ -52,11 +52,17 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
 
 
 def rotate(changelog: Changelog, runs: tuple[Run, ...]) -> None:
-    """Let a new log take the next appends if these runs cover all that is in the present one. A ``suspect`` one may
-    have more.
+    """Let a new log take the next appends if these runs cover all that is in the present one."""
+    if changelog.logs[-1][0] <= _covered(runs, changelog.upper):
+        next_log(changelog)
+
+
+def next_log(changelog: Changelog) -> None:
+    """Let a new log take the next appends, unless nothing is in the present one. A ``suspect`` one has to be the last:
+    it may end in the middle of an entry.
     """
-    last, log = changelog.logs[-1]
-    if log.size_bytes and not log.suspect and last <= _covered(runs, changelog.upper):
+    log = changelog.log
+    if log.size_bytes and not log.suspect:
         changelog.new_log(_number(log) + 1)
 
 

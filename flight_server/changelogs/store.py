@@ -116,7 +116,7 @@ class Store:
 
     def short(self) -> None:
         """Memory is short: let the changelog with the most of it move its runs to disk."""
-        held = [changelog for changelog in self if changelog.merge is None]
+        held = [each for each in self if all(merge.of_files for merge in each.merges)]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
 

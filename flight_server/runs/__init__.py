@@ -3,6 +3,7 @@
 ``changelogs`` combines them. A run knows rows, versions and diffs, and no keep rule.
 """
 
+from .ages import Ages
 from .layout import Layout, no_rows
 from .log import Entry, LogFile, read_log
 from .run import MAX_HASH, Damaged, MemoryRun, Run
@@ -14,6 +15,7 @@ __all__ = [
     "MAX_HASH",
     "STATE_NAME",
     "UNFINISHED_NAME",
+    "Ages",
     "Block",
     "Damaged",
     "Entry",

@@ -37,12 +37,19 @@ class Run(Protocol):
     def last_version(self) -> int: ...
 
     @property
+    def since(self) -> int:
+        """The version up to which a merge has left only what is needed, since no older run was there; 0 if none has."""
+
+    @property
     def keys(self) -> int:
         """How many hashes it has."""
 
     @property
     def retractions(self) -> int:
         """How many of its diffs are below zero."""
+
+    def rows_upto(self, version: int) -> int:
+        """How many rows have at most this version: not more than there are, and about as many."""
 
     def retracted(self) -> Hashes:
         """The hashes of updates whose diff is below zero; sorted and unique."""
@@ -65,12 +72,16 @@ class MemoryRun:
 
     Args:
         room: counts its bytes.
+        since: see :class:`Run`.
     """
 
-    def __init__(self, updates: Updates, first_version: int, last_version: int, room: Reservation) -> None:
+    def __init__(
+        self, updates: Updates, first_version: int, last_version: int, room: Reservation, *, since: int = 0
+    ) -> None:
         self.updates = updates
         self.first_version = first_version
         self.last_version = last_version
+        self.since = since
         self._room = room
 
     @property
@@ -88,6 +99,11 @@ class MemoryRun:
     @property
     def retractions(self) -> int:
         return self.updates.retractions
+
+    def rows_upto(self, version: int) -> int:
+        if version >= self.last_version:
+            return self.rows
+        return int(np.count_nonzero(self.updates.versions <= version)) if version >= self.first_version else 0
 
     def retracted(self) -> Hashes:
         return self.updates.retracted

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import open_regular
+from flight_server.storage import open_regular, trouble_with
 
 from .run import Damaged
 
@@ -65,3 +67,12 @@ def read_footer(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Damaged(f"the footer of {path.name} is not an object")
     return {**found, "size_bytes": size_bytes}
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """OSError of what works on this file is raised as DiskTrouble."""
+    try:
+        yield
+    except OSError as error:
+        raise trouble_with(path, error) from error

@@ -6,8 +6,9 @@ Format
         8 bytes   magic, "FLSHRUN1"
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows with the changelog's columns and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, first_version, last_version, and for each block
-                  [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C]
+        footer    UTF-8 JSON: rows, retractions, first_version, last_version, since (see ``Run``), ages: how many rows
+                  have which version (see ``Ages``), and for each block
+                  [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic
 
 Validity
@@ -41,12 +42,13 @@ from numpy.typing import NDArray
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, HASH_COLUMN, VERSION_COLUMN
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, open_regular, trouble_with
+from flight_server.storage import DiskTrouble, open_regular
 
+from .ages import Ages
 from .key_hashes import Hashes
 from .layout import Layout
 from .run import Damaged
-from .run_bytes import MAGIC, encode_tail, map_file, read_at, read_footer
+from .run_bytes import MAGIC, disk_errors, encode_tail, map_file, read_at, read_footer
 from .updates import Updates
 
 BLOCK_ROWS = 32 << 10
@@ -102,12 +104,14 @@ class RunWriter:
 
     Args:
         room: of the disk pool; grows with the file, before each write.
+        since: see :class:`~flight_server.runs.run.Run`.
     """
 
-    def __init__(self, path: Path, layout: Layout, room: Reservation) -> None:
+    def __init__(self, path: Path, layout: Layout, room: Reservation, since: int = 0) -> None:
         self.path = path
         self._layout = layout
         self.room = room
+        self.since, self.ages = since, Ages()
         self.blocks: list[Block] = []
         self._retractions = 0
         self._offset = 0
@@ -119,7 +123,9 @@ class RunWriter:
     def resumed(
         cls, path: Path, layout: Layout, room: Reservation, blocks: Sequence[Block], retractions: int
     ) -> RunWriter:
-        """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off."""
+        """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off. The
+        caller sets ``since`` and ``ages``.
+        """
         writer = cls.__new__(cls)
         writer._fd = -1
         writer.path, writer._layout, writer.room = path, layout, room
@@ -127,7 +133,7 @@ class RunWriter:
         writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
         writer._fd = writer._open(0)
         room.grow(writer._offset)
-        with _disk(path):
+        with disk_errors(path):
             os.ftruncate(writer._fd, writer._offset)
             os.lseek(writer._fd, writer._offset, os.SEEK_SET)
         return writer
@@ -161,10 +167,11 @@ class RunWriter:
             self._write(memoryview(data))
             self.blocks.append(block)
             self._retractions += part.retractions
+            self.ages.add(part.versions)
 
     def sync(self) -> None:
         """All blocks so far are on the medium. Blocks. Raises DiskTrouble."""
-        with _disk(self.path):
+        with disk_errors(self.path):
             os.fdatasync(self._fd)
 
     def finish(self) -> None:
@@ -179,12 +186,14 @@ class RunWriter:
                 "retractions": self._retractions,
                 "first_version": min((block.first_version for block in self.blocks), default=0),
                 "last_version": max((block.last_version for block in self.blocks), default=0),
+                "since": self.since,
+                "ages": self.ages.to_json(),
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
             },
             separators=(",", ":"),
         ).encode()
         self._write(footer + encode_tail(footer))
-        with _disk(self.path):
+        with disk_errors(self.path):
             os.fsync(self._fd)
         self.close()
 
@@ -204,7 +213,7 @@ class RunWriter:
         self.room.free()
 
     def _open(self, flags: int) -> int:
-        with _disk(self.path):
+        with disk_errors(self.path):
             return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -212,7 +221,7 @@ class RunWriter:
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(data)} bytes of {self.path}", full=True
             )
-        with _disk(self.path):
+        with disk_errors(self.path):
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -243,6 +252,9 @@ class RunFile:
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
+            # Servers before this one wrote neither: such a run is merged as if it never was.
+            self.since = int(footer.get("since", 0))
+            self._ages = Ages(footer.get("ages", [[self.last_version, self.rows]]))
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"the footer of {path.name} is not valid: {error}") from error
         self.size_bytes = int(footer["size_bytes"])
@@ -265,6 +277,11 @@ class RunFile:
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions" in the module's text."""
         self.version = self.first_version = self.last_version = version
+
+    def rows_upto(self, version: int) -> int:
+        if version >= self.last_version:
+            return self.rows
+        return self._ages.upto(version) if version >= self.first_version else 0
 
     def delete(self) -> None:
         """Delete the file; views that have it read on. Blocks. Twice is fine."""
@@ -378,19 +395,3 @@ class RunFile:
             return read_at(fd, self.path, entry.offset, entry.size_bytes)
         finally:
             os.close(fd)
-
-
-class _disk:  # noqa: N801  # used as a statement
-    """Turns OSError into DiskTrouble."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise trouble_with(self._path, error) from error

@@ -93,9 +93,7 @@ class Engine:
     def begin_merge(self, runs: tuple[Run, ...], since: int, *, to_file: bool) -> Merge:
         changelog = self.changelog
         changelog.since = max(changelog.since, since)
-        changelog.merge = Merge(changelog, Plan(runs, to_file=to_file), changelog.since)
-        merge: Merge = changelog.merge
-        return merge
+        return Merge(changelog, Plan(runs, to_file=to_file), changelog.since)
 
     def publish(self, merge: Merge) -> None:
         self.run(merge.publish(self.store.threads, self.store.memory))
