@@ -50,6 +50,7 @@ from .holds import Holds, gone
 from .journal import State, log_name, run_name
 from .timeline import Timeline, past_time
 from .views import View
+from .waiting import waiting
 
 MAX_TRANSACTIONS = 1000
 """How many ids a changelog remembers; the one that was used least recently is forgotten."""
@@ -295,13 +296,6 @@ class Changelog:
         wanted = min(self.timeline.horizon(now), self.upper)
         return max(self.since, wanted if held is None else min(wanted, held))
 
-    def horizon_moves_in(self, now: float) -> float | None:
-        """In how many seconds all versions are older than the delay; None if they are, or a hold is older."""
-        held = self.holds.oldest()
-        if self.timeline.horizon(now) >= (self.upper if held is None else held):
-            return None
-        return max(0.0, self.timeline.last + self.delay_seconds - now)
-
     # Files
 
     def next_run(self) -> Path:
@@ -376,6 +370,14 @@ class Changelog:
             "fuel_rows": self.fuel_rows,
             "debt_rows": self.debt_rows,
             "merging": bool(self.merges),
+            **waiting(
+                self.runs,
+                self.holds,
+                self.timeline,
+                self.since,
+                merging=bool(self.merges),
+                fuel_rows=self.fuel_rows,
+            ),
             "holds": self.holds.listed(time.monotonic()),
             "followers": self.holds.followers,
             **({} if self.damage is None else {"damage": self.damage}),

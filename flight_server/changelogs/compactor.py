@@ -157,14 +157,18 @@ class Compactor:
             if plan.of_files or not plan.to_file:
                 self._merge(changelog, plan)
                 continue
-            async with changelog.turn:  # no commit is being written, so the new log begins with what is not in the plan
+            async with (
+                changelog.turn
+            ):  # no commit is being written, so the new log begins with what is not in the plan
                 changelog.step("merge")
                 group = next(group for group in memory_groups(changelog.runs) if group[0] is plan.runs[0])
                 next_log(changelog)
                 self._merge(changelog, Plan(group, to_file=True))
-        due_in = changelog.horizon_moves_in(now) if changelog.runs else None
-        if due_in is not None:
-            self._look_later(changelog, due_in + TICK_SECONDS)
+        held = changelog.holds.oldest()
+        if changelog.runs and changelog.timeline.horizon(now) < (changelog.upper if held is None else held):
+            self._look_later(
+                changelog, changelog.timeline.last + changelog.delay_seconds - now + TICK_SECONDS
+            )
 
     def _plans(self, changelog: Changelog, *, slow: bool) -> list[Plan]:
         """The merges that are due and not in progress."""

@@ -69,7 +69,9 @@ class Merge:
         self.done = False
         self._to_file = plan.to_file
         self.of_files = plan.of_files
-        self._view: View = replace(changelog.view(), runs=self.runs)  # no other runs: they would stay in memory
+        self._view: View = replace(
+            changelog.view(), runs=self.runs
+        )  # no other runs: they would stay in memory
         self._writer = writer
         self._parts: list[Updates] = []
         self._saved = saved
@@ -84,6 +86,11 @@ class Merge:
     @property
     def rows(self) -> int:
         return sum(run.rows for run in self.runs)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to checkpoint."""
+        return self._writer is not None
 
     def to_json(self) -> dict[str, Any] | None:
         """What the state file says of it, to resume it behind its last checkpoint; None before the first one."""

@@ -7,18 +7,17 @@ a thousandth of the real ones, and a merge takes a time that follows from its ro
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from flight_server.changelogs import changelog as changelogs
 from flight_server.changelogs import compactor as compactors
-from flight_server.changelogs import planning
+from flight_server.changelogs import planning, waiting
 from flight_server.changelogs.changelog import Changelog
 from flight_server.changelogs.compactor import Compactor
 from flight_server.changelogs.journal import State
@@ -60,13 +59,13 @@ class Facts:
         return len({key for key, *_ in self.updates})
 
     def rows_upto(self, version: int) -> int:
-        return sum(each <= version for each in self._versions)
+        return bisect_right(self._versions, version)
 
 
 class InMemory(Facts, MemoryRun):
     def __init__(self, updates: list[Update], first: int, last: int, since: int = 0) -> None:
         MemoryRun.__init__(self, EMPTY, first, last, MemoryPool(None).reserve(0), since=since)
-        self.updates = updates  # type: ignore[assignment]
+        self.updates = updates
 
 
 class InFile(Facts):
@@ -115,7 +114,7 @@ class Simulation:
         patch.setattr(compactors, "time", self.clock)
         patch.setattr(compactors, "Merge", self._merge)
         patch.setattr(compactors, "next_log", lambda changelog: None)
-        patch.setattr(changelogs, "time", self.clock)
+        patch.setattr(waiting, "time", self.clock)
         self.compactor = Compactor(MemoryPool(None))
         state = State("log", "1", "", None, delay_seconds, None)
         self.changelog = Changelog(
@@ -130,7 +129,9 @@ class Simulation:
         self.changelog.new_log(1)
         self.loop = asyncio.new_event_loop()
         self.history: list[Update] = []
-        self.top: Counter[int] = Counter()  # the rows that are there now: of each key the number of its greatest
+        self.top: Counter[int] = (
+            Counter()
+        )  # the rows that are there now: of each key the number of its greatest
         self.read = 0
         self.began = self.clock.now
         self.slow_rows = compactors.SLOW_ROWS
@@ -231,7 +232,7 @@ class SimulatedMerge:
         untouched = frozenset(retracted & {update[0] for update in others})
         updates = compacted(mine, self.since, untouched)
         first, last = self.plan.runs[0].first_version, self.plan.runs[-1].last_version
-        kind = InFile if self.plan.to_file else InMemory
+        kind: Any = InFile if self.plan.to_file else InMemory
         changelog.merges.remove(self)
         changelog.replaced(self.plan.runs, [kind(updates, first, last, self.settles)] if updates else [])
 

@@ -24,7 +24,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from flight_server.changelogs import merges, views
+from flight_server.changelogs import views
+from flight_server.changelogs.saving import next_log
 from flight_server.protocol import KeepRule, Transaction
 from flight_server.runs import MemoryRun, Run, run_files
 from tests.support import keep_model
@@ -76,7 +77,6 @@ class History(RuleBasedStateMachine):
         self.base = self._ended.enter_context(ram_directory())
         self.copies = 0
         self.versions: list[list[tuple[Row, int]]] = []
-        self.merge: merges.Merge | None = None
 
     @initialize()
     def start(self) -> None:
@@ -140,40 +140,47 @@ class History(RuleBasedStateMachine):
                 "a repetition changes nothing"
             )
 
-    @precondition(lambda self: self.merge is None and self.engine.changelog.runs)
+    def groups(self) -> list[list[Run]]:
+        """Neighbouring runs of which none is being merged, and no other of their kind, in memory or in files."""
+        changelog = self.engine.changelog
+        busy = {merge.of_files for merge in changelog.merges}
+        found = [list(group) for _, group in groupby(changelog.runs, lambda run: isinstance(run, MemoryRun))]
+        found = found if len(found) < 3 else found[:1]
+        return [group for group in found if (not isinstance(group[0], MemoryRun)) not in busy]
+
+    @precondition(lambda self: self.groups())
     @rule(data=st.data())
     def begin_merge(self, data: st.DataObject) -> None:
         changelog = self.engine.changelog
-        groups = [list(group) for _, group in groupby(changelog.runs, lambda run: isinstance(run, MemoryRun))]
-        group = data.draw(st.sampled_from(groups), label="group") if len(groups) < 3 else groups[0]
+        group = data.draw(st.sampled_from(self.groups()), label="group")
         in_memory = isinstance(group[0], MemoryRun)
         to_file = not in_memory or data.draw(st.booleans())
         start = 0 if in_memory and to_file else data.draw(st.integers(0, len(group) - 1))
         stop = data.draw(st.integers(start + 1, len(group)))
         runs: tuple[Run, ...] = tuple(group[start:stop])
         since = data.draw(st.integers(changelog.since, changelog.upper))
-        self.merge = self.engine.begin_merge(runs, since, to_file=to_file)
+        if in_memory and to_file:
+            next_log(changelog)
+        self.engine.begin_merge(runs, since, to_file=to_file)
 
-    @precondition(lambda self: self.merge is not None and not self.merge.done)
-    @rule()
-    def step_of_the_merge(self) -> None:
-        assert self.merge is not None
-        self.merge.step()
+    @precondition(lambda self: any(not merge.done for merge in self.engine.changelog.merges))
+    @rule(data=st.data())
+    def step_of_a_merge(self, data: st.DataObject) -> None:
+        merges = [merge for merge in self.engine.changelog.merges if not merge.done]
+        data.draw(st.sampled_from(merges)).step()
 
-    @precondition(lambda self: self.merge is not None)
-    @rule()
-    def publish_the_merge(self) -> None:
-        assert self.merge is not None
-        while not self.merge.done:
-            self.merge.step()
-        self.engine.publish(self.merge)
-        self.merge = None
+    @precondition(lambda self: self.engine.changelog.merges)
+    @rule(data=st.data())
+    def publish_a_merge(self, data: st.DataObject) -> None:
+        merge = data.draw(st.sampled_from(self.engine.changelog.merges))
+        while not merge.done:
+            merge.step()
+        self.engine.publish(merge)
 
-    @precondition(lambda self: self.merge is not None and self.merge.to_json() is not None)
+    @precondition(lambda self: any(merge.of_files and merge.begun for merge in self.engine.changelog.merges))
     @rule()
     def checkpoint_the_merge(self) -> None:
-        assert self.merge is not None
-        self.engine.checkpoint(self.merge)
+        self.engine.checkpoint(next(merge for merge in self.engine.changelog.merges if merge.of_files))
 
     @rule()
     def crash(self) -> None:
@@ -183,7 +190,6 @@ class History(RuleBasedStateMachine):
         shutil.copytree(self.engine.directory, directory)
         self.engine.close()
         self.engine = Engine(directory, SCHEMA, self.keep)
-        self.merge = self.engine.changelog.merge
         assert self.engine.changelog.upper == len(self.versions)
 
     @rule(data=st.data())
