@@ -63,13 +63,15 @@ def test_a_log_that_is_full_is_followed_by_one_file_however_many_commits_come_me
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         log_bytes = 16 << 10
         monkeypatch.setattr(planning, "LOG_BYTES", log_bytes)
-        changelog, written, most = engine.changelog, 0, 0
+        changelog, entry_bytes, most = engine.changelog, 0, 0
         for number in range(120):
-            before = changelog.log_bytes
+            merge_begins = engine.loop.create_task(engine.store.compactor.look_at_next()) if number else None
             put(engine, range(10 * number, 10 * number + 10), number)
-            written += changelog.log_bytes - before
-            look(engine)  # a slice at most of each merge: a merge takes as long as several commits
+            entry_bytes = entry_bytes or changelog.log_bytes
+            if merge_begins is not None:
+                engine.run(merge_begins)
             most = max(most, changelog.log_bytes)
+        written = 120 * entry_bytes
         made = int(changelog.next_run().name.removeprefix("run-"))
         assert written > 4 * log_bytes
         assert made <= 3 * written // log_bytes, "a file for each log, and merges of these"
