@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time
 import weakref
 from collections import OrderedDict
@@ -134,7 +135,7 @@ class Compactor:
         except (DiskTrouble, OSError) as trouble:
             _log.warning("merge_failed", dataset=changelog.name, trouble=str(trouble))
             await self._abandon(changelog)
-            self._look_later(changelog, TROUBLE_SECONDS)
+            self._look_at(changelog, time.monotonic() + TROUBLE_SECONDS)
         except Damaged as damage:
             _log.error("changelog_damaged", dataset=changelog.name, damage=str(damage))
             await self._abandon(changelog)
@@ -146,13 +147,15 @@ class Compactor:
                 "merge_failed", dataset=changelog.name, trouble=error.message
             )  # its rule refuses these rows
             await self._abandon(changelog)
-            self._look_later(changelog, TROUBLE_SECONDS)
+            self._look_at(changelog, time.monotonic() + TROUBLE_SECONDS)
 
     async def _begin(self, changelog: Changelog) -> None:
         now = time.monotonic()
         found = self._plans(changelog, slow=False)
         if not found and not changelog.merges:
-            found = self._left_over(changelog, now)
+            found, again_at = self._left_over(changelog, now)
+            if not found and again_at < math.inf:
+                self._look_at(changelog, again_at)
         for plan in found:
             if plan.of_files or not plan.to_file:
                 self._merge(changelog, plan)
@@ -164,11 +167,6 @@ class Compactor:
                 group = next(group for group in memory_groups(changelog.runs) if group[0] is plan.runs[0])
                 next_log(changelog)
                 self._merge(changelog, Plan(group, to_file=True))
-        held = changelog.holds.oldest()
-        if changelog.runs and changelog.timeline.horizon(now) < (changelog.upper if held is None else held):
-            self._look_later(
-                changelog, changelog.timeline.last + changelog.delay_seconds - now + TICK_SECONDS
-            )
 
     def _plans(self, changelog: Changelog, *, slow: bool) -> list[Plan]:
         """The merges that are due and not in progress."""
@@ -186,21 +184,26 @@ class Compactor:
             )
         return [plan for plan in found if plan is not None]
 
-    def _left_over(self, changelog: Changelog, now: float) -> list[Plan]:
-        """The merge of old rows that are too few for one, if they have waited; see "Whole merges" in ``planning``."""
+    def _left_over(self, changelog: Changelog, now: float) -> tuple[list[Plan], float]:
+        """The merge of old rows that are too few for one, if they have waited; see "Whole merges" in ``planning``. And
+        when there may be more to merge if no commit comes and no hold ends.
+        """
+        held = changelog.holds.oldest()
+        again_at = math.inf
+        if changelog.runs and changelog.timeline.horizon(now) < (changelog.upper if held is None else held):
+            again_at = changelog.timeline.last + changelog.delay_seconds + TICK_SECONDS
         found = self._plans(changelog, slow=True)
         if not found:
             changelog.old_since = None
-            return []
+            return [], again_at
         if changelog.old_since is None:
             changelog.old_since = now
-        due_in = max(changelog.old_since + max(SLOW_SECONDS, changelog.delay_seconds), self._slow_at) - now
-        if due_in > 0:
-            self._look_later(changelog, due_in)
-            return []
+        due_at = max(changelog.old_since + max(SLOW_SECONDS, changelog.delay_seconds), self._slow_at)
+        if due_at > now:
+            return [], min(again_at, due_at)
         changelog.old_since = None
         self._slow_at = now + sum(cost_rows(plan) for plan in found) / SLOW_ROWS
-        return found
+        return found, again_at
 
     def _merge(self, changelog: Changelog, plan: Plan) -> None:
         changelog.since = changelog.advanced_since(time.monotonic())
@@ -209,9 +212,8 @@ class Compactor:
     async def _work(self, changelog: Changelog, merge: Merge) -> None:
         files = merge.of_files
         if files and changelog.fuel_rows <= 0:
-            wait = changelog.tick_at - time.monotonic()
-            if wait > 0:
-                self._look_later(changelog, wait)
+            if changelog.tick_at > time.monotonic():
+                self._look_at(changelog, changelog.tick_at)
                 return
             changelog.tick_at = time.monotonic() + TICK_SECONDS
             changelog.fuel_rows = TICK_ROWS
@@ -228,9 +230,8 @@ class Compactor:
         for merge in list(changelog.merges):
             await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, merge.abandon))
 
-    def _look_later(self, changelog: Changelog, seconds: float) -> None:
-        when = time.monotonic() + seconds
-        if when < self._times.get(changelog, float("inf")):
+    def _look_at(self, changelog: Changelog, when: float) -> None:
+        if when < self._times.get(changelog, math.inf):
             self._times[changelog] = when
             self._entered += 1
             heapq.heappush(self._later, (when, self._entered, weakref.ref(changelog)))

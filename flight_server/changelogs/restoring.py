@@ -263,18 +263,11 @@ def _resume(changelog: Changelog, state: State, retracted: list[Hashes]) -> set[
         )
         merge = Merge(changelog, Plan(runs, to_file=True), int(said["since"]), writer=writer, saved=said)
         writer.since = merge.settles
-        # Servers before this one did not say: then each block's rows count as its newest ones.
-        writer.ages = Ages(said["ages"]) if "ages" in said else _ages(blocks)
+        if "ages" in said:  # servers before this one did not say
+            writer.ages = Ages(said["ages"])
         merge.told(np.array(said["retracted"], np.uint64))
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"the merge in the state file does not have its fields: {error}") from error
     for hashes in retracted:
         merge.told(hashes)
     return {path.name}
-
-
-def _ages(blocks: list[Block]) -> Ages:
-    ages = Ages()
-    for block in blocks:
-        ages.add(np.full(block.rows, block.last_version, np.int64))
-    return ages

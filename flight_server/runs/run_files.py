@@ -123,13 +123,16 @@ class RunWriter:
     def resumed(
         cls, path: Path, layout: Layout, room: Reservation, blocks: Sequence[Block], retractions: int
     ) -> RunWriter:
-        """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off. The
-        caller sets ``since`` and ``ages``.
+        """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off. Rows
+        count as the newest of their block, and ``since`` as 0, unless the caller knows it better.
         """
         writer = cls.__new__(cls)
         writer._fd = -1
         writer.path, writer._layout, writer.room = path, layout, room
         writer.blocks, writer._retractions = list(blocks), retractions
+        writer.since, writer.ages = 0, Ages()
+        for block in blocks:
+            writer.ages.add(np.full(block.rows, block.last_version, np.int64))
         writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
         writer._fd = writer._open(0)
         room.grow(writer._offset)
