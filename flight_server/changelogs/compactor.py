@@ -9,6 +9,11 @@ Fuel
     without it, and leaves the machine's time to readers in between. Merges in memory need no fuel: they are short,
     and readers wait for what they save.
 
+Too few old rows
+    ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are merged all the
+    same, for ``SLOW_ROWS`` rows of merging a second in the whole server: the next such merge begins when the last one
+    has been paid.
+
 Trouble
     While the disk refuses, a merge is abandoned and tried again after ``TROUBLE_SECONDS``. A damaged run ends merging
     of its changelog (``Changelog.damaged``).
