@@ -15,8 +15,9 @@ Whole merges
     for by old rows, each of which is old once. What merging costs beside rows counts as ``MERGE_ROWS`` or
     ``FILE_ROWS``.
 
-    What is left below that weight is merged when it has waited (``slow``; the compactor says when), so that nothing is
-    left for ever, also where keys have very different numbers of rows. This costs ``compactor.SLOW_ROWS`` a second.
+    What is left below that weight is merged when it has waited (``slow``; the compactor says when), with all runs that
+    have old rows, so that nothing is left for ever, also where keys have very different numbers of rows. This costs
+    ``compactor.SLOW_ROWS`` a second, so up to ``FILE_ROWS / 4`` old rows may wait longer than a few delays.
 
 Tiers
     From the newest run backwards, a run joins the others if it has at most ``RATIO`` times their rows together. They
@@ -85,7 +86,7 @@ def plan_memory(
         return flush
     if sum(len(group) for group in groups[1:] if not isinstance(group[0], MemoryRun)) >= FAN_IN:
         return flush  # so that they become neighbours of the first files
-    whole = _old_runs(runs, since)
+    whole = _old_runs(runs, since, slow=slow)
     if all(isinstance(run, MemoryRun) for run in whole):
         if _is_due(whole, since, slow=slow):
             return Plan(whole, to_file=False)
@@ -100,7 +101,7 @@ def plan_files(runs: Sequence[Run], since: int, *, slow: bool) -> Plan | None:
     files = next(iter(_groups(runs)), ())
     if not files or isinstance(files[0], MemoryRun):
         return None
-    whole = _old_runs(files, since)
+    whole = _old_runs(files, since, slow=slow)
     if _is_due(whole, since, slow=slow):
         return Plan(whole, to_file=True)
     tier = _tier(files)
@@ -124,9 +125,14 @@ def memory_groups(runs: Sequence[Run]) -> list[Runs]:
     return [group for group in _groups(runs) if isinstance(group[0], MemoryRun)]
 
 
-def _old_runs(runs: Sequence[Run], since: int) -> Runs:
+def _old_runs(runs: Sequence[Run], since: int, *, slow: bool) -> Runs:
     """The runs that a whole merge takes."""
-    old = [place for place, run in enumerate(runs, 1) if 2 * run.rows_upto(since) >= run.rows]
+    enough = 0 if slow else 1 / 2
+    old = [
+        place
+        for place, run in enumerate(runs, 1)
+        if (upto := run.rows_upto(since)) and upto >= enough * run.rows
+    ]
     return tuple(runs[: max(old, default=0)])
 
 

@@ -45,6 +45,7 @@ class Watched:
         patience = DELAYS * max(changelog.delay_seconds, 1.0) + 2 * self.most / ROWS_A_SECOND
         before = max((since for when, since in self.horizons if when <= now - patience), default=0)
         recent = sum(1 for update in simulation.history if update[2] > before)
+        recent += planning.FILE_ROWS // 4  # fewer old rows may wait until earlier merges of too few are paid
         if simulation.rows <= recent:
             return
         needed = simulation.needed_rows(changelog.advanced_since(now))
