@@ -266,8 +266,6 @@ class Commits:
             runs.append(MemoryRun(updates, first, last, self.memory.reserve(updates.size_bytes)))
         for commit in commits:
             changelog.note_transaction(commit.transaction, commit.version)
-        if changelog.merge is not None:
-            changelog.merge.committed(runs)
         changelog.logs[-1] = (last, changelog.log)
         changelog.published(runs, last, now, sum(commit.rows for commit in commits))
         for waiting, commit in zip(group, commits, strict=True):

@@ -10,7 +10,8 @@ What it may leave out
 
     Rows that a commit retracts while the merge runs may bring back rows that the merge leaves out. At the end the keys
     of such retractions get back all that they had (``patch``), so that a version that was read before reads the same
-    after. For this the merge is told each commit.
+    after. The retractions are those of versions above ``began`` in the runs that the changelog has at the end: one
+    merge runs at a time, so these runs are as they were committed.
 
 Resuming
     A merge of files writes its output's blocks and the state file every ``CHECKPOINT_ROWS``. After a crash it goes on
@@ -19,6 +20,7 @@ Resuming
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
@@ -27,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flight_server.memory import MemoryPool
-from flight_server.runs import Block, Layout, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
+from flight_server.runs import Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
 
 from .changelog import Changelog, ChangelogState
 from .folding import compacted
@@ -46,7 +48,7 @@ class Merge:
 
     Args:
         since: what is older counts as one version.
-        writer, low: of a resumed merge, its output so far and the next hash.
+        writer, low, began: of a resumed merge, its output so far, the next hash, and ``upper`` when it began.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Merge:
         *,
         writer: RunWriter | None = None,
         low: int = 0,
+        began: int | None = None,
     ) -> None:
         self.changelog = changelog
         self.runs = plan.runs
@@ -68,9 +71,10 @@ class Merge:
         self._writer = writer
         self._parts: list[Updates] = []
         self._low = low
-        self._retracted: list[Hashes] = []
+        self._began = changelog.upper if began is None else began
         self._checkpoint_rows = 0
-        self._finished: list[Run] | None = None
+        self._outputs: list[Run] | None = None
+        self._patched = self._began
 
     @property
     def rows(self) -> int:
@@ -88,16 +92,8 @@ class Merge:
             "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self._writer.blocks],
             "retractions": self._writer.retractions,
             "low": self._low,
-            "retracted": [int(hash_) for hash_ in self._retracted_hashes()],
+            "began": self._began,
         }
-
-    def committed(self, runs: list[Run]) -> None:
-        """A commit added these runs while this merge goes on."""
-        self._retracted += [run.retracted() for run in runs if run.retractions]
-
-    def told(self, hashes: Hashes) -> None:
-        """Keys that commits before a restart retracted while this merge went on."""
-        self._retracted.append(hashes)
 
     def step(self) -> int:
         """Merge one slice; how many rows it read. Blocks.
@@ -163,6 +159,9 @@ class Merge:
             DiskTrouble, Forgotten: nothing was changed; the merge is to be abandoned.
         """
         changelog = self.changelog
+        if self._to_file:
+            # Nearly all is written before the turn is taken, so commits wait for little of it.
+            await in_thread(threads, self._finish, memory)
         async with changelog.turn:
             changelog.step("merge")
             outputs = await in_thread(threads, self._finish, memory)
@@ -179,7 +178,7 @@ class Merge:
                 await in_thread(threads, save, changelog, state)
             except Uncertain:
                 changelog.doubtful += [run for run in outputs if isinstance(run, RunFile)]
-                self._finished = None
+                self._outputs = None
                 changelog.merge = self
                 raise
             except BaseException:
@@ -195,42 +194,53 @@ class Merge:
             await in_thread(threads, replaced.clear)
 
     def _finish(self, memory: MemoryPool) -> list[Run]:
-        """The output as runs, in files if it leaves memory."""
-        if self._finished is not None:
-            return self._finished
-        first, last = self.runs[0].first_version, self.runs[-1].last_version
-        layout = self.changelog.layout
-        hashes = self._retracted_hashes()
+        """The output as runs, in files if it leaves memory, with what all commits so far retracted. Again is fine."""
         if not self._to_file:
-            whole = Updates.joined(layout, self._parts)
-            whole = Updates.joined(layout, [whole, self._patch(hashes, whole.of_hashes(hashes))])
-            return [MemoryRun(whole, first, last, memory.reserve(whole.size_bytes))] if len(whole) else []
-        outputs: list[Run] = []
-        has = Updates.empty(layout)
-        if self._writer is not None and self._writer.blocks:
-            outputs.append(_file(self._writer, layout, first, last))
-            has = outputs[0].of_hashes(hashes)
-        elif self._writer is not None:
-            self._writer.abandon()
-        patch = self._patch(hashes, has)
-        if len(patch):
-            writer = RunWriter(self.changelog.next_run(), layout, self.changelog.disk.empty())
-            writer.add(patch)
-            outputs.append(_file(writer, layout, first, last))
-        self._writer, self._finished = None, outputs
-        return outputs
+            whole = Updates.joined(self.changelog.layout, self._parts)
+            whole = Updates.joined(self.changelog.layout, [whole, *self._patches([whole])])
+            return [self._run_of(whole, memory)] if len(whole) else []
+        if self._outputs is None:
+            self._outputs = []
+            if self._writer is not None and self._writer.blocks:
+                self._outputs.append(self._file(self._writer))
+            elif self._writer is not None:
+                self._writer.abandon()
+            self._writer = None
+        upto = self.changelog.upper
+        for patch in self._patches(self._outputs):
+            self._add(patch)
+        if self._writer is not None:
+            self._outputs.append(self._file(self._writer))
+            self._writer = None
+        self._patched = upto
+        return self._outputs
 
-    def _patch(self, hashes: Hashes, has: Updates) -> Updates:
-        """What the output, which ``has`` these updates of the keys retracted meanwhile, lacks of them."""
+    def _patches(self, outputs: Sequence[Run | Updates]) -> Iterator[Updates]:
+        """What the output lacks of the keys that commits retracted since it was last patched, in slices."""
+        late = [run for run in self.changelog.runs if run.last_version > self._patched and run.retractions]
+        if not late:
+            return
         layout = self.changelog.layout
-        if not len(hashes):
-            return Updates.empty(layout)
-        had = [run.of_hashes(hashes) for run in self.runs]
-        less = Updates(layout, has.rows, has.hashes, has.versions, -has.diffs)
-        return compacted(Updates.joined(layout, [*had, less]), self.since, self.changelog.rule, hashes)
+        for low, high in hash_ranges([*late, *self.runs], self._view.slice_rows()):
+            hashes = np.unique(np.concatenate([run.between(low, high).retracted for run in late]))
+            if not len(hashes):
+                continue
+            had = [run.of_hashes(hashes) for run in self.runs]
+            has = [run.of_hashes(hashes) for run in outputs]
+            less = [Updates(layout, each.rows, each.hashes, each.versions, -each.diffs) for each in has]
+            patch = compacted(Updates.joined(layout, [*had, *less]), self.since, self.changelog.rule, hashes)
+            if len(patch):
+                yield patch
 
-    def _retracted_hashes(self) -> Hashes:
-        return np.unique(np.concatenate([np.zeros(0, np.uint64), *self._retracted]))
+    def _run_of(self, updates: Updates, memory: MemoryPool) -> MemoryRun:
+        first, last = self.runs[0].first_version, self.runs[-1].last_version
+        return MemoryRun(updates, first, last, memory.reserve(updates.size_bytes))
+
+    def _file(self, writer: RunWriter) -> RunFile:
+        writer.finish()
+        run = RunFile(writer.path, self.changelog.layout, writer.room)
+        run.first_version, run.last_version = self.runs[0].first_version, self.runs[-1].last_version
+        return run
 
     def abandon(self) -> None:
         """Delete the output so far. Blocks. Twice is fine."""
@@ -238,17 +248,10 @@ class Merge:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
-        for run in self._finished or ():
+        for run in self._outputs or ():
             if isinstance(run, RunFile):
                 run.delete()
-        self._finished = None
-
-
-def _file(writer: RunWriter, layout: Layout, first: int, last: int) -> RunFile:
-    writer.finish()
-    run = RunFile(writer.path, layout, writer.room)
-    run.first_version, run.last_version = first, last
-    return run
+        self._outputs = None
 
 
 def _write_checkpoint(writer: RunWriter, changelog: Changelog, state: State) -> None:

@@ -16,10 +16,8 @@ import base64
 import os
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import structlog
-from numpy.typing import NDArray
 
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
@@ -58,8 +56,6 @@ from .merges import Merge
 from .planning import Plan
 from .store import Store
 from .timeline import monotonic_time, past_time
-
-Hashes = NDArray[np.uint64]
 
 JOINED_ROWS = 32 << 10
 """Commits of a log are brought back in runs of up to so many rows."""
@@ -126,9 +122,9 @@ def _recover(store: Store, directory: Path, marker: Marker, state: State) -> Non
     for name, (version, until) in state.holds.items():
         changelog.holds.put(name, int(version), monotonic_time(until))
     used = {name for name, _ in state.runs}
-    retracted = _replay(store, changelog, state, used)
+    _replay(store, changelog, state, used)
     if state.merge is not None:
-        used |= _resume(changelog, state, retracted)
+        used |= _resume(changelog, state)
     logs = frozenset(log.path.name for _, log in changelog.logs)
     changelog.numbers_from(max(numbered(directory)[1], default=0) + 1)
     delete_files(directory, frozenset(used) | logs)
@@ -167,13 +163,12 @@ def _run(changelog: Changelog, name: str, version: int | None) -> RunFile:
         raise Damaged(f"{name} is missing") from None
 
 
-def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) -> list[Hashes]:
-    """Bring back what the logs have beyond the covered versions; the keys that it retracts."""
+def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) -> None:
+    """Bring back what the logs have beyond the covered versions."""
     logs = {
         number: path for number, path in numbered(changelog.directory)[0].items() if number >= state.first_log
     }
     waiting: list[Updates] = []
-    retracted: list[Hashes] = []
 
     def publish() -> None:
         if waiting:
@@ -195,11 +190,8 @@ def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) ->
                 publish()
                 changelog.runs += tuple(files)
                 used |= {file.path.name for file in files}
-                retracted += [file.retracted() for file in files if file.retractions]
             if updates is not None:
                 waiting.append(updates)
-                if updates.retractions:
-                    retracted.append(updates.retracted)
             if sum(map(len, waiting)) >= JOINED_ROWS:
                 publish()
         log = LogFile(path, changelog.disk.empty(), size_bytes)
@@ -207,7 +199,6 @@ def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) ->
     publish()
     if not changelog.logs:
         changelog.new_log(state.first_log)
-    return retracted
 
 
 def _replay_entry(changelog: Changelog, entry: Entry, covered: int) -> tuple[Updates | None, list[RunFile]]:
@@ -245,10 +236,12 @@ def _cut(path: Path, size_bytes: int) -> None:
     sync_directory(path.parent)
 
 
-def _resume(changelog: Changelog, state: State, retracted: list[Hashes]) -> set[str]:
+def _resume(changelog: Changelog, state: State) -> set[str]:
     """Go on with the merge that the state file names, if its output is there; the name of that."""
     said = state.merge
     assert said is not None
+    if "began" not in said:
+        return set()  # an earlier version began it, which wrote another field; the merge begins again
     by_name = {run.path.name: run for run in changelog.runs if isinstance(run, RunFile)}
     try:
         runs = tuple(by_name[str(name)] for name in said["runs"])
@@ -261,12 +254,14 @@ def _resume(changelog: Changelog, state: State, retracted: list[Hashes]) -> set[
             path, changelog.layout, changelog.disk.empty(), blocks, int(said["retractions"])
         )
         merge = Merge(
-            changelog, Plan(runs, to_file=True), int(said["since"]), writer=writer, low=int(said["low"])
+            changelog,
+            Plan(runs, to_file=True),
+            int(said["since"]),
+            writer=writer,
+            low=int(said["low"]),
+            began=int(said["began"]),
         )
-        merge.told(np.array(said["retracted"], np.uint64))
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"the merge in the state file does not have its fields: {error}") from error
-    for hashes in retracted:
-        merge.told(hashes)
     changelog.merge = merge
     return {path.name}

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
-from flight_server.runs import MAX_HASH, RunFile, RunWriter, Updates
+from flight_server.runs import MAX_HASH, RunFile, RunWriter, Updates, is_encoded, is_nested
 from flight_server.storage import DiskTrouble, to_its_end
 
 from .changelog import Changelog
@@ -38,7 +38,9 @@ MAX_DIFF = (1 << 31) - 1
 CHECKED_ROWS = 5_000
 """How many of a changelog's first rows a rule of the user's own is tested on."""
 IN_LOOP_ROWS = 256
-"""So few rows are sorted in the event loop, in less than a millisecond."""
+IN_LOOP_BYTES = 64 << 10
+IN_LOOP_COLUMNS = 64
+"""So small a put is sorted in the event loop, in about a millisecond, unless it has lists, structs or dictionaries."""
 
 
 @dataclass(frozen=True)
@@ -116,16 +118,28 @@ class ChangelogWrite:
         if self._files and self._batches:
             await self._to_file()
         if self._batches:
-            few = self._waiting_rows <= IN_LOOP_ROWS
             batches = self._batches
             updates = (
-                _updates(changelog, batches) if few else await self._in_thread(_updates, changelog, batches)
+                _updates(changelog, batches)
+                if self._is_small()
+                else await self._in_thread(_updates, changelog, batches)
             )
         await self._test_rule(None if updates is None else updates.rows)
         files, self._files = self._files, []
         version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
         self._batches, self._rooms = [], []
         return Committed(version, self.rows, self.size_bytes)
+
+    def _is_small(self) -> bool:
+        """Whether its rows may be sorted in the event loop."""
+        schema = self.changelog.layout.schema
+        return (
+            self._waiting_rows <= IN_LOOP_ROWS
+            and self.size_bytes <= IN_LOOP_BYTES
+            and len(schema) <= IN_LOOP_COLUMNS
+            and not any(is_nested(field.type) for field in schema)
+            and not any(is_encoded(kind) for batch in self._batches for kind in batch.schema.types)
+        )
 
     def abort(self) -> None:
         """Leave nothing behind. Twice is fine."""

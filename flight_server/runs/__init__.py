@@ -3,7 +3,8 @@
 ``changelogs`` combines them. A run knows rows, versions and diffs, and no keep rule.
 """
 
-from .layout import Layout, no_rows
+from .codes import is_nested
+from .layout import Layout, is_encoded, no_rows
 from .log import Entry, LogFile, read_log
 from .run import MAX_HASH, Damaged, MemoryRun, Run
 from .run_files import Block, RunFile, RunWriter, of_block, to_block
@@ -25,6 +26,8 @@ __all__ = [
     "RunWriter",
     "Uncertain",
     "Updates",
+    "is_encoded",
+    "is_nested",
     "no_rows",
     "of_block",
     "read_log",

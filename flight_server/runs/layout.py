@@ -15,13 +15,18 @@ from .key_hashes import Hashes, key_hashes
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
     """The type in which values of this one are kept: dictionaries, views and run-end encodings by their values."""
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+    if is_encoded(kind):
         return stored_type(kind.value_type)
     if kind == pa.string_view():
         return pa.string()
     if kind == pa.binary_view():
         return pa.binary()
     return kind
+
+
+def is_encoded(kind: pa.DataType) -> bool:
+    """Whether values of this type may take far more bytes once they are decoded for keeping."""
+    return bool(pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind))
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
