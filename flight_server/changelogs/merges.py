@@ -12,6 +12,8 @@ What it may leave out
     of such retractions get back all that they had (``patch``), so that a version that was read before reads the same
     after. For this the merge is told each commit.
 
+    Tombstones stay until a merge includes the oldest run (``deletes``).
+
 Resuming
     A merge of files writes its output's blocks and the state file every ``CHECKPOINT_ROWS``. After a crash it goes on
     behind the last one with the ``since`` that it began with. Other merges begin again: nothing names their output.
@@ -30,6 +32,7 @@ from flight_server.memory import MemoryPool
 from flight_server.runs import Block, Layout, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
 
 from .changelog import Changelog, ChangelogState
+from .deletes import living
 from .folding import compacted
 from .journal import State
 from .planning import Plan
@@ -65,6 +68,7 @@ class Merge:
         self._to_file = plan.to_file
         self.of_files = plan.of_files
         self._view: View = changelog.view()
+        self._oldest = self.runs[0] is self._view.runs[0]
         self._writer = writer
         self._parts: list[Updates] = []
         self._low = low
@@ -87,6 +91,7 @@ class Merge:
             "output": self._writer.path.name,
             "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self._writer.blocks],
             "retractions": self._writer.retractions,
+            "tombstones": self._writer.tombstones,
             "low": self._low,
             "retracted": [int(hash_) for hash_ in self._retracted_hashes()],
         }
@@ -110,7 +115,7 @@ class Merge:
             parts = [run.between(low, high) for run in self.runs]
             updates = Updates.joined(self.changelog.layout, parts)
             untouched = self._untouched(updates, low, high)
-            self._add(compacted(updates, self.since, self.changelog.rule, untouched))
+            self._add(compacted(updates, self.since, self.changelog.rule, untouched, oldest=self._oldest))
             self._low = high + 1
             self.done = self._low >= 1 << 64
             self._checkpoint_rows += len(updates)
@@ -226,8 +231,11 @@ class Merge:
         if not len(hashes):
             return Updates.empty(layout)
         had = [run.of_hashes(hashes) for run in self.runs]
+        has, _ = living(has)
         less = Updates(layout, has.rows, has.hashes, has.versions, -has.diffs)
-        return compacted(Updates.joined(layout, [*had, less]), self.since, self.changelog.rule, hashes)
+        both = Updates.joined(layout, [*had, less])
+        # The output has the tombstones.
+        return living(compacted(both, self.since, self.changelog.rule, hashes))[0]
 
     def _retracted_hashes(self) -> Hashes:
         return np.unique(np.concatenate([np.zeros(0, np.uint64), *self._retracted]))

@@ -28,6 +28,7 @@ from flight_server.storage import DiskTrouble, to_its_end
 
 from .changelog import Changelog
 from .commits import Commits, delete_soon
+from .deletes import tombstones
 
 T = TypeVar("T")
 
@@ -51,10 +52,17 @@ class Committed:
 
 
 class ChangelogWrite:
-    """See the module's text. ``add`` and ``commit`` are called one at a time."""
+    """See the module's text. ``add`` and ``commit`` are called one at a time.
 
-    def __init__(self, changelog: Changelog, commits: Commits, threads: Executor) -> None:
+    Args:
+        deletes: the rows are keys, whose rows are deleted.
+    """
+
+    def __init__(
+        self, changelog: Changelog, commits: Commits, threads: Executor, *, deletes: bool = False
+    ) -> None:
         changelog.check_step("write")
+        self._deletes = deletes
         self.changelog = changelog
         self.rows = 0
         self.size_bytes = 0
@@ -67,7 +75,7 @@ class ChangelogWrite:
         self._chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
 
     async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
-        """Take a batch whose schema has passed ``Layout.check_producer``.
+        """Take a batch whose schema has passed ``Layout.check_producer``, or of a delete ``check_deleter``.
 
         Args:
             room: counts the batch's bytes; the write owns it from now on.
@@ -118,9 +126,8 @@ class ChangelogWrite:
         if self._batches:
             few = self._waiting_rows <= IN_LOOP_ROWS
             batches = self._batches
-            updates = (
-                _updates(changelog, batches) if few else await self._in_thread(_updates, changelog, batches)
-            )
+            made = _tombstones if self._deletes else _updates
+            updates = made(changelog, batches) if few else await self._in_thread(made, changelog, batches)
         await self._test_rule(None if updates is None else updates.rows)
         files, self._files = self._files, []
         version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
@@ -137,6 +144,8 @@ class ChangelogWrite:
     async def _test_rule(self, rows: pa.RecordBatch | None) -> None:
         """Test a rule of the user's own on the first rows that come, before they are acknowledged."""
         changelog = self.changelog
+        if self._deletes:
+            return
         if rows is not None and changelog.untested and changelog.checked_rows < CHECKED_ROWS:
             sample = rows.slice(0, CHECKED_ROWS)
             await self._in_thread(changelog.rule.check_idempotent, sample)
@@ -147,7 +156,8 @@ class ChangelogWrite:
         changelog.check_step("write")
         batches, self._batches = self._batches, []
         try:
-            file = await self._in_thread(_file, changelog, changelog.next_run(), batches)
+            made = _tombstones if self._deletes else _updates
+            file = await self._in_thread(_file, changelog, changelog.next_run(), made, batches)
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
@@ -181,9 +191,18 @@ def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return diffs
 
 
-def _file(changelog: Changelog, path: Path, batches: list[pa.RecordBatch]) -> RunFile:
+def _tombstones(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
+    return tombstones(changelog.layout, batches, changelog.name)
+
+
+def _file(
+    changelog: Changelog,
+    path: Path,
+    made: Callable[[Changelog, list[pa.RecordBatch]], Updates],
+    batches: list[pa.RecordBatch],
+) -> RunFile:
     """A run file of the rows, or none after an error. Runs in a thread."""
-    updates = _updates(changelog, batches)
+    updates = made(changelog, batches)
     writer = RunWriter(path, changelog.layout, changelog.disk.empty())
     try:
         writer.add(updates)
