@@ -224,9 +224,10 @@ class Changelog:
 
     # Writing
 
-    def check_producer(self, schema: pa.Schema) -> None:
-        """Raise InvalidRequest unless rows of this schema can be put into it."""
-        self.layout.check_producer(schema, self.name)
+    def check_producer(self, schema: pa.Schema, *, deletes: bool = False) -> None:
+        """Raise InvalidRequest unless rows of this schema can be put into it, or keys of it be deleted."""
+        check = self.layout.check_deleter if deletes else self.layout.check_producer
+        check(schema, self.name)
 
     # Reading
 
@@ -357,6 +358,7 @@ class Changelog:
             "upper": self.upper,
             "keys": self.keys,
             "rows": self.rows,
+            "tombstones": sum(run.tombstones for run in self.runs),
             "runs": len(self.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from flight_server.rules import Emitting, Groups, Kept, Rule
 from flight_server.runs import Layout, Updates
 
+from .deletes import lifetimes, living, settled
+
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
@@ -26,18 +28,21 @@ class Distinct:
     Args:
         firsts: int64, the index of each row's first update.
         keys: int64, the index of each key's first row.
+        ends: int64, for each update the version at which it is deleted; None without deletes.
     """
 
     updates: Updates
     rows: pa.RecordBatch
     firsts: Numbers
     keys: Numbers
+    ends: Numbers | None = None
 
     @classmethod
     def of(cls, updates: Updates) -> Distinct:
+        updates, ends = living(updates)
         firsts = updates.row_starts
         rows = updates.rows if len(firsts) == len(updates) else updates.rows.take(pa.array(firsts))
-        return cls(updates, rows, firsts, np.searchsorted(firsts, updates.key_starts))
+        return cls(updates, rows, firsts, np.searchsorted(firsts, updates.key_starts), ends)
 
     def summed(self, numbers: Numbers) -> Numbers:
         """The sum of each row's updates' numbers."""
@@ -46,7 +51,10 @@ class Distinct:
     def counts(self, version: int) -> Numbers:
         """How often each row is there at a version."""
         diffs, versions = self.updates.diffs, self.updates.versions
-        return self.summed(np.where(versions <= version, diffs, 0))
+        there = versions <= version
+        if self.ends is not None:
+            there &= version < self.ends
+        return self.summed(np.where(there, diffs, 0))
 
     def groups(self, counts: Numbers) -> Groups:
         return Groups(self.rows, self.keys, counts)
@@ -89,7 +97,14 @@ def deltas(updates: Updates, after: int, upto: int, rule: Rule) -> Kept:
 
 
 def emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Layout) -> Updates:
-    """How what the rule puts together differs between two versions, as updates of that layout, with version 0."""
+    """How what the rule puts together differs between two versions, as updates of that layout, with version 0. What
+    was put together and deleted in between counts.
+    """
+    parts = [_emitted(part, after, upto, rule, layout) for part in lifetimes(updates, after, upto)]
+    return Updates.joined(layout, parts)
+
+
+def _emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Layout) -> Updates:
     distinct = Distinct.of(updates)
     before = rule.paired(distinct.groups(distinct.counts(after)))
     now = rule.paired(distinct.groups(distinct.counts(upto)))
@@ -103,15 +118,19 @@ def emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Lay
     return Updates(layout, both.rows.take(pa.array(changed)), hashes, versions, sums[changed])
 
 
-def compacted(updates: Updates, since: int, rule: Rule, untouched: Hashes) -> Updates:
+def compacted(
+    updates: Updates, since: int, rule: Rule, untouched: Hashes, *, oldest: bool = False
+) -> Updates:
     """The updates that stand for these at every version from ``since`` on.
 
     Args:
         untouched: sorted hashes of keys to which the rule must not be applied: its updates are only added up.
+        oldest: no update of these keys is older.
     """
+    updates, tombstones = settled(updates, since, oldest=oldest)
     updates = _added_up(updates)
     if not len(updates):
-        return updates
+        return tombstones
     distinct = Distinct.of(updates)
     versions, diffs = updates.versions, updates.diffs
     old = versions <= since
@@ -127,8 +146,9 @@ def compacted(updates: Updates, since: int, rule: Rule, untouched: Hashes) -> Up
     else:
         left = np.flatnonzero(kept.counts)
         rows = kept.rows.take(pa.array(left))
-        base = Updates.of(layout, rows, np.full(len(left), since, np.int64), kept.counts[left])
-    return Updates.joined(layout, [base, updates.where(~old)])
+        # Not ``since``, which may be above the version of a tombstone in a newer run.
+        base = Updates.of(layout, rows, np.full(len(left), latest.max()), kept.counts[left])
+    return Updates.joined(layout, [base, updates.where(~old), tombstones])
 
 
 def _needed(distinct: Distinct, counts: Numbers, later: Numbers, rule: Rule, untouched: Hashes) -> Kept:

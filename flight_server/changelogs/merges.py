@@ -13,6 +13,8 @@ What it may leave out
     after. The retractions are those of versions above ``began`` in the runs that the changelog has at the end: one
     merge runs at a time, so these runs are as they were committed.
 
+    Tombstones stay until a merge includes the oldest run (``deletes``).
+
 Resuming
     A merge of files writes its output's blocks and the state file every ``CHECKPOINT_ROWS``. After a crash it goes on
     behind the last one with the ``since`` that it began with. Other merges begin again: nothing names their output.
@@ -32,6 +34,7 @@ from flight_server.memory import MemoryPool
 from flight_server.runs import Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
 
 from .changelog import Changelog, ChangelogState
+from .deletes import living
 from .folding import compacted
 from .journal import State
 from .planning import Plan
@@ -68,6 +71,7 @@ class Merge:
         self._to_file = plan.to_file
         self.of_files = plan.of_files
         self._view: View = changelog.view()
+        self._oldest = self.runs[0] is self._view.runs[0]
         self._writer = writer
         self._parts: list[Updates] = []
         self._low = low
@@ -91,6 +95,7 @@ class Merge:
             "output": self._writer.path.name,
             "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self._writer.blocks],
             "retractions": self._writer.retractions,
+            "tombstones": self._writer.tombstones,
             "low": self._low,
             "began": self._began,
         }
@@ -106,7 +111,7 @@ class Merge:
             parts = [run.between(low, high) for run in self.runs]
             updates = Updates.joined(self.changelog.layout, parts)
             untouched = self._untouched(updates, low, high)
-            self._add(compacted(updates, self.since, self.changelog.rule, untouched))
+            self._add(compacted(updates, self.since, self.changelog.rule, untouched, oldest=self._oldest))
             self._low = high + 1
             self.done = self._low >= 1 << 64
             self._checkpoint_rows += len(updates)
@@ -226,9 +231,10 @@ class Merge:
             if not len(hashes):
                 continue
             had = [run.of_hashes(hashes) for run in self.runs]
-            has = [run.of_hashes(hashes) for run in outputs]
+            has = [living(run.of_hashes(hashes))[0] for run in outputs]
             less = [Updates(layout, each.rows, each.hashes, each.versions, -each.diffs) for each in has]
             patch = compacted(Updates.joined(layout, [*had, *less]), self.since, self.changelog.rule, hashes)
+            patch, _ = living(patch)  # the output has the tombstones
             if len(patch):
                 yield patch
 

@@ -250,9 +250,8 @@ def _resume(changelog: Changelog, state: State) -> set[str]:
         end = blocks[-1].offset + blocks[-1].size_bytes if blocks else 0
         if not path.exists() or path.stat().st_size < end:
             return set()  # it was abandoned after its last checkpoint
-        writer = RunWriter.resumed(
-            path, changelog.layout, changelog.disk.empty(), blocks, int(said["retractions"])
-        )
+        counts = int(said["retractions"]), int(said.get("tombstones", 0))
+        writer = RunWriter.resumed(path, changelog.layout, changelog.disk.empty(), blocks, counts)
         merge = Merge(
             changelog,
             Plan(runs, to_file=True),

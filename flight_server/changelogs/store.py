@@ -257,9 +257,9 @@ class Store:
             raise InvalidRequest("this server has no data directory, which changelogs need")
         return data_dir / CHANGELOGS_NAME / f"{directory_name(name)}-{generation}"
 
-    def write(self, dataset: Dataset) -> ChangelogWrite:
-        """A new write. Raises DatasetDropped or DataQuarantined."""
-        return ChangelogWrite(self.of(dataset), self.commits, self.threads)
+    def write(self, dataset: Dataset, *, deletes: bool = False) -> ChangelogWrite:
+        """A new write, of rows or of keys to delete. Raises DatasetDropped or DataQuarantined."""
+        return ChangelogWrite(self.of(dataset), self.commits, self.threads, deletes=deletes)
 
     # Holds
 

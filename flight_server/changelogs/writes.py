@@ -28,6 +28,7 @@ from flight_server.storage import DiskTrouble, to_its_end
 
 from .changelog import Changelog
 from .commits import Commits, delete_soon
+from .deletes import tombstones
 
 T = TypeVar("T")
 
@@ -53,10 +54,17 @@ class Committed:
 
 
 class ChangelogWrite:
-    """See the module's text. ``add`` and ``commit`` are called one at a time."""
+    """See the module's text. ``add`` and ``commit`` are called one at a time.
 
-    def __init__(self, changelog: Changelog, commits: Commits, threads: Executor) -> None:
+    Args:
+        deletes: the rows are keys, whose rows are deleted.
+    """
+
+    def __init__(
+        self, changelog: Changelog, commits: Commits, threads: Executor, *, deletes: bool = False
+    ) -> None:
         changelog.check_step("write")
+        self._deletes = deletes
         self.changelog = changelog
         self.rows = 0
         self.size_bytes = 0
@@ -69,7 +77,7 @@ class ChangelogWrite:
         self._chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
 
     async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
-        """Take a batch whose schema has passed ``Layout.check_producer``.
+        """Take a batch whose schema has passed ``Layout.check_producer``, or of a delete ``check_deleter``.
 
         Args:
             room: counts the batch's bytes; the write owns it from now on.
@@ -119,10 +127,11 @@ class ChangelogWrite:
             await self._to_file()
         if self._batches:
             batches = self._batches
+            made = _tombstones if self._deletes else _updates
             updates = (
-                _updates(changelog, batches)
+                made(changelog, batches)
                 if self._is_small()
-                else await self._in_thread(_updates, changelog, batches)
+                else await self._in_thread(made, changelog, batches)
             )
         await self._test_rule(None if updates is None else updates.rows)
         files, self._files = self._files, []
@@ -151,6 +160,8 @@ class ChangelogWrite:
     async def _test_rule(self, rows: pa.RecordBatch | None) -> None:
         """Test a rule of the user's own on the first rows that come, before they are acknowledged."""
         changelog = self.changelog
+        if self._deletes:
+            return
         if rows is not None and changelog.untested and changelog.checked_rows < CHECKED_ROWS:
             sample = rows.slice(0, CHECKED_ROWS)
             await self._in_thread(changelog.rule.check_idempotent, sample)
@@ -161,7 +172,8 @@ class ChangelogWrite:
         changelog.check_step("write")
         batches, self._batches = self._batches, []
         try:
-            file = await self._in_thread(_file, changelog, changelog.next_run(), batches)
+            made = _tombstones if self._deletes else _updates
+            file = await self._in_thread(_file, changelog, changelog.next_run(), made, batches)
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
@@ -195,9 +207,18 @@ def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return diffs
 
 
-def _file(changelog: Changelog, path: Path, batches: list[pa.RecordBatch]) -> RunFile:
+def _tombstones(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
+    return tombstones(changelog.layout, batches, changelog.name)
+
+
+def _file(
+    changelog: Changelog,
+    path: Path,
+    made: Callable[[Changelog, list[pa.RecordBatch]], Updates],
+    batches: list[pa.RecordBatch],
+) -> RunFile:
     """A run file of the rows, or none after an error. Runs in a thread."""
-    updates = _updates(changelog, batches)
+    updates = made(changelog, batches)
     writer = RunWriter(path, changelog.layout, changelog.disk.empty())
     try:
         writer.add(updates)

@@ -9,9 +9,10 @@ from .log import Entry, LogFile, read_log
 from .run import MAX_HASH, Damaged, MemoryRun, Run
 from .run_files import Block, RunFile, RunWriter, of_block, to_block
 from .state_file import STATE_NAME, UNFINISHED_NAME, Uncertain, read_state, write_state
-from .updates import Updates
+from .updates import DELETE, Updates
 
 __all__ = [
+    "DELETE",
     "MAX_HASH",
     "STATE_NAME",
     "UNFINISHED_NAME",

@@ -42,10 +42,14 @@ class Run(Protocol):
 
     @property
     def retractions(self) -> int:
-        """How many of its diffs are below zero."""
+        """How many of its diffs are below zero, without tombstones."""
+
+    @property
+    def tombstones(self) -> int:
+        """How many of its updates delete their keys."""
 
     def retracted(self) -> Hashes:
-        """The hashes of updates whose diff is below zero; sorted and unique."""
+        """The hashes of its retractions; sorted and unique."""
 
     def rows_below(self, hash_: int) -> int:
         """How many rows have a smaller hash."""
@@ -88,6 +92,10 @@ class MemoryRun:
     @property
     def retractions(self) -> int:
         return self.updates.retractions
+
+    @property
+    def tombstones(self) -> int:
+        return self.updates.tombstones
 
     def retracted(self) -> Hashes:
         return self.updates.retracted

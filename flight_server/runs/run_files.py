@@ -6,7 +6,7 @@ Format
         8 bytes   magic, "FLSHRUN1"
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows with the changelog's columns and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, first_version, last_version, and for each block
+        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic
 
@@ -109,7 +109,7 @@ class RunWriter:
         self._layout = layout
         self.room = room
         self.blocks: list[Block] = []
-        self._retractions = 0
+        self.retractions = self.tombstones = 0
         self._offset = 0
         self._fd = -1
         self._fd = self._open(os.O_CREAT | os.O_EXCL)
@@ -117,13 +117,15 @@ class RunWriter:
 
     @classmethod
     def resumed(
-        cls, path: Path, layout: Layout, room: Reservation, blocks: Sequence[Block], retractions: int
+        cls, path: Path, layout: Layout, room: Reservation, blocks: Sequence[Block], counts: tuple[int, int]
     ) -> RunWriter:
-        """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off."""
+        """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off.
+        ``counts``: of their retractions and tombstones.
+        """
         writer = cls.__new__(cls)
         writer._fd = -1
         writer.path, writer._layout, writer.room = path, layout, room
-        writer.blocks, writer._retractions = list(blocks), retractions
+        writer.blocks, (writer.retractions, writer.tombstones) = list(blocks), counts
         writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
         writer._fd = writer._open(0)
         room.grow(writer._offset)
@@ -131,10 +133,6 @@ class RunWriter:
             os.ftruncate(writer._fd, writer._offset)
             os.lseek(writer._fd, writer._offset, os.SEEK_SET)
         return writer
-
-    @property
-    def retractions(self) -> int:
-        return self._retractions
 
     def add(self, updates: Updates) -> None:
         """Append updates that follow all before. Blocks.
@@ -160,7 +158,8 @@ class RunWriter:
             )
             self._write(memoryview(data))
             self.blocks.append(block)
-            self._retractions += part.retractions
+            self.retractions += part.retractions
+            self.tombstones += part.tombstones
 
     def sync(self) -> None:
         """All blocks so far are on the medium. Blocks. Raises DiskTrouble."""
@@ -176,7 +175,8 @@ class RunWriter:
         footer = json.dumps(
             {
                 "rows": sum(block.rows for block in self.blocks),
-                "retractions": self._retractions,
+                "retractions": self.retractions,
+                "tombstones": self.tombstones,
                 "first_version": min((block.first_version for block in self.blocks), default=0),
                 "last_version": max((block.last_version for block in self.blocks), default=0),
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
@@ -240,6 +240,9 @@ class RunFile:
         try:
             self.rows = int(footer["rows"])
             self.retractions = int(footer["retractions"])
+            self.tombstones = int(
+                footer.get("tombstones", 0)
+            )  # a file of an earlier release says nothing of them
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]

@@ -25,6 +25,9 @@ from .layout import Layout, no_rows
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+DELETE = np.iinfo(np.int64).min
+"""The diff of a tombstone, which deletes what its key had before; see ``changelogs.deletes``."""
+
 
 @dataclass(frozen=True, eq=False)
 class Updates:
@@ -72,13 +75,19 @@ class Updates:
 
     @cached_property
     def retractions(self) -> int:
-        """How many diffs are below zero."""
-        return int(np.count_nonzero(self.diffs < 0))
+        """How many diffs are below zero, without tombstones."""
+        return int(np.count_nonzero(self.diffs < 0)) - self.tombstones
+
+    @cached_property
+    def tombstones(self) -> int:
+        """How many diffs are ``DELETE``."""
+        return int(np.count_nonzero(self.diffs == DELETE))
 
     @cached_property
     def retracted(self) -> Hashes:
-        """uint64, sorted and unique: the hashes of updates whose diff is below zero."""
-        return np.unique(self.hashes[self.diffs < 0]) if self.retractions else self.hashes[:0]
+        """uint64, sorted and unique: the hashes of retractions."""
+        retracts = (self.diffs < 0) & (self.diffs != DELETE)
+        return np.unique(self.hashes[retracts]) if self.retractions else self.hashes[:0]
 
     @cached_property
     def distinct_hashes(self) -> int:

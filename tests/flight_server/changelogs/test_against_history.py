@@ -32,6 +32,7 @@ from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
 from tests.support.ram_directory import ram_directory
 
+DELETED = 0
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 RULES: dict[str, dict[str, Any] | None] = {
     "latest": LATEST,
@@ -75,7 +76,7 @@ class History(RuleBasedStateMachine):
         self._ended = ExitStack()
         self.base = self._ended.enter_context(ram_directory())
         self.copies = 0
-        self.versions: list[list[tuple[Row, int]]] = []
+        self.versions: list[list[tuple[Row, int]]] = []  # of a delete its keys, with the diff ``DELETED``
         self.merge: merges.Merge | None = None
 
     @initialize()
@@ -95,8 +96,15 @@ class History(RuleBasedStateMachine):
         found: Counter[Row] = Counter()
         for updates in self.versions[:version]:
             for row, diff in updates:
-                found[row] += diff
+                if diff == DELETED:
+                    found = Counter({each: count for each, count in found.items() if self.key(each) != row})
+                else:
+                    found[row] += diff
         return found
+
+    def key(self, row: Row) -> Row:
+        assert self.keep is not None
+        return tuple(row[SCHEMA.names.index(name)] for name in self.keep["key"])
 
     def shown(self, version: int) -> Counter[Row]:
         there = +self.counts(version)
@@ -139,6 +147,13 @@ class History(RuleBasedStateMachine):
             assert self.engine.commit(updates, transaction) == len(self.versions), (
                 "a repetition changes nothing"
             )
+
+    @precondition(lambda self: self.keep is not None)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        keys = [self.key(row) for row in data.draw(st.lists(self.rows, max_size=3))]
+        self.versions.append([(key, DELETED) for key in keys])
+        assert self.engine.delete(keys, Transaction("writer", len(self.versions))) == len(self.versions)
 
     @precondition(lambda self: self.merge is None and self.engine.changelog.runs)
     @rule(data=st.data())
@@ -192,9 +207,12 @@ class History(RuleBasedStateMachine):
         version = data.draw(st.integers(changelog.since, changelog.upper))
         after = data.draw(st.integers(changelog.since, version))
         assert self.engine.snapshot(version) == self.shown(version)
-        before, now = self.shown(after), self.shown(version)
+        self.check_deltas(after, version)
+
+    def check_deltas(self, after: int, upto: int) -> None:
+        before, now = self.shown(after), self.shown(upto)
         changes = {row: now[row] - before[row] for row in before | now if now[row] != before[row]}
-        assert self.engine.deltas(after, version) == changes
+        assert self.engine.deltas(after, upto) == changes
 
     @invariant()
     def every_version_is_there(self) -> None:
