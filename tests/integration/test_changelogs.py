@@ -254,17 +254,26 @@ def test_flight_info_has_one_endpoint_that_reads_the_newest_snapshot(
         assert pa.ipc.open_stream(answer).read_all() == rates(("EUR", 2, 1.0))
 
 
-def test_a_poll_answers_at_the_next_version(client: flight.FlightClient, raw: RawFlight) -> None:
+def test_polls_that_follow_each_other_miss_no_version(client: flight.FlightClient, raw: RawFlight) -> None:
     changelogs.create(client, "polled", SCHEMA)
+
+    def poll(descriptor: bytes) -> tuple[int, bytes]:
+        """The newest version, and the descriptor to ask again with."""
+        answer = fields_of(raw.ask("PollFlightInfo", descriptor)[0])
+        return json.loads(flight.FlightInfo.deserialize(answer[1]).app_metadata)["upper"], answer[2]
+
+    seen, again = poll(path("polled"))
+    assert seen == 0
     for version in (1, 2):
         with ThreadPoolExecutor(1) as threads:
-            polling = threads.submit(raw.ask, "PollFlightInfo", path("polled"))
+            polling = threads.submit(poll, again)
             eventually(lambda: len(action(client, "why", dataset="polled")["waits"]), 1)
             changelogs.put(client, "polled", rates(("EUR", 1, 1.0)))
-            poll = fields_of(polling.result()[0])
-        info = flight.FlightInfo.deserialize(poll[1])
-        assert json.loads(info.app_metadata)["upper"] == version
-        assert flight.FlightDescriptor.deserialize(poll[2]).path == [b"polled"]
+            seen, again = polling.result()
+        assert seen == version
+    changelogs.put(client, "polled", rates(("EUR", 1, 1.0)))
+    assert poll(again)[0] == 3
+    assert client.get_flight_info(flight.FlightDescriptor.deserialize(again)).descriptor.path == [b"polled"]
 
 
 # Limits
