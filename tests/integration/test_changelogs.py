@@ -30,7 +30,7 @@ from tests.support.changelogs import (
 )
 from tests.support.durable import OPTIONS, action
 from tests.support.polling import eventually
-from tests.support.raw_flight import RawFlight, command, commit, fields_of, path, put_messages
+from tests.support.raw_flight import RawFlight, Refused, command, commit, fields_of, path, put_messages
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -139,6 +139,27 @@ def test_a_put_over_http_is_a_version_and_says_so(server: ServerProcess, client:
         raw_put.put(location, put_messages(attempt, batches))
     assert refused.value.body["error"] == "invalid_request"
     assert snapshot(client, "posted") == [("EUR", 1, 1.1)] * 3
+
+
+def test_each_commit_of_a_put_is_a_version_and_a_broken_put_keeps_those(
+    server: ServerProcess, client: flight.FlightClient, raw: RawFlight
+) -> None:
+    (location,) = changelogs.create(client, "committed", SCHEMA)["put_locations"]
+    attempt = {"dataset": "committed", "producer": 0, "attempt": "a"}
+    batches = rates(("EUR", 1, 1.1)).to_batches() * 3
+    first, *data = put_messages(command(attempt), batches)
+    puts = [first, data[0], commit(1, 1), *data[1:], commit(2, 2)]
+    for lane, put in enumerate((raw.put, lambda messages: raw_put.put(location, messages))):
+        answers = [json.loads(answer) for answer in put(puts)]
+        assert [(each["version"], each["rows"]) for each in answers] == [(3 * lane + 1, 1), (3 * lane + 2, 2)]
+        with pytest.raises((Refused, raw_put.Refused), match="without its commit message"):
+            put([first, data[0], commit(1, 1), data[1]])
+        assert changelogs.numbers(client, "committed")["upper"] == 3 * lane + 3
+    once, *_ = put_messages(command(attempt | {"transaction": {"id": "job", "version": 1}}), batches)
+    with pytest.raises(Refused, match="a batch came after the commit"):
+        raw.put([once, data[0], commit(1, 1), data[1], commit(1, 1)])
+    assert changelogs.numbers(client, "committed")["upper"] == 7
+    assert len(snapshot(client, "committed")) == 9
 
 
 def test_a_transaction_that_is_repeated_answers_the_version_that_it_made(client: flight.FlightClient) -> None:
