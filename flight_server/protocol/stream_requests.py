@@ -145,10 +145,11 @@ class Versions:
 
 @dataclass(frozen=True)
 class PutCommand:
-    """The command in a DoPut's descriptor.
+    """The command in a DoPut's descriptor, or in that of a request for a FlightInfo.
 
     ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
-    for kinds with many producers, ``transaction`` for a changelog.
+    for kinds with many producers, ``transaction`` for a changelog. ``seen`` is for PollFlightInfo, see
+    ``reporting.flight_infos.look``.
     """
 
     dataset: str
@@ -158,6 +159,7 @@ class PutCommand:
     mode: str = "create"
     generation: str | None = None
     transaction: Transaction | None = None
+    seen: int | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
@@ -173,6 +175,7 @@ class PutCommand:
             mode=fields.text("mode") or "create",
             generation=fields.text("generation"),
             transaction=Transaction.parse(fields.any("transaction"), "the command"),
+            seen=fields.integer("seen", 0, MAX_VERSION),
         )
         fields.end()
         if command.mode not in ("create", "overwrite"):
@@ -190,6 +193,7 @@ class PutCommand:
             "mode": None if self.mode == "create" else self.mode,
             "generation": self.generation,
             "transaction": None if self.transaction is None else self.transaction.to_json(),
+            "seen": self.seen,
         }
         return dump_json({key: value for key, value in body.items() if value is not None})
 

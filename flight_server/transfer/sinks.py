@@ -219,7 +219,9 @@ class StreamSink:
 
 
 class ChangelogSink:
-    """One put into a changelog. It takes decoded batches, by ``add``, instead of frames."""
+    """One put into a changelog, of one version for each commit. It takes decoded batches, by ``add``, instead of
+    frames.
+    """
 
     def __init__(self, store: Store, command: PutCommand, dataset: Dataset, schema: SchemaMessage) -> None:
         if command.partition:
@@ -229,9 +231,14 @@ class ChangelogSink:
             )
         self.dataset = dataset
         self._command = command
-        self._frames = 0
+        self._store = store
         store.of(dataset).layout.check_producer(schema.schema, dataset.name)
-        self._write = store.write(dataset)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin the next version, after a commit."""
+        self._frames = 0
+        self._write = self._store.write(self.dataset)
         self._committed: dict[str, Any] | None = None
 
     def place(self, metadata: bytes) -> int:

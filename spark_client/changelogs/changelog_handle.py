@@ -18,12 +18,14 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server.protocol import (
     DatasetRequest,
+    Draining,
     InvalidRequest,
     KeepRule,
     PutCommand,
@@ -32,10 +34,11 @@ from flight_server.protocol import (
     Unavailable,
 )
 from spark_client.connection import Compression, Server, about, drop
-from spark_client.lanes import PutStream, as_reader
+from spark_client.lanes import Batch, PutStream, as_reader
 
 from .declared_rules import Columns, declaration
 from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheringWriter
+from .kept_stream import KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
 from .version_holds import Hold
@@ -143,7 +146,7 @@ class Changelog:
             InvalidRequest: the rows do not fit the schema.
             FlightShuffleError: the put failed.
         """
-        return self._put(data, self._rows.given, transaction, compression)
+        return self._put_once(data, self._rows.given, transaction, compression)
 
     def retract(
         self,
@@ -155,20 +158,22 @@ class Changelog:
         """As :meth:`put`, with ``_diff`` -1 where the rows have none, else of the other sign. What is retracted before
         it was asserted cancels when the assertion comes.
         """
-        return self._put(data, self._rows.retracted, transaction, compression)
+        return self._put_once(data, self._rows.retracted, transaction, compression)
 
     def writer(
         self, *, linger_seconds: float = LINGER_SECONDS, limit_bytes: int = LIMIT_BYTES
     ) -> GatheringWriter:
         """Gathers small puts, see ``gathered_puts``. Close it, or use it as a context manager."""
+        kept = KeptStream(lambda schema: self._stream(schema, None, None))
+
+        def put(batches: list[Batch]) -> int:
+            return self._put(self._rows.joined(batches), lambda rows: rows, None, kept.lent, last=False)
+
         return GatheringWriter(
-            lambda batches: self.put(self._rows.joined(batches)),
-            self._rows.batches,
-            linger_seconds=linger_seconds,
-            limit_bytes=limit_bytes,
+            put, self._rows.batches, kept.end, linger_seconds=linger_seconds, limit_bytes=limit_bytes
         )
 
-    def _put(
+    def _put_once(
         self,
         data: Any,
         rows_of: Callable[[Any], Any],
@@ -177,20 +182,36 @@ class Changelog:
     ) -> int:
         if transaction is not None and not isinstance(transaction, Transaction):
             transaction = Transaction(*transaction)
+        return self._put(
+            data,
+            rows_of,
+            transaction,
+            lambda schema: self._stream(schema, transaction, compression),
+            last=True,
+        )
+
+    def _put(
+        self,
+        data: Any,
+        rows_of: Callable[[Any], Any],
+        transaction: Transaction | None,
+        stream_of: Callable[[pa.Schema], AbstractContextManager[PutStream]],
+        *,
+        last: bool,
+    ) -> int:
         timeouts = self.address.server.timeouts
         for failures in itertools.count(1):
             reader = as_reader(data)
             committing = False
             try:
-                with self._stream(
-                    rows_of(reader.schema.empty_table()).schema, transaction, compression
-                ) as stream:
+                with stream_of(rows_of(reader.schema.empty_table()).schema) as stream:
                     for batch in reader:
                         stream.write(rows_of(batch))
                     committing = True
-                    return int(stream.commit()["version"])
-            except Unavailable:
-                may_be_committed = committing and transaction is None
+                    return int(stream.commit(last=last)["version"])
+            except Unavailable as error:
+                # A server that drains has begun nothing.
+                may_be_committed = committing and transaction is None and not isinstance(error, Draining)
                 if may_be_committed or failures > timeouts.tries or not isinstance(data, _REPEATABLE):
                     raise
             time.sleep(timeouts.pause_seconds(failures))

@@ -4,8 +4,9 @@ Guarantee: the rows of one ``add`` are committed whole and in one version, which
 the error. Versions rise in the order of the adds of one thread. An error fails every add of its put, and no other.
 
 When rows are put
-    ``linger_seconds`` after the first add that waits, or sooner if ``PUT_BYTES`` wait. One put is under way at a time;
-    what is added meanwhile goes into the next one.
+    One put is under way at a time; what is added meanwhile goes into the next one, which begins when that has ended. A
+    writer that is to make fewer and larger versions waits ``linger_seconds`` after the first add, less if
+    ``PUT_BYTES`` wait.
 
 Who holds the data
     The writer holds what was added until its put has ended. ``add`` blocks while that is more than ``limit_bytes``,
@@ -30,7 +31,8 @@ from spark_client.lanes import Batch, Closed
 
 PUT_BYTES = 8 << 20
 LIMIT_BYTES = 64 << 20
-LINGER_SECONDS = 0.005
+LINGER_SECONDS = 0.0
+REST_SECONDS = 1.0
 _SMALL_BYTES = 16 << 10
 
 
@@ -46,18 +48,21 @@ class GatheringWriter:
     Args:
         put: commits batches and returns their version.
         prepared: checks what ``add`` was given, and makes it batches that ``put`` takes, with those of other adds.
+        rest: called when nothing was added for ``REST_SECONDS``, and at the end.
     """
 
     def __init__(
         self,
         put: Callable[[list[Batch]], int],
         prepared: Callable[[Any], list[Batch]],
+        rest: Callable[[], None] = lambda: None,
         *,
         linger_seconds: float = LINGER_SECONDS,
         limit_bytes: int = LIMIT_BYTES,
     ) -> None:
         self._put = put
         self._prepared = prepared
+        self._rest = rest
         self._linger_seconds = linger_seconds
         self._limit_bytes = limit_bytes
         self._changed = threading.Condition()
@@ -112,18 +117,25 @@ class GatheringWriter:
     def _fits(self, size_bytes: int) -> bool:
         return self._held_bytes + size_bytes <= self._limit_bytes
 
+    def _has_work(self) -> bool:
+        return bool(self._waiting) or self._closed
+
     def _run(self) -> None:
         while group := self._next_group():
             _commit([added for added in group if added.version.set_running_or_notify_cancel()], self._put)
             with self._changed:
                 self._held_bytes -= sum(added.size_bytes for added in group)
                 self._changed.notify_all()
+        self._rest()
 
     def _next_group(self) -> list[_Added]:
         """Wait for adds, and linger; those of the next put, none when the writer is closed."""
         with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
+            woken = self._changed.wait_for(self._has_work, REST_SECONDS)
+        if not woken:
+            self._rest()
+        with self._changed:
+            self._changed.wait_for(self._has_work)
             until = time.monotonic() + self._linger_seconds
             while not self._closed and self._waiting_bytes < PUT_BYTES:
                 if (left_seconds := until - time.monotonic()) <= 0:

@@ -71,6 +71,7 @@ def put_commands(draw: st.DrawFn) -> PutCommand:
         mode=draw(st.sampled_from(["create", "overwrite"])),
         generation=draw(GENERATIONS),
         transaction=draw(st.none() | TRANSACTIONS),
+        seen=draw(st.none() | VERSIONS),
     )
 
 

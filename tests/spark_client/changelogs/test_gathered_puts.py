@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest, OutOfBudget
-from spark_client.changelogs import GatheringWriter
+from spark_client.changelogs import GatheringWriter, gathered_puts
 from spark_client.changelogs.put_rows import PutRows
 from spark_client.lanes import Closed
 from tests.support.fake_stream import until
@@ -98,6 +98,23 @@ def test_adds_of_enough_bytes_do_not_linger(put: FakePut) -> None:
         assert len(put.next()) == 1_100_000
         put.end()
         assert future.result(WAIT_SECONDS) == 1
+
+
+def test_a_writer_rests_when_nothing_is_added_and_goes_on_with_the_next_add(
+    put: FakePut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathered_puts, "REST_SECONDS", 0.001)
+    rested: queue.SimpleQueue[None] = queue.SimpleQueue()
+    with GatheringWriter(put, ROWS.batches, lambda: rested.put(None)) as writer:
+        for version in (1, 2):
+            future = writer.add(pa.table({"n": [version]}))
+            assert put.next() == [version]
+            assert rested.empty()
+            put.end()
+            assert future.result(WAIT_SECONDS) == version
+            rested.get(timeout=WAIT_SECONDS)
+    rested.get(timeout=WAIT_SECONDS)
+    assert rested.empty()
 
 
 def test_an_error_reaches_every_add_of_its_put_and_no_other(writer: GatheringWriter, put: FakePut) -> None:
