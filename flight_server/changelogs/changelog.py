@@ -50,6 +50,7 @@ from .holds import Holds, gone
 from .journal import State, log_name, run_name
 from .timeline import Timeline, past_time
 from .views import View
+from .waiting import garbage_rows, waits_for
 
 MAX_TRANSACTIONS = 1000
 """How many ids a changelog remembers; the one that was used least recently is forgotten."""
@@ -289,10 +290,14 @@ class Changelog:
         """A merge may be due."""
         self._hooks.wake(self)
 
+    def horizon(self, now: float) -> int:
+        """The version up to which compaction would go now without holds."""
+        return min(self.timeline.horizon(now), self.upper)
+
     def advanced_since(self, now: float) -> int:
         """The version up to which compaction may go now."""
         held = self.holds.oldest()
-        wanted = min(self.timeline.horizon(now), self.upper)
+        wanted = self.horizon(now)
         return max(self.since, wanted if held is None else min(wanted, held))
 
     # Files
@@ -350,6 +355,9 @@ class Changelog:
 
     def statistics(self) -> dict[str, Any]:
         """For the action ``statistics``."""
+        now = time.monotonic()
+        horizon = self.horizon(now)
+        held = self.holds.held_back(horizon, now)
         return {
             "state": self.state.value,
             "keep": self.declared.keep,
@@ -365,7 +373,15 @@ class Changelog:
             "fuel_rows": self.fuel_rows,
             "debt_rows": self.debt_rows,
             "merging": self.merge is not None,
-            "holds": self.holds.listed(time.monotonic()),
+            "garbage_rows": garbage_rows(self.declared.keep, self.rows, self.keys),
+            "waits_for": waits_for(
+                held,
+                damage=self.damage,
+                delay_seconds=self.delay_seconds if horizon < self.upper else None,
+                fuel=self.merge is not None and self.merge.of_files and self.fuel_rows <= 0,
+            ),
+            "held_back": None if held is None else held.to_json(),
+            "holds": self.holds.listed(now),
             "followers": self.holds.followers,
             **({} if self.damage is None else {"damage": self.damage}),
             **({} if self.not_emitting is None else {"not_emitting": self.not_emitting}),

@@ -104,7 +104,7 @@ class ChangelogReads:
             return
         position = versions.after
         follower = object()
-        changelog.holds.follow(follower, position)
+        changelog.holds.follow(follower, position, reader.peer)
         try:
             while True:
                 changelog.check_version(position)  # its hold may have ended while its transport took nothing
@@ -114,7 +114,7 @@ class ChangelogReads:
                     async for part in self._parts(changelog, reader, view, position, upto):
                         yield part
                     position = upto
-                    changelog.holds.follow(follower, position)
+                    changelog.holds.follow(follower, position, reader.peer)
                     if changelog.since < position:
                         changelog.wake()
                 if not versions.follow:

@@ -51,11 +51,11 @@ from flight_server.storage import (
 
 from .changelog import Changelog
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, delete_forgotten
-from .journal import State, commits_of, numbered
+from .journal import State, bring_back_hold, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
 from .store import Store
-from .timeline import monotonic_time, past_time
+from .timeline import past_time
 
 JOINED_ROWS = 32 << 10
 """Commits of a log are brought back in runs of up to so many rows."""
@@ -119,8 +119,11 @@ def _recover(store: Store, directory: Path, marker: Marker, state: State) -> Non
     damage = noted_damage(directory, marker)
     changelog.runs = tuple(_run(changelog, name, version) for name, version in state.runs)
     changelog.holds.lapsed = {name: int(version) for name, version in state.lapsed.items()}
-    for name, (version, until) in state.holds.items():
-        changelog.holds.put(name, int(version), monotonic_time(until))
+    try:
+        for name, stored in state.holds.items():
+            bring_back_hold(changelog.holds, name, stored)
+    except (TypeError, ValueError) as error:
+        raise Damaged(f"a hold in the state file does not have its fields: {error}") from error
     used = {name for name, _ in state.runs}
     _replay(store, changelog, state, used)
     if state.merge is not None:
@@ -205,9 +208,8 @@ def _replay_entry(changelog: Changelog, entry: Entry, covered: int) -> tuple[Upd
     header = entry.header
     try:
         if "hold" in header:
-            changelog.holds.put(
-                str(header["hold"]), int(header["version"]), monotonic_time(float(header["until"]))
-            )
+            stored = [header.get(field) for field in ("version", "until", "taken", "owner")]
+            bring_back_hold(changelog.holds, str(header["hold"]), stored)
         changelog.holds.release(map(str, header.get("release", ())))
         names = [str(name) for name in header.get("files", ())]
     except (TypeError, ValueError, KeyError) as error:

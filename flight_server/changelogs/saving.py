@@ -14,7 +14,7 @@ from flight_server.runs import LogFile, MemoryRun, Run, RunFile
 from flight_server.storage import to_its_end
 
 from .changelog import Changelog
-from .journal import State
+from .journal import State, stored_hold
 from .timeline import wall_time
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         wall_time(changelog.timeline.last),
         _number(first_log),
         files,
-        {name: [version, wall_time(until)] for name, (version, until) in changelog.holds.leases().items()},
+        {name: stored_hold(hold) for name, hold in changelog.holds.named().items()},
         changelog.holds.lapsed,
         {name: list(numbers) for name, numbers in changelog.transactions.items()},
         merge,

@@ -42,7 +42,6 @@ from .compactor import Compactor
 from .emitting import Emitter, is_emitting
 from .journal import hold_entry, release_entry
 from .reads import ChangelogReads
-from .timeline import wall_time
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
@@ -274,28 +273,28 @@ class Store:
         changelog = self.of(dataset)
         async with changelog.turn:
             changelog.step("write")
-            released = [] if request.releases is None else changelog.holds.named(request.releases)
-            released = [name for name in released if name != request.hold or request.release]
-            if request.release and not released and not changelog.holds.knows(request.hold):
+            released = set() if request.releases is None else {request.releases} - {request.hold}
+            if request.release and not changelog.holds.knows(request.hold):
                 raise NotFound(
                     f"dataset {dataset.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
                     "ended long ago; 'statistics' lists the holds that there are",
                     dataset=dataset.name,
                 )
             if request.release:
-                released = sorted({*released, request.hold})
-            until = time.monotonic() + request.lease_seconds
+                released.add(request.hold)
+            now = time.monotonic()
+            until = now + request.lease_seconds
             held = changelog.holds.get(request.hold)
-            entries = [release_entry(released)] if released else []
+            entries = [release_entry(sorted(released))] if released else []
             if request.release:
                 version = changelog.upper if held is None else held.version
             else:
                 version = changelog.holds.check(
                     request.hold, request.version, changelog.since, changelog.upper
                 )
-                entries.append(hold_entry(request.hold, version, wall_time(until)))
                 # Before the disk is awaited, so that no merge goes past it meanwhile.
-                changelog.holds.put(request.hold, version, until)
+                hold = changelog.holds.put(request.hold, version, until, taken=now, owner=request.owner)
+                entries.append(hold_entry(request.hold, hold))
             try:
                 await to_its_end(
                     asyncio.get_running_loop().run_in_executor(self.threads, changelog.log.append, entries)
@@ -316,16 +315,24 @@ class Store:
         }
 
     def expire_holds(self) -> None:
-        """End holds whose lease or lag has ended, and forget closed changelogs: a duty of the server."""
+        """End holds whose lease or lag has ended, log those that hold compaction back for long, and forget closed
+        changelogs: a duty of the server.
+        """
         now = time.monotonic()
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]
                 self._emitters.pop(generation, None)
                 self.threads.submit(delete_forgotten, changelog.directory)
-            elif len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
+                continue
+            if len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
                 _log.info("holds_ended", dataset=changelog.name, holds=ended)
                 changelog.wake()
+            held = changelog.holds.long_held_back(changelog.horizon(now), now)
+            if held is not None:
+                _log.warning(
+                    "compaction_held_back", dataset=changelog.name, rows=changelog.rows, **held.to_json()
+                )
 
     def drain(self) -> None:
         """End the streams of followers once they have what there is. Twice is fine."""

@@ -9,7 +9,7 @@ Offsets
     ``{"generation": …, "version": v, "hold": …, "start": s}``: the changes up to version ``v`` were read, by a query
     that began at ``s``. Spark stores the end of each batch, and not where the first one began: so each end says it.
     ``s`` null: the first batch is the snapshot at its end, each row with ``_diff`` 1. An offset without ``start`` is
-    the beginning of a new query.
+    the beginning of a new query, and never an end: Spark makes a batch of the first end, also if nothing is new.
 
 Beginning (option ``starting_version``)
     ``earliest``: with all changes if the server has them from version 0 on, else with a snapshot. ``latest``: with
@@ -143,7 +143,7 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if version is not None and (most := self._following.max_versions) is not None:
             upper = min(upper, version + most)
         upper = max(upper, held.version if version is None else version)
-        if upper == version:
+        if upper == version and "start" in begin:
             return begin
         self._last = self._offset(upper, begin["hold"], start=begin.get("start", version))
         return self._last
@@ -161,9 +161,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         begin, version = self._version(start), self._version(end)
         if "start" not in start:
-            begin = end["start"]
+            begin = end.get("start", version)  # an older client left it out where nothing was new
         is_same = start["hold"] == end["hold"]
-        self._unused = None if is_same else start["hold"]
+        if not is_same:
+            self._unused = start["hold"]
         with self._explained():
             self._kept(end, begin if is_same else None)
         self._last = end

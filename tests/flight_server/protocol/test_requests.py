@@ -185,6 +185,7 @@ def test_a_seal_request_parses_to_itself(request: SealRequest) -> None:
         ATTEMPTS,
         GENERATIONS,
         lease_seconds=st.floats(0.1, 1000),
+        owner=st.none() | st.sampled_from(["job 7 of ann on host-1", "ü"]),
         release=st.booleans(),
         releases=st.none() | ATTEMPTS,
     )
