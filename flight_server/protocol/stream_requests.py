@@ -148,7 +148,8 @@ class PutCommand:
     """The command in a DoPut's descriptor.
 
     ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
-    for kinds with many producers, ``transaction`` for a changelog.
+    for kinds with many producers, ``transaction`` and ``delete`` for a changelog: with that the rows are keys, whose
+    rows are deleted.
     """
 
     dataset: str
@@ -158,6 +159,7 @@ class PutCommand:
     mode: str = "create"
     generation: str | None = None
     transaction: Transaction | None = None
+    delete: bool = False
 
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
@@ -173,8 +175,11 @@ class PutCommand:
             mode=fields.text("mode") or "create",
             generation=fields.text("generation"),
             transaction=Transaction.parse(fields.any("transaction"), "the command"),
+            delete=fields.flag("delete"),
         )
         fields.end()
+        if command.delete and command.mode == "overwrite":
+            raise InvalidRequest("the command: 'delete' does not go with 'mode' 'overwrite'")
         if command.mode not in ("create", "overwrite"):
             raise InvalidRequest(f"the command: 'mode' is 'create' or 'overwrite', not {command.mode!r}")
         if (command.producer is None) != (command.attempt is None):
@@ -190,6 +195,7 @@ class PutCommand:
             "mode": None if self.mode == "create" else self.mode,
             "generation": self.generation,
             "transaction": None if self.transaction is None else self.transaction.to_json(),
+            "delete": self.delete or None,
         }
         return dump_json({key: value for key, value in body.items() if value is not None})
 

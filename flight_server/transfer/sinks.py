@@ -12,7 +12,8 @@ Overwrite
     refused if the name leads to another one by then.
 
 Changelog
-    The rows of a put become one version when it commits or, without an attempt, when it ends cleanly.
+    The rows of a put, or the keys of a delete, become one version when it commits or, without an attempt, when it ends
+    cleanly.
 
 Shuffle
     An attempt gathers frames for any partition, and counts only once it has committed.
@@ -230,8 +231,8 @@ class ChangelogSink:
         self.dataset = dataset
         self._command = command
         self._frames = 0
-        store.of(dataset).layout.check_producer(schema.schema, dataset.name)
-        self._write = store.write(dataset)
+        store.of(dataset).check_producer(schema.schema, deletes=command.delete)
+        self._write = store.write(dataset, deletes=command.delete)
         self._committed: dict[str, Any] | None = None
 
     def place(self, metadata: bytes) -> int:
