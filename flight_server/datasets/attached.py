@@ -41,8 +41,8 @@ class Changelogged(Protocol):
     @property
     def memory_bytes(self) -> int: ...
 
-    def check_producer(self, schema: pa.Schema) -> None:
-        """Raise InvalidRequest if rows of this schema cannot be put into it."""
+    def check_producer(self, schema: pa.Schema, *, deletes: bool = False) -> None:
+        """Raise InvalidRequest if rows of this schema cannot be put into it, or keys of it deleted."""
 
     def has(self, transaction: Transaction) -> bool:
         """Whether a put with this transaction is a repetition."""

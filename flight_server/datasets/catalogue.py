@@ -34,6 +34,7 @@ from flight_server.protocol import (
     OutOfBudget,
     Ticket,
     Unavailable,
+    WriteMode,
     check_new_dataset_name,
 )
 from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
@@ -179,7 +180,7 @@ class Catalogue:
         write, mode = request.write, request.mode
         assert write is not None
         assert mode is not None
-        old = self._datasets.get(request.dataset)
+        old = self.find(request.dataset) if mode is WriteMode.DELETE else self._datasets.get(request.dataset)
         repeated = old is not None and is_repeated(request, old)
         if old is not None and repeated and self.staged.has_ended(write):
             return old, False

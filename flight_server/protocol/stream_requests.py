@@ -148,8 +148,8 @@ class PutCommand:
     """The command in a DoPut's descriptor, or in that of a request for a FlightInfo.
 
     ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
-    for kinds with many producers, ``transaction`` for a changelog. ``seen`` is for PollFlightInfo, see
-    ``reporting.flight_infos.look``.
+    for kinds with many producers, ``transaction`` and ``delete`` for a changelog: with that the rows are keys, whose
+    rows are deleted. ``seen`` is for PollFlightInfo, see ``reporting.flight_infos.look``.
     """
 
     dataset: str
@@ -160,6 +160,7 @@ class PutCommand:
     generation: str | None = None
     transaction: Transaction | None = None
     seen: int | None = None
+    delete: bool = False
 
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
@@ -176,8 +177,11 @@ class PutCommand:
             generation=fields.text("generation"),
             transaction=Transaction.parse(fields.any("transaction"), "the command"),
             seen=fields.integer("seen", 0, MAX_VERSION),
+            delete=fields.flag("delete"),
         )
         fields.end()
+        if command.delete and command.mode == "overwrite":
+            raise InvalidRequest("the command: 'delete' does not go with 'mode' 'overwrite'")
         if command.mode not in ("create", "overwrite"):
             raise InvalidRequest(f"the command: 'mode' is 'create' or 'overwrite', not {command.mode!r}")
         if (command.producer is None) != (command.attempt is None):
@@ -194,6 +198,7 @@ class PutCommand:
             "generation": self.generation,
             "transaction": None if self.transaction is None else self.transaction.to_json(),
             "seen": self.seen,
+            "delete": self.delete or None,
         }
         return dump_json({key: value for key, value in body.items() if value is not None})
 

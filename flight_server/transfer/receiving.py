@@ -292,9 +292,16 @@ class _Put:
             if known is not None and known.kind in (Kind.SHUFFLE, Kind.CHANGELOG):
                 if command.generation is not None:
                     self._catalogue.find(command.dataset, command.generation)
-                if known.kind is Kind.SHUFFLE:
-                    return AttemptSink(self._durability, command, known, schema)
-                return ChangelogSink(self._changelogs, command, known, schema)
+                if known.kind is Kind.CHANGELOG:
+                    return ChangelogSink(self._changelogs, command, known, schema)
+            if command.delete:
+                self._catalogue.find(command.dataset, command.generation)
+                raise InvalidRequest(
+                    f"dataset {command.dataset!r} is not a changelog: nothing can be deleted from it by key",
+                    dataset=command.dataset,
+                )
+            if known is not None and known.kind is Kind.SHUFFLE:
+                return AttemptSink(self._durability, command, known, schema)
             if command.transaction is not None:
                 raise InvalidRequest(
                     f"dataset {command.dataset!r} is not a changelog: a put into it has no 'transaction'",

@@ -57,14 +57,16 @@ async def _sealed(
 ) -> Sealed:
     catalogue = durability.catalogue
     mode = catalogue.staged.mode_of(dataset)
-    if mode is WriteMode.APPEND and (target := catalogue.get(dataset.name)) is not None:
+    target = catalogue.find(dataset.name) if mode is WriteMode.DELETE else catalogue.get(dataset.name)
+    if mode in (WriteMode.APPEND, WriteMode.DELETE) and target is not None:
         if target.kind is Kind.CHANGELOG and appends is not None:
             if dataset.attempts.accepted is not None:
                 # An earlier seal was for a dataset of this name that is gone: the attempts' frames are in partitions.
                 raise Conflict(
                     f"dataset {target.name!r} was replaced meanwhile; write again", dataset=target.name
                 )
-            return await appends.append(dataset, target, request)
+            return await appends.append(dataset, target, request, mode)
+        check_mode(mode, target, dataset.schema, durable=dataset.durable)
         return await _append(catalogue, dataset, target, request)
     if mode is None:
         check, finish = _nothing, dataset.close

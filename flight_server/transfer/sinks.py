@@ -12,7 +12,8 @@ Overwrite
     refused if the name leads to another one by then.
 
 Changelog
-    The rows of a put become one version when it commits or, without an attempt, when it ends cleanly.
+    The rows of a put, or the keys of a delete, become one version when it commits or, without an attempt, when it ends
+    cleanly.
 
 Shuffle
     An attempt gathers frames for any partition, and counts only once it has committed.
@@ -232,13 +233,13 @@ class ChangelogSink:
         self.dataset = dataset
         self._command = command
         self._store = store
-        store.of(dataset).layout.check_producer(schema.schema, dataset.name)
+        store.of(dataset).check_producer(schema.schema, deletes=command.delete)
         self.begin()
 
     def begin(self) -> None:
         """Begin the next version, after a commit."""
         self._frames = 0
-        self._write = self._store.write(self.dataset)
+        self._write = self._store.write(self.dataset, deletes=self._command.delete)
         self._committed: dict[str, Any] | None = None
 
     def place(self, metadata: bytes) -> int:

@@ -1,4 +1,4 @@
-"""One changelog: put, read, follow and hold its versions.
+"""One changelog: put, delete, read, follow and hold its versions.
 
 Guarantee: all calls are about one generation, the one that :meth:`Changelog.declare` or :meth:`Changelog.find` found.
 When the changelog was dropped, or its name was created again, they raise ``StaleTicket`` or ``NotFound``, because the
@@ -37,7 +37,7 @@ from spark_client.connection import Compression, Server, about, drop
 from spark_client.lanes import Batch, PutStream, as_reader
 
 from .declared_rules import Columns, declaration
-from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheringWriter
+from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, Gathered, GatheringWriter
 from .kept_stream import KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
@@ -57,12 +57,13 @@ _REPEATABLE = (pa.Table, pa.RecordBatch, list, tuple)
 
 
 class Changelog:
-    """A handle; it holds no connection and needs no close."""
+    """A handle; it holds no connection and needs no close. ``key``: the columns of its rule's key."""
 
-    def __init__(self, address: ChangelogAddress, schema: pa.Schema) -> None:
+    def __init__(self, address: ChangelogAddress, schema: pa.Schema, key: tuple[str, ...] = ()) -> None:
         self.address = address
         self.schema = schema
-        self._rows = PutRows(address.dataset, schema)
+        self.key = key
+        self._rows = PutRows(address.dataset, schema, key)
 
     @classmethod
     def find(cls, server: Server, name: str) -> Changelog:
@@ -73,9 +74,9 @@ class Changelog:
             InvalidRequest: it is no changelog.
         """
         address = ChangelogAddress.find(server, name)
-        found = cls(address, server.schema(name))
-        found.statistics()
-        return found
+        schema = server.schema(name)
+        keep = cls(address, schema).statistics()["keep"] or {}
+        return cls(address, schema, tuple(keep.get("key", ())))
 
     @classmethod
     def declare(
@@ -122,7 +123,7 @@ class Changelog:
         return f"<Changelog {self.name!r} at {self.address.server.location}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Changelog, (self.address, self.schema))
+        return (Changelog, (self.address, self.schema, self.key))
 
     # Writing.
 
@@ -160,17 +161,42 @@ class Changelog:
         """
         return self._put_once(data, self._rows.retracted, transaction, compression)
 
+    def delete(
+        self,
+        keys: Any,
+        *,
+        transaction: tuple[str, int] | Transaction | None = None,
+        compression: Compression = None,
+    ) -> int:
+        """Delete all rows of these keys that were put before, as one version; its number. A key without rows is fine.
+        Retractions of these keys that wait for their rows go, too. What is put later counts anew.
+
+        Args:
+            keys: as ``data`` of :meth:`put`, with the columns of :attr:`key` and no other; or a list of dicts of these.
+            transaction, compression: as for :meth:`put`.
+
+        Raises:
+            InvalidRequest: the columns are not those of the key, or the changelog's rule has no key.
+            FlightShuffleError: the delete failed.
+        """
+        data = self._rows.listed_keys(keys)
+        return self._put_once(data, self._rows.keys, transaction, compression, delete=True)
+
     def writer(
         self, *, linger_seconds: float = LINGER_SECONDS, limit_bytes: int = LIMIT_BYTES
     ) -> GatheringWriter:
-        """Gathers small puts, see ``gathered_puts``. Close it, or use it as a context manager."""
-        kept = KeptStream(lambda schema: self._stream(schema, None, None))
+        """Gathers small puts and deletes, see ``gathered_puts``. Close it, or use it as a context manager."""
+        kept = KeptStream(lambda schema: self._stream(schema, None, None, delete=False))
 
         def put(batches: list[Batch]) -> int:
             return self._put(self._rows.joined(batches), lambda rows: rows, None, kept.lent, last=False)
 
         return GatheringWriter(
-            put, self._rows.batches, kept.end, linger_seconds=linger_seconds, limit_bytes=limit_bytes
+            Gathered(self._rows.batches, put),
+            Gathered(self._keys, lambda batches: self.delete(self._rows.joined(batches))),
+            kept.end,
+            linger_seconds=linger_seconds,
+            limit_bytes=limit_bytes,
         )
 
     def _put_once(
@@ -179,6 +205,8 @@ class Changelog:
         rows_of: Callable[[Any], Any],
         transaction: tuple[str, int] | Transaction | None,
         compression: Compression,
+        *,
+        delete: bool = False,
     ) -> int:
         if transaction is not None and not isinstance(transaction, Transaction):
             transaction = Transaction(*transaction)
@@ -186,7 +214,7 @@ class Changelog:
             data,
             rows_of,
             transaction,
-            lambda schema: self._stream(schema, transaction, compression),
+            lambda schema: self._stream(schema, transaction, compression, delete=delete),
             last=True,
         )
 
@@ -217,8 +245,11 @@ class Changelog:
             time.sleep(timeouts.pause_seconds(failures))
         raise AssertionError
 
+    def _keys(self, keys: Any) -> list[Batch]:
+        return [self._rows.keys(batch) for batch in as_reader(self._rows.listed_keys(keys))]
+
     def _stream(
-        self, schema: pa.Schema, transaction: Transaction | None, compression: Compression
+        self, schema: pa.Schema, transaction: Transaction | None, compression: Compression, *, delete: bool
     ) -> PutStream:
         # With an attempt the server requires a commit, so a put that ends early commits nothing.
         attempt = uuid.uuid4().hex
@@ -228,6 +259,7 @@ class Changelog:
             attempt=attempt,
             generation=self.address.generation,
             transaction=transaction,
+            delete=delete,
         )
         return PutStream(self.address.server, command, schema, compression=compression, once=True)
 

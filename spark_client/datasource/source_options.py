@@ -141,6 +141,7 @@ _OPTIONS: dict[str, _Option] = {
     "durable": _Option(flag, _WRITES),
     "changelog": _Option(_keep, _WRITES),
     "delay_seconds": _Option(seconds(0.0), _WRITES),
+    "delete": _Option(flag, _WRITES),
     "transaction_app": _Option(lambda text: check_attempt(text, "option 'transaction_app'"), _WRITE),
     "transaction_version": _Option(integer(0), _WRITE),
     "fail_on_data_loss": _Option(flag, _STREAM_WRITE),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from spark_client import ShuffleClient
@@ -154,3 +155,26 @@ def test_queries_have_each_change_once_over_restarts_and_repeated_batches(
     (hold,) = facts(client, "rates")["holds"]
     assert hold["version"] == 9
     assert hold["lease_left_seconds"] > 6 * 24 * 3600
+
+
+def test_keys_that_a_write_or_a_stream_deletes_are_gone(
+    tables: Tables, client: ShuffleClient, tmp_path: Path
+) -> None:
+    declare(client, "rates")
+    client.put("rates", table([((name, 1, 1.5), 1) for name in ("EUR", "GBP", "JPY", "USD")]))
+    gone = tables.spark.createDataFrame([("EUR",), ("CHF",), ("EUR",)], "currency string").repartition(2)
+    tables.save(gone, "rates", delete="true")
+    assert rows(client, "rates") == [("GBP", 1, 1.5), ("JPY", 1, 1.5), ("USD", 1, 1.5)]
+    client.put("rates", table([(("EUR", 0, 2.0), 1)]))
+    names = client.changelog("gone", pa.schema({"currency": pa.string()}))
+    for name in ("GBP", "JPY"):
+        names.put(pa.table({"currency": [name]}))
+        tables.start(tables.stream("gone", columns="currency"), "rates", tmp_path / "query", delete="true")
+        forget_last_commit(tmp_path / "query")
+    assert rows(client, "rates") == [("EUR", 0, 2.0), ("USD", 1, 1.5)]
+    assert read(tables.load("rates", after="1", columns="currency,_diff")) == [
+        ("EUR", -1),
+        ("EUR", 1),
+        ("GBP", -1),
+        ("JPY", -1),
+    ]

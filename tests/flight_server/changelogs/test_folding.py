@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flight_server.changelogs.folding import compacted, deltas, snapshot
 from flight_server.protocol import KeepRule
 from flight_server.rules import make_rule
-from flight_server.runs import Layout, Updates
+from flight_server.runs import DELETE, Layout, Updates
 from tests.support import keep_model
 from tests.support.run_rows import LATEST, SCHEMA, Row, fewer_bits, latest, listed, updates_of
 
@@ -26,7 +26,10 @@ Update = tuple[Row, int, int]
 each_row = st.tuples(
     st.sampled_from(["a", "b", "c", None]), st.sampled_from([None, 1, 2]), st.sampled_from([None, (), (1,)])
 )
-each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2]))
+each_delete = st.sampled_from(["a", "b", "c", None]).map(lambda key: (key, None, None))
+each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2])) | st.tuples(
+    each_delete, st.integers(1, 4), st.just(DELETE)
+)
 many = st.lists(each_update, max_size=12)
 few_examples = settings(max_examples=40, deadline=None)
 
@@ -42,9 +45,15 @@ collisions = pytest.mark.usefixtures("_hash_bits")
 def shown(updates: list[Update], version: int) -> Counter[Row]:
     counts: Counter[Row] = Counter()
     for row, at, diff in updates:
-        if at <= version:
+        if diff != DELETE and deleted_up_to(updates, row, version) <= at <= version:
             counts[row] += diff
     return keep_model.kept(SPEC, {row: max(count, 0) for row, count in counts.items()}, SCHEMA)
+
+
+def deleted_up_to(updates: list[Update], row: Row, version: int) -> int:
+    """What is older is deleted at a version."""
+    deletes = [at for (key, *_), at, diff in updates if diff == DELETE and key == row[0] and at <= version]
+    return max(deletes, default=0)
 
 
 def read(updates: Updates, version: int) -> Counter[Row]:
@@ -95,10 +104,42 @@ def test_compaction_changes_nothing_that_can_still_be_asked_for(
     assert Counter(listed(again)) == Counter(listed(left)), "compacting twice changes nothing more"
     counts = Counter[tuple[Row, int]]()
     for row, version, diff in given_updates:
-        counts[row, max(version, since)] += diff
+        if diff != DELETE and version >= deleted_up_to(given_updates, row, since):
+            counts[row, max(version, since)] += diff
     for hash_, (row, version, diff) in zip(left.hashes, listed(left), strict=True):
-        if hash_ in untouched:
+        if hash_ in untouched and diff != DELETE:
             assert diff == counts[row, max(version, since)], "spared keys are only added up"
+
+
+@collisions
+@given(
+    st.lists(each_update.filter(lambda update: update[2] != -1), max_size=12),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+@few_examples
+def test_a_tombstone_that_is_kept_deletes_what_older_runs_have(
+    given_updates: list[Update], since: int, middle: int
+) -> None:
+    """Without retractions any part may be compacted by itself."""
+    layout = latest()
+    older, newer = (
+        updates_of(layout, [each for each in given_updates if (each[1] > middle) is late])
+        for late in (False, True)
+    )
+    whole = Updates.joined(layout, [older, newer])
+    for parts in (
+        [older, compacted(newer, since, RULE, NO_HASHES)],
+        [compacted(older, since, RULE, NO_HASHES), newer],
+    ):
+        left = Updates.joined(layout, parts)
+        for version in range(since, 5):
+            assert read(left, version) == read(whole, version)
+            assert changes(left, since, version) == changes(whole, since, version)
+    settled = compacted(whole, since, RULE, NO_HASHES, oldest=True)
+    assert all(version > since for _, version, diff in listed(settled) if diff == DELETE)
+    for version in range(since, 5):
+        assert read(settled, version) == read(whole, version)
 
 
 def test_a_row_that_is_there_a_million_times_comes_in_small_batches() -> None:
