@@ -9,6 +9,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -149,7 +150,8 @@ def test_each_commit_of_a_put_is_a_version_and_a_broken_put_keeps_those(
     batches = rates(("EUR", 1, 1.1)).to_batches() * 3
     first, *data = put_messages(command(attempt), batches)
     puts = [first, data[0], commit(1, 1), *data[1:], commit(2, 2)]
-    for lane, put in enumerate((raw.put, lambda messages: raw_put.put(location, messages))):
+    lanes: list[Callable[[list[bytes]], list[bytes]]] = [raw.put, partial(raw_put.put, location)]
+    for lane, put in enumerate(lanes):
         answers = [json.loads(answer) for answer in put(puts)]
         assert [(each["version"], each["rows"]) for each in answers] == [(3 * lane + 1, 1), (3 * lane + 2, 2)]
         with pytest.raises((Refused, raw_put.Refused), match="without its commit message"):
