@@ -2,14 +2,14 @@
 
 Guarantee: the query has been run over the asserted rows of each put that is committed, so that no read and no merge
 finds a row on which it fails by itself; and it has been tested on a sample of the rows of all puts since the start
-(:class:`~flight_server.rules.Sample`). A put that fails is refused alone. Retractions are not tested: they remove rows,
-also some on which the query fails.
+(:class:`~flight_server.rules.Sample`), without the keys of which rows were retracted. A put that fails is refused
+alone. Retractions are not tested: they remove rows, also some on which the query fails.
 
 Puts that wait together are tested together; if that fails, one after the other. The rows of a put that is refused are
 not in the sample; those of one that is not committed for another reason are.
 
-Not seen: rows on which the query fails only together with others, such as a sum that is too large for its type. Reads
-fail then, and compaction waits, until one of these rows is retracted.
+Not seen, unless they are in the sample: rows on which the query fails only together with others, such as a sum that is
+too large for its type. Reads fail then, and compaction waits, until one of these rows is retracted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flight_server.protocol import FlightShuffleError
 from flight_server.rules import Query, Sample
 from flight_server.runs import Layout, Updates
 from flight_server.storage import to_its_end
+
+Hashes = NDArray[np.uint64]
 
 TOGETHER_ROWS = 64 << 10
 
@@ -48,6 +53,7 @@ class RuleChecks:
         self._layout = layout
         self._threads = threads
         self._waiting: deque[_Put] = deque()
+        self._retracted: deque[Hashes] = deque()
         self._sample = Sample.empty(layout.schema)
 
     async def check(self, updates: Updates) -> None:
@@ -56,6 +62,8 @@ class RuleChecks:
         Raises InvalidRequest if the query fails on them, or is not idempotent; OutOfBudget and Unavailable as
         :class:`~flight_server.rules.Query`.
         """
+        if updates.retractions:
+            self._retracted.append(updates.retracted)
         asserted = updates.where(updates.diffs > 0)
         if not len(asserted):
             return
@@ -93,6 +101,8 @@ class RuleChecks:
 
     def _test(self, updates: Updates) -> None:
         self._rule.check_rows(updates.rows, updates.diffs)
+        while self._retracted:
+            self._sample = self._sample.without(self._retracted.popleft())
         sample = self._sample.plus(updates.rows, updates.hashes, updates.diffs)
         if sample.due:
             self._rule.check_idempotent(sample.rows)

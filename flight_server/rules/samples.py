@@ -1,9 +1,9 @@
 """Sample: rows of many puts on which a rule of the user's own is tested, whole keys of them.
 
-Guarantee: of each key in the sample it has the rows from the first one on, so a query that needs several rows of a key
-to go wrong does so on the sample, also when each row comes in a put of its own. It has at most ``MAX_ROWS`` rows and
-``SAMPLE_BYTES``. When there are more, it keeps the keys with the smallest hashes, which is a choice by chance, and
-takes no row of other keys from then on.
+Guarantee: of each key in the sample it has the rows from the first one on, or from the last retraction, so a query that
+needs several rows of a key to go wrong does so on the sample, also when each row comes in a put of its own. It has at
+most ``MAX_ROWS`` rows and ``SAMPLE_BYTES``. When there are more, it keeps the keys with the smallest hashes, which is a
+choice by chance, and takes no row of other keys from then on.
 
 It is to be tested when its rows have doubled, or those that share their key with another: so all tests together cost
 about twice the last one. It is complete when ``MAX_ROWS / 2`` rows that share their keys were tested. A row that is
@@ -64,6 +64,14 @@ class Sample:
         new = pa.RecordBatch.from_arrays(columns, schema=self.rows.schema)
         old = self.rows.take(pa.array(left[left < had]))
         return Sample(pa.concat_batches([old, new]), hashes[left], below, self.tested)
+
+    def without(self, hashes: NDArray[np.uint64]) -> Sample:
+        """Without the rows of these keys."""
+        left = ~np.isin(self.hashes, hashes)
+        if left.all():
+            return self
+        rows = self.rows.take(pa.array(np.flatnonzero(left)))
+        return Sample(rows, self.hashes[left], self.below, self.tested)
 
     @property
     def sharing(self) -> int:
