@@ -90,6 +90,7 @@ class Server:
         self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
         self._parts.push_async_callback(asyncio.to_thread, self.node.changelogs.close)
         self._parts.push_async_callback(self.node.background.stop)
+        self._parts.push_async_callback(asyncio.to_thread, self.node.changelogs.end_queries)
 
     @property
     def location(self) -> str:

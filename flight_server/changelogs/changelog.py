@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -39,15 +40,15 @@ from flight_server.protocol import (
     DataQuarantined,
     DatasetDropped,
     InvalidRequest,
-    RuleName,
     Transaction,
 )
-from flight_server.rules import Rule, make_rule
+from flight_server.rules import Query, QueryProcesses, Rule, make_rule
 from flight_server.runs import Layout, LogFile, MemoryRun, Run, RunFile
 from flight_server.storage import Forgotten
 
 from .holds import Holds, gone
 from .journal import State, log_name, run_name
+from .rule_checks import RuleChecks
 from .timeline import Timeline, past_time
 from .views import View
 from .waiting import garbage_rows, waits_for
@@ -145,9 +146,9 @@ class Changelog:
         # ``upper`` and ``since`` of the last merge of all runs: until they move, nothing is left to compact.
         self.settled: tuple[int, int] | None = None
         self.fuel_rows = 0
-        # Only a rule of the user's own is tested, see ``writes``: on how many rows it was.
-        self.untested = state.keep is not None and state.keep["rule"] == RuleName.SQL
-        self.checked_rows = 0
+        # Of a rule of the user's own: runs all that runs it, so that nothing else waits for that; and tests puts.
+        self.querying: Executor | None = None
+        self.checks: RuleChecks | None = None
         self.damage: str | None = None
         self.not_emitting: str | None = None  # why what its rule puts together goes nowhere
         self._next_run = 1
@@ -164,8 +165,12 @@ class Changelog:
         disk: MemoryPool,
         max_lag_seconds: float,
         hooks: Hooks,
+        queries: QueryProcesses,
     ) -> Changelog:
-        """A new one, not yet on disk. Raises InvalidRequest if its rule does not fit its schema."""
+        """A new one, not yet on disk. Blocks, if its rule is a query, until that was tried.
+
+        Raises InvalidRequest if its rule does not fit its schema, and what :meth:`Query.check` raises.
+        """
         assert request.schema is not None
         state = State(
             request.dataset,
@@ -176,7 +181,9 @@ class Changelog:
             request.lease_seconds,
             covered_time=time.time(),
         )
-        rule = make_rule(request.keep, layout.schema)
+        rule = make_rule(request.keep, layout.schema, queries)
+        if isinstance(rule, Query):
+            rule.check()
         return cls(state, layout, rule, directory, disk=disk, max_lag_seconds=max_lag_seconds, hooks=hooks)
 
     # States

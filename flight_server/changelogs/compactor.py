@@ -1,5 +1,7 @@
 """Compactor: the one duty that merges runs, of all changelogs in turn, a slice at a time, in one thread.
 
+Changelogs with rules of users' own are merged beside the others (``Changelog.querying``), which wait for no query.
+
 Guarantee: a changelog costs nothing here while there is nothing to merge: it has no task and no timer. Merges go on
 without new input until nothing is left to compact.
 
@@ -21,10 +23,11 @@ import heapq
 import time
 import weakref
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
+from flight_server.concurrency import Background
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetDropped, FlightShuffleError
 from flight_server.runs import Damaged
@@ -49,10 +52,12 @@ class Compactor:
 
     Args:
         memory: counts memory runs.
+        background: has the tasks that look at changelogs with rules of users' own.
     """
 
-    def __init__(self, memory: MemoryPool) -> None:
+    def __init__(self, memory: MemoryPool, background: Background) -> None:
         self._memory = memory
+        self._background = background
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-merge")
         self._due: OrderedDict[Changelog, None] = OrderedDict()
         # When changelogs are looked at again. Each has one entry that counts; an earlier one replaces it, and entries
@@ -62,6 +67,7 @@ class Compactor:
         self._times: weakref.WeakKeyDictionary[Changelog, float] = weakref.WeakKeyDictionary()
         self._entered = 0
         self._looking = False
+        self._apart: set[Changelog] = set()
         self._wake = asyncio.Event()
 
     def poke(self, changelog: Changelog) -> None:
@@ -79,12 +85,7 @@ class Compactor:
                     self._times.pop(due, None)
                     self._due[due] = None
                 del due
-            if self._due:
-                self._looking = True
-                try:
-                    await self.look(self._due.popitem(last=False)[0])  # no variable holds it while this waits
-                finally:
-                    self._looking = False
+            if self._due and await self._look_at_next():
                 continue
             self._wake.clear()
             try:
@@ -93,10 +94,37 @@ class Compactor:
             except TimeoutError:
                 pass
 
+    async def _look_at_next(self) -> bool:
+        """Look at the next changelog that is due and not looked at; whether there was one."""
+        found = next((each for each in self._due if each not in self._apart), None)
+        if found is None:
+            return False
+        del self._due[found]
+        if found.querying is not None:
+            self._apart.add(found)
+            self._background.start(self._look_apart(found), f"merge of {found.name}")  # type: ignore[unused-awaitable]
+            return True
+        changelogs = [found]
+        del found  # no variable holds it while this waits
+        self._looking = True
+        try:
+            await self.look(changelogs.pop())
+        finally:
+            self._looking = False
+        return True
+
+    async def _look_apart(self, changelog: Changelog) -> None:
+        """Look at a changelog whose rule may take long, while others are looked at."""
+        try:
+            await self.look(changelog)
+        finally:
+            self._apart.discard(changelog)
+            self._wake.set()
+
     @property
     def busy(self) -> bool:
         """Whether a changelog is looked at, or is to be at once."""
-        return bool(self._due) or self._looking
+        return bool(self._due) or self._looking or bool(self._apart)
 
     @property
     def timers(self) -> int:
@@ -115,7 +143,7 @@ class Compactor:
         try:
             if changelog.merge is None and not self._begin(changelog):
                 if changelog.log.size_bytes > LOG_BYTES:  # of holds
-                    await begin_log(changelog, self._threads)
+                    await begin_log(changelog, self._threads_of(changelog))
                 return
             await self._work(changelog, changelog.merge)
         except (DiskTrouble, OSError) as trouble:
@@ -163,19 +191,24 @@ class Compactor:
             changelog.fuel_rows = TICK_ROWS
             self._look_later(changelog, TICK_SECONDS)
             return
-        rows = await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, merge.step))
+        threads = self._threads_of(changelog)
+        rows = await to_its_end(asyncio.get_running_loop().run_in_executor(threads, merge.step))
         if files:
             changelog.fuel_rows -= rows
         if merge.done:
-            await merge.publish(self._threads, self._memory)
+            await merge.publish(threads, self._memory)
         elif merge.checkpoint_due():
-            await merge.checkpoint(self._threads)
+            await merge.checkpoint(threads)
         self.poke(changelog)
 
     async def _abandon(self, changelog: Changelog) -> None:
         merge = changelog.merge
         if merge is not None:
-            await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, merge.abandon))
+            threads = self._threads_of(changelog)
+            await to_its_end(asyncio.get_running_loop().run_in_executor(threads, merge.abandon))
+
+    def _threads_of(self, changelog: Changelog) -> Executor:
+        return changelog.querying or self._threads
 
     def _look_later(self, changelog: Changelog, seconds: float) -> None:
         when = time.monotonic() + seconds

@@ -141,13 +141,12 @@ class ChangelogReads:
             view.snapshot(upto, slice_bytes) if after is None else view.deltas(after, upto, slice_bytes)
         )
         held: pa.RecordBatch | None = None
+        threads = changelog.querying or self._threads
         while True:
             room = await self._room(reader, min(FOLLOWED_BYTES, 2 * slice_bytes) if few else 2 * slice_bytes)
             try:
                 encoded, held, ended = await to_its_end(
-                    asyncio.get_running_loop().run_in_executor(
-                        self._threads, self._encoded, batches, held, upto
-                    )
+                    asyncio.get_running_loop().run_in_executor(threads, self._encoded, batches, held, upto)
                 )
             except Damaged as damage:
                 changelog.damaged(str(damage))

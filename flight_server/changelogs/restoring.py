@@ -110,7 +110,7 @@ def _recover(store: Store, directory: Path, marker: Marker, state: State) -> Non
     changelog = Changelog(
         state,
         layout,
-        make_rule(keep, layout.schema),
+        make_rule(keep, layout.schema, store.queries),
         directory,
         disk=catalogue.disk.pool,
         max_lag_seconds=store.max_lag_seconds,

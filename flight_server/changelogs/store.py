@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from flight_server.concurrency import Background, Waits
+from flight_server.concurrency import Background, OneByOne, Waits
 from flight_server.datasets import Catalogue, Dataset, check_same
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
@@ -28,10 +28,11 @@ from flight_server.protocol import (
     InvalidRequest,
     Kind,
     NotFound,
+    RuleName,
     Unavailable,
     directory_name,
 )
-from flight_server.rules import Emitting
+from flight_server.rules import SAMPLE_BYTES, Emitting, Query, QueryProcesses
 from flight_server.runs import Layout
 from flight_server.storage import DiskTrouble, Quarantined, to_its_end
 
@@ -42,10 +43,15 @@ from .compactor import Compactor
 from .emitting import Emitter, is_emitting
 from .journal import hold_entry, release_entry
 from .reads import ChangelogReads
+from .rule_checks import RuleChecks
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
 """Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""
+
+QUERIES = 3
+"""Queries of users' rules that run at the same time, each in a thread, which waits for a process: one slow rule and one
+slow ``create`` leave one to others."""
 
 CHANGELOG_BYTES = 4096
 """An idle changelog beside its dataset: the object, its state, its rule and its log."""
@@ -81,7 +87,10 @@ class Store:
         )
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-commit")
         self._reading = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-read")
-        self.compactor = Compactor(self.memory)
+        self.queries = QueryProcesses()
+        self._querying = ThreadPoolExecutor(max_workers=QUERIES, thread_name_prefix="flight-server-query")
+        self._declaring = OneByOne(self._querying)
+        self.compactor = Compactor(self.memory, background)
         self.commits = Commits(
             background, waits, self.memory, self.threads, deadline_seconds=deadline_seconds, short=self.short
         )
@@ -152,9 +161,11 @@ class Store:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored)
         directory = self._directory(request.dataset, dataset.generation)
+        own = request.keep is not None and request.keep.rule is RuleName.SQL
+        threads = self._declaring if own else self.threads
         changelog = await to_its_end(
             asyncio.get_running_loop().run_in_executor(
-                self.threads, self._new, request, dataset.generation, layout, directory
+                threads, self._new, request, dataset.generation, layout, directory
             )
         )
         self._check_emitted(changelog)
@@ -223,7 +234,7 @@ class Store:
             self.wake(changelog)
 
     def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
-        """In a thread: a rule's first use may import libraries."""
+        """In a thread: a rule's first use may import libraries, and a query is tried."""
         return Changelog.created(
             request,
             generation,
@@ -232,11 +243,13 @@ class Store:
             disk=self.catalogue.disk.pool,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
+            queries=self.queries,
         )
 
     def _count(self, changelog: Changelog) -> None:
+        size_bytes = CHANGELOG_BYTES + (SAMPLE_BYTES if isinstance(changelog.rule, Query) else 0)
         changelog.room = self.catalogue.budget.metadata.reserve(
-            CHANGELOG_BYTES, f"changelog {changelog.name!r}", dataset=changelog.name
+            size_bytes, f"changelog {changelog.name!r}", dataset=changelog.name
         )
 
     def add(self, dataset: Dataset, changelog: Changelog, files: ChangelogFiles) -> None:
@@ -246,6 +259,11 @@ class Store:
         dataset.files = files
         dataset.changelog = changelog
         files.in_use = lambda: changelog.state is not ChangelogState.CLOSED
+        if isinstance(changelog.rule, Query):
+            changelog.querying = OneByOne(self._querying)
+            changelog.checks = RuleChecks(
+                changelog.name, changelog.rule, changelog.layout, changelog.querying
+            )
         changelog.save = files.save
         changelog.check_held = self.catalogue.disk.check_held
         self._changelogs[dataset.generation] = changelog
@@ -315,10 +333,12 @@ class Store:
         }
 
     def expire_holds(self) -> None:
-        """End holds whose lease or lag has ended, log those that hold compaction back for long, and forget closed
-        changelogs: a duty of the server.
+        """End holds whose lease or lag has ended, and idle processes of queries; log holds that hold compaction back
+        for long, and forget closed changelogs: a duty of the server.
         """
         now = time.monotonic()
+        if len(self.queries):
+            self.threads.submit(self.queries.end_idle, now)
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]
@@ -340,8 +360,14 @@ class Store:
         for changelog in self:
             changelog.changes.tell()
 
+    def end_queries(self) -> None:
+        """End the queries of users' rules, so that nothing waits for them. Blocks. Twice is fine."""
+        self.queries.close()
+
     def close(self) -> None:
         """End the threads. Blocks. Twice is fine."""
+        self.end_queries()
+        self._querying.shutdown(wait=True, cancel_futures=True)
         self.threads.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
         self.compactor.close()

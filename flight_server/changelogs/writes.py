@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
-from flight_server.runs import MAX_HASH, RunFile, RunWriter, Updates, is_encoded, is_nested
+from flight_server.runs import RunFile, RunWriter, Updates, is_encoded, is_nested
 from flight_server.storage import DiskTrouble, to_its_end
 
 from .changelog import Changelog
@@ -36,8 +36,6 @@ CHUNK_ROWS = 256 << 10
 CHUNK_BYTES = 16 << 20
 MAX_DIFF = (1 << 31) - 1
 """So the sum of the diffs of 2**32 rows fits into 64 bits."""
-CHECKED_ROWS = 5_000
-"""How many of a changelog's first rows a rule of the user's own is tested on."""
 IN_LOOP_ROWS = 256
 IN_LOOP_BYTES = 64 << 10
 IN_LOOP_COLUMNS = 64
@@ -83,7 +81,8 @@ class ChangelogWrite:
             room: counts the batch's bytes; the write owns it from now on.
 
         Raises:
-            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``; or, of a large write, as of ``commit``.
+            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``.
+            BadFrame, InvalidRequest: of a large write, as of ``commit``.
             OutOfBudget, Unavailable: the disk does not take a large write now.
         """
         self._check(batch)
@@ -119,7 +118,9 @@ class ChangelogWrite:
     async def commit(self, transaction: Transaction | None = None) -> Committed:
         """Make it a version. Cancelling is safe: it may become one all the same.
 
-        Raises as :meth:`Commits.commit`, and BadFrame: a column that is declared without nulls has some.
+        Raises as :meth:`Commits.commit`, and:
+            BadFrame: a column that is declared without nulls has some.
+            InvalidRequest: a rule of the user's own fails on these rows, see ``rule_checks``.
         """
         changelog = self.changelog
         updates: Updates | None = None
@@ -133,7 +134,8 @@ class ChangelogWrite:
                 if self._is_small()
                 else await self._in_thread(made, changelog, batches)
             )
-        await self._test_rule(None if updates is None else updates.rows)
+            if transaction is None or not changelog.has(transaction):
+                await self._check_rule(updates)
         files, self._files = self._files, []
         version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
         self._batches, self._rooms = [], []
@@ -157,15 +159,9 @@ class ChangelogWrite:
         for file in files:
             delete_soon(self._threads, file)
 
-    async def _test_rule(self, rows: pa.RecordBatch | None) -> None:
-        """Test a rule of the user's own on the first rows that come, before they are acknowledged."""
-        changelog = self.changelog
-        if self._deletes:
-            return
-        if rows is not None and changelog.untested and changelog.checked_rows < CHECKED_ROWS:
-            sample = rows.slice(0, CHECKED_ROWS)
-            await self._in_thread(changelog.rule.check_idempotent, sample)
-            changelog.checked_rows += sample.num_rows
+    async def _check_rule(self, updates: Updates) -> None:
+        if self.changelog.checks is not None and not self._deletes:
+            await self.changelog.checks.check(updates)
 
     async def _to_file(self) -> None:
         changelog = self.changelog
@@ -173,7 +169,9 @@ class ChangelogWrite:
         batches, self._batches = self._batches, []
         try:
             made = _tombstones if self._deletes else _updates
-            file = await self._in_thread(_file, changelog, changelog.next_run(), made, batches)
+            updates = await self._in_thread(made, changelog, batches)
+            await self._check_rule(updates)
+            file = await self._in_thread(_file, changelog, changelog.next_run(), updates)
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
@@ -182,8 +180,6 @@ class ChangelogWrite:
         self._files.append(file)
         self._rooms = []
         self._waiting_rows = 0
-        if changelog.untested:
-            await self._test_rule(file.between(0, MAX_HASH).rows)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
@@ -211,14 +207,8 @@ def _tombstones(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
     return tombstones(changelog.layout, batches, changelog.name)
 
 
-def _file(
-    changelog: Changelog,
-    path: Path,
-    made: Callable[[Changelog, list[pa.RecordBatch]], Updates],
-    batches: list[pa.RecordBatch],
-) -> RunFile:
-    """A run file of the rows, or none after an error. Runs in a thread."""
-    updates = made(changelog, batches)
+def _file(changelog: Changelog, path: Path, updates: Updates) -> RunFile:
+    """A run file of these, or none after an error. Runs in a thread."""
     writer = RunWriter(path, changelog.layout, changelog.disk.empty())
     try:
         writer.add(updates)

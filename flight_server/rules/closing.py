@@ -48,9 +48,6 @@ class UntilClosed:
         others = np.where(of_rows(groups, stays_closed), winners, counts)
         return Kept(groups.rows, np.where(closing, closings, others))
 
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        pass
-
     def _closing(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         closing = np.ones(rows.num_rows, np.bool_)
         for name, value in self._closed_by:

@@ -75,9 +75,6 @@ class Pairs:
         settled = of_rows(groups, sums(groups, later_retractions < 0) == 0) & (groups.counts >= 0)
         return Kept(groups.rows, np.where(settled, _alone(groups, first, second), groups.counts))
 
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        pass
-
     def paired(self, groups: Groups) -> Kept:
         assert self._emits
         kinds = [np.where(kind, np.maximum(groups.counts, 0), 0) for kind in self._kinds(groups.rows)]

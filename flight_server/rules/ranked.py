@@ -22,7 +22,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from .groups import Groups, Kept
@@ -84,6 +83,3 @@ class Greatest:
 
     def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
         return Kept(groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k))
-
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        pass

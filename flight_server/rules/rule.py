@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.protocol import KeepRule, RuleName, Unsupported
+from flight_server.protocol import KeepRule, RuleName
 
 from .groups import Groups, Kept
-from .query_limits import DEFAULT_LIMITS, QueryLimits
+from .queries import Query
+from .query_processes import QueryProcesses
 
 
 class Rule(Protocol):
@@ -37,14 +38,6 @@ class Rule(Protocol):
         Args:
             groups: counts are sums over all versions up to the one that compaction goes to (``since``).
             later_retractions: int64, for each row the sum of its diffs below zero at versions after that.
-        """
-
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        """Raise InvalidRequest, with rows that show it, if compaction would change what the rule keeps.
-
-        Only a rule of the user's own can fail; for the others, which are proved, this does nothing. The engine calls it
-        with the rows that ``create`` brings, and else with the rows of the first commits, before it acknowledges them,
-        until it has seen some thousands of rows. A call runs the rule about thirty times.
         """
 
 
@@ -73,23 +66,21 @@ class EveryRow:
     def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:  # noqa: ARG002  # all are needed
         return Kept(groups.rows, groups.counts)
 
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        pass
 
-
-def make_rule(spec: KeepRule | None, schema: pa.Schema, limits: QueryLimits = DEFAULT_LIMITS) -> Rule:
+def make_rule(spec: KeepRule | None, schema: pa.Schema, processes: QueryProcesses | None = None) -> Rule:
     """The rule that a ``create`` declares, for rows of this schema; without a declaration every row is kept.
 
     Args:
         schema: the declared columns, dictionary-encoded ones as their value type.
-        limits: of the queries of the rule ``sql``.
+        processes: run the queries of the rule ``sql``, which needs them. Its query is not checked here: see
+            :meth:`Query.check`.
 
-    Raises InvalidRequest if the declaration does not fit the schema, or if its query cannot be run over it;
-    Unsupported for ``sql`` if the server has no DuckDB.
+    Raises InvalidRequest if the declaration does not fit the schema; Unsupported for ``sql`` if the server has no
+    DuckDB.
     """
     if spec is None:
         return EveryRow()
-    # Imported for the first rule: Arrow's compute kernels and DuckDB cost a server without changelogs 0.1 s each.
+    # Imported for the first rule: Arrow's compute kernels cost a server without changelogs 0.1 s.
     from .declared import check_columns  # noqa: PLC0415  # as said above
 
     check_columns(spec, schema)
@@ -107,12 +98,5 @@ def make_rule(spec: KeepRule | None, schema: pa.Schema, limits: QueryLimits = DE
 
             return Pairs(spec, schema)
         case RuleName.SQL:
-            try:
-                from .queries import Query  # noqa: PLC0415  # as said above
-            except ModuleNotFoundError as missing:
-                if missing.name != "duckdb":
-                    raise
-                raise Unsupported(
-                    "keep: the rule 'sql' needs DuckDB on the server: install flight-shuffle[server,sql] there"
-                ) from missing
-            return Query(spec, schema, limits)
+            assert processes is not None
+            return Query(spec, schema, processes)
