@@ -1,8 +1,9 @@
 """Holds: the versions that readers keep readable, each with a lease and a maximal lag.
 
 Guarantee: compaction does not go past the oldest hold. A hold ends with its lease, or when its version has been out of
-date for ``max_lag_seconds``; who reads on from it then gets ``Compacted``. The names of the last ``MAX_LAPSED`` that
-ended so are remembered: who asks for such a hold again gets the version that it held, or ``Compacted``, never another.
+date for ``max_lag_seconds``; who reads on from it then gets ``Compacted``. An emitter's has no maximal lag. The names
+of the last ``MAX_LAPSED`` that ended so are remembered: who asks for such a hold again gets the version that it held,
+or ``Compacted``, never another.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ class Hold:
 
     Args:
         passed: since when there is a newer version, as far as was looked; None if there was none.
+        lasting: whether it has no maximal lag.
     """
 
     version: int
     until: float
     passed: float | None = None
+    lasting: bool = False
 
 
 class Holds:
@@ -98,9 +101,9 @@ class Holds:
     def named(self, prefix: str) -> list[str]:
         return [name for name in self._holds if name.startswith(prefix)]
 
-    def follow(self, follower: object, version: int) -> None:
-        """An open stream has been sent everything up to this version."""
-        self._followers[follower] = Hold(version, math.inf)
+    def follow(self, follower: object, version: int, *, lasting: bool = False) -> None:
+        """An open stream has been sent everything up to this version. ``lasting``: see :class:`Hold`."""
+        self._followers[follower] = Hold(version, math.inf, lasting=lasting)
 
     def leave(self, follower: object) -> None:
         self._followers.pop(follower, None)
@@ -122,7 +125,8 @@ class Holds:
         ended = []
         for name, hold in list(holds.items()):
             passed = None if hold.version >= upper else now if hold.passed is None else hold.passed
-            if hold.until <= now or (passed is not None and now - passed > self._max_lag_seconds):
+            late = not hold.lasting and passed is not None and now - passed > self._max_lag_seconds
+            if hold.until <= now or late:
                 del holds[name]
                 ended.append(name)
             elif passed != hold.passed:

@@ -46,7 +46,8 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         files,
         {name: [version, wall_time(until)] for name, (version, until) in changelog.holds.leases().items()},
         changelog.holds.lapsed,
-        {name: list(numbers) for name, numbers in changelog.transactions.items()},
+        changelog.transactions.entries(),
+        changelog.transactions.forgotten,
         merge,
     )
 

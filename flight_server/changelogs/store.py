@@ -12,6 +12,7 @@ import base64
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from flight_server.protocol import (
     InvalidRequest,
     Kind,
     NotFound,
+    OutOfBudget,
     Unavailable,
     directory_name,
 )
@@ -188,14 +190,29 @@ class Store:
 
     async def _emit_from(self, changelog: Changelog) -> None:
         """Begin to emit what its rule puts together; makes the other changelog if there is none."""
-        emitter = self._emitters.get(changelog.generation)
-        if not is_emitting(changelog) or (emitter is not None and emitter.open):
+        if not is_emitting(changelog) or self._is_emitting(changelog):
             return
-        target, _ = await self.create(*_emitted(changelog))
-        changelog.not_emitting = None
-        self._emitters[changelog.generation] = Emitter(
-            changelog, self.of(target), self.commits, self._background, self.threads
-        )
+        # What is put together until there is an emitter is kept for it, also if the target cannot be made now.
+        changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
+        try:
+            target, _ = await self.create(*_emitted(changelog))
+        except FlightShuffleError as trouble:
+            changelog.not_emitting = trouble.message
+            _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
+            if not isinstance(trouble, (Unavailable, OutOfBudget)):
+                changelog.holds.leave(changelog.generation)
+            raise
+        if not self._is_emitting(changelog):  # by another call
+            self._emitters[changelog.generation] = Emitter(
+                changelog, self.of(target), self.commits, self._background, self._reading
+            )
+        changelog.holds.leave(changelog.generation)
+
+    def _is_emitting(self, changelog: Changelog) -> bool:
+        emitter = self._emitters.get(changelog.generation)
+        if emitter is not None:
+            emitter.look()
+        return emitter is not None and emitter.open
 
     def _check_emitted(self, changelog: Changelog) -> None:
         """Raise InvalidRequest or AlreadyExists if what it emits has no place in the dataset that its rule names."""
@@ -216,11 +233,8 @@ class Store:
         something else by now emits nothing: a log line and ``statistics`` say so.
         """
         for changelog in self:
-            try:
+            with suppress(FlightShuffleError):
                 await self._emit_from(changelog)
-            except FlightShuffleError as trouble:
-                changelog.not_emitting = trouble.message
-                _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
             self.wake(changelog)
 
     def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
@@ -231,6 +245,7 @@ class Store:
             layout,
             directory,
             disk=self.catalogue.disk.pool,
+            metadata=self.catalogue.budget.metadata,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
         )
@@ -318,6 +333,8 @@ class Store:
     def expire_holds(self) -> None:
         """End holds whose lease or lag has ended, and forget closed changelogs: a duty of the server."""
         now = time.monotonic()
+        for emitter in self._emitters.values():
+            emitter.look()
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]
