@@ -86,10 +86,11 @@ class Emitter:
         self._ended = False
         source.not_emitting = None
         source.holds.follow(self, self._marked, lasting=True)
-        self.look()
+        self.wake()
 
     def wake(self) -> None:
         """The source may have new versions."""
+        self.look()
         if self.open and self._source.upper > self._marked and (self._task is None or self._task.done()):
             self._task = self._background.start(self._run(), f"emitting of {self._source.name}")
 
