@@ -118,7 +118,7 @@ class Transactions:
         )
 
     def note(self, transaction: tuple[str, int] | None, version: int, used: float | None = None) -> None:
-        """A write with this id and number is in the dataset.
+        """A write with this id and number is in the dataset. Twice is fine.
 
         Args:
             used: when, in seconds since the epoch; now.
@@ -131,7 +131,9 @@ class Transactions:
         if before is None:
             self._room.grow(ID_BYTES)
             before = (now, 0)
-        below, numbers = before[1], (*before[2:], number, version)
+        below, numbers = before[1], before[2:]
+        if not numbers or number > numbers[-2]:  # else the state file had what the log has, too
+            numbers = (*numbers, number, version)
         if len(numbers) > 2 * NUMBERS:
             below, numbers = numbers[0] + 1, numbers[2:]
         self._ids[name] = (now, below, *numbers)
