@@ -136,7 +136,7 @@ class Transactions:
             numbers = (*numbers, number, version)
         if len(numbers) > 2 * NUMBERS:
             below, numbers = numbers[0] + 1, numbers[2:]
-        self._ids[name] = (now, below, *numbers)
+        self._ids[name] = (max(now, before[0]), below, *numbers)
         while len(self._ids) > IDS and (oldest := self._forgettable(now)) is not None:
             del self._ids[oldest]
             insort(self._forgotten, _hash(oldest))
