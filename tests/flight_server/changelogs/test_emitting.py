@@ -17,7 +17,7 @@ import pytest
 from flight_server.changelogs import Changelog, emitting, views, writes
 from flight_server.frames import SchemaMessage
 from flight_server.protocol import CreateRequest, KeepRule, Kind, Unavailable
-from flight_server.runs import LogFile, RunFile, run_files
+from flight_server.runs import STATE_NAME, LogFile, RunFile, run_files
 from flight_server.storage import DiskTrouble
 from tests.support.changelog_store import NAME, Engine
 from tests.support.crash_points import CrashPoints, Image
@@ -129,6 +129,8 @@ def check(image: Image) -> None:
         assert engine.disk.disposal.quarantine == [], image.step
         upper = engine.changelog.upper
         assert upper >= image.acknowledged, image.step
+        if engine.catalogue.get(TARGET) is None:
+            create_again(engine)
         engine.idle()
         assert engine.pairs() == wanted(upper), image.step
         engine.put("send", 99)
@@ -248,6 +250,28 @@ def test_a_target_that_was_dropped_is_shown_and_holds_nothing(engine: Emitted) -
     engine.put("recv", 2)
     engine.idle()
     assert engine.pairs() == Counter([2])
+
+
+@pytest.mark.parametrize("lost", ["dropped", "damaged"])
+def test_a_start_does_not_replace_a_target_that_is_not_there(base: Path, lost: str) -> None:
+    engine = Emitted(base)
+    engine.put("send", 1)
+    engine.idle()
+    directory = engine.target.directory
+    if lost == "dropped":
+        engine.run(engine.catalogue.remove(TARGET))
+    engine.close()
+    if lost == "damaged":
+        (directory / STATE_NAME).write_bytes(b"no state")
+    engine = Emitted(base)
+    assert engine.catalogue.get(TARGET) is None
+    assert f"then create {NAME!r} again" in not_emitting(engine)
+    assert engine.changelog.holds.oldest() is None
+    engine.put("recv", 1)
+    create_again(engine)
+    engine.idle()
+    assert engine.changelog.not_emitting is None
+    engine.close()
 
 
 def test_a_target_that_is_damaged_is_shown_and_holds_nothing(engine: Emitted) -> None:
