@@ -34,13 +34,13 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flight_server.concurrency import Changes
-from flight_server.memory import MemoryPool, Reservation
+from flight_server.datasets import Transactions
+from flight_server.memory import MemoryPool, Metadata, Reservation
 from flight_server.protocol import (
     CreateRequest,
     DataQuarantined,
     DatasetDropped,
     InvalidRequest,
-    Transaction,
 )
 from flight_server.rules import Query, QueryProcesses, Rule, make_rule
 from flight_server.runs import Layout, LogFile, MemoryRun, Run, RunFile
@@ -53,10 +53,6 @@ from .timeline import Timeline, past_time
 from .views import View
 from .waiting import garbage_rows, waits_for
 
-MAX_TRANSACTIONS = 1000
-"""How many ids a changelog remembers; the one that was used least recently is forgotten."""
-EMITTED = ":emitted"
-"""Ends the ids of changelogs that emit into this one: these are not forgotten."""
 DEFAULT_DELAY_SECONDS = 1.0
 FUEL_OF_A_ROW = 4
 """How many rows of merging a committed row buys."""
@@ -102,6 +98,7 @@ class Changelog:
     Args:
         state: what it was created with, or what was found on disk.
         disk: counts its files.
+        metadata: counts its transactions.
         hooks: are told what happens to it.
     """
 
@@ -113,6 +110,7 @@ class Changelog:
         directory: Path,
         *,
         disk: MemoryPool,
+        metadata: Metadata,
         max_lag_seconds: float,
         hooks: Hooks,
     ) -> None:
@@ -132,9 +130,7 @@ class Changelog:
         self.since = state.since
         self.upper = state.covered
         self.timeline = Timeline(state.delay_seconds, state.covered, past_time(state.covered_time))
-        self.transactions: dict[str, tuple[int, int]] = {
-            name: (number, version) for name, (number, version) in state.transactions.items()
-        }
+        self.transactions = Transactions(self.name, metadata, state.transactions, state.forgotten)
         # The last one takes appends; each with the last version in it.
         self.logs: list[tuple[int, LogFile]] = []
         self.merge: Any = None  # see ``merges``
@@ -163,6 +159,7 @@ class Changelog:
         directory: Path,
         *,
         disk: MemoryPool,
+        metadata: Metadata,
         max_lag_seconds: float,
         hooks: Hooks,
         queries: QueryProcesses,
@@ -184,7 +181,16 @@ class Changelog:
         rule = make_rule(request.keep, layout.schema, queries)
         if isinstance(rule, Query):
             rule.check()
-        return cls(state, layout, rule, directory, disk=disk, max_lag_seconds=max_lag_seconds, hooks=hooks)
+        return cls(
+            state,
+            layout,
+            rule,
+            directory,
+            disk=disk,
+            metadata=metadata,
+            max_lag_seconds=max_lag_seconds,
+            hooks=hooks,
+        )
 
     # States
 
@@ -279,19 +285,6 @@ class Changelog:
         assert self.runs[start : start + len(before)] == before
         self.runs = (*self.runs[:start], *after, *self.runs[start + len(before) :])
         self.changes.tell()
-
-    def note_transaction(self, transaction: tuple[str, int] | None, version: int) -> None:
-        if transaction is not None:
-            name, number = transaction
-            self.transactions.pop(name, None)
-            self.transactions[name] = (number, version)
-            if len(self.transactions) > MAX_TRANSACTIONS:
-                oldest = (each for each in self.transactions if not each.endswith(EMITTED))
-                self.transactions.pop(next(oldest, name))
-
-    def has(self, transaction: Transaction) -> bool:
-        """Whether a put with this transaction is a repetition."""
-        return self.transactions.get(transaction.id, (-1, 0))[0] >= transaction.version
 
     def wake(self) -> None:
         """A merge may be due."""

@@ -9,7 +9,8 @@ Grouping
     already, is a group of its own.
 
 Repetition
-    A commit whose transaction was committed before changes nothing and returns the version that it had then.
+    A commit whose transaction was committed before changes nothing and returns the version that it had then. One that
+    may have been, or that another one of its id has overtaken, is refused (``datasets.transactions``).
 
 Waiting
     While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` runs, commits wait for the
@@ -31,7 +32,6 @@ import structlog
 from flight_server.concurrency import Background, Waits
 from flight_server.memory import MemoryPool, reserve
 from flight_server.protocol import (
-    Conflict,
     DatasetDropped,
     FlightShuffleError,
     OutOfBudget,
@@ -100,7 +100,8 @@ class Commits:
         """The version that these updates became. Cancelling is safe: the commit may take place all the same.
 
         Raises:
-            Conflict, DataQuarantined: the changelog takes no writes; or the transaction follows one that is not there.
+            DatasetDropped, DataQuarantined: the changelog takes no writes.
+            Conflict: see :meth:`Transactions.find` and ``check_after``.
             Unavailable: the disk did not take it; nothing of it is there.
             OutOfBudget: the compactor did not make room until the deadline.
         """
@@ -211,18 +212,12 @@ class Commits:
             changelog.step("write")
             if transaction is None:
                 return False
-            last, version = changelog.transactions.get(transaction.id, (None, 0))
-            if last is not None and last >= transaction.version:
+            version = changelog.transactions.find(transaction)
+            if version is not None:
                 self._abandon(waiting)
                 waiting.done.set_result(version)
                 return True
-            if transaction.after is not None and (last is None or last < transaction.after):
-                had = "none of them" if last is None else f"them up to {last}"
-                raise Conflict(
-                    f"dataset {changelog.name!r} has lost what {transaction.id} wrote before {transaction.version}: it "
-                    f"has {had}; it was dropped and created again",
-                    dataset=changelog.name,
-                )
+            changelog.transactions.check_after(transaction)
         except FlightShuffleError as error:
             self._abandon(waiting)
             waiting.done.set_exception(error.fresh())
@@ -265,7 +260,7 @@ class Commits:
         if len(updates):
             runs.append(MemoryRun(updates, first, last, self.memory.reserve(updates.size_bytes)))
         for commit in commits:
-            changelog.note_transaction(commit.transaction, commit.version)
+            changelog.transactions.note(commit.transaction, commit.version, commit.time)
         changelog.logs[-1] = (last, changelog.log)
         changelog.published(runs, last, now, sum(commit.rows for commit in commits))
         for waiting, commit in zip(group, commits, strict=True):

@@ -1,8 +1,9 @@
 """Holds: the versions that readers keep readable, each with a lease and a maximal lag.
 
 Guarantee: compaction does not go past the oldest hold. A hold ends with its lease, or when its version has been out of
-date for ``max_lag_seconds``; who reads on from it then gets ``Compacted``. The names of the last ``MAX_LAPSED`` that
-ended so are remembered: who asks for such a hold again gets the version that it held, or ``Compacted``, never another.
+date for ``max_lag_seconds``; who reads on from it then gets ``Compacted``. An emitter's has no maximal lag. The names
+of the last ``MAX_LAPSED`` that ended so are remembered: who asks for such a hold again gets the version that it held,
+or ``Compacted``, never another.
 
 Owners
     A hold says who holds, in words for people: it gives no right. Any client may renew or release any hold by its whole
@@ -33,6 +34,7 @@ class Hold:
         taken: when it was first taken, at this version or an earlier one.
         owner: who holds, as the last request with an owner says it.
         passed: since when there is a newer version, as far as was looked; None if there was none.
+        lasting: whether it has no maximal lag.
     """
 
     version: int
@@ -40,6 +42,7 @@ class Hold:
     taken: float
     owner: str | None = None
     passed: float | None = None
+    lasting: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,9 +161,11 @@ class Holds:
             self._holds.pop(name, None)
             self.lapsed.pop(name, None)
 
-    def follow(self, follower: object, version: int, owner: str | None = None) -> None:
-        """An open stream has been sent everything up to this version."""
-        self._followers[follower] = Hold(version, math.inf, -math.inf, owner)
+    def follow(
+        self, follower: object, version: int, owner: str | None = None, *, lasting: bool = False
+    ) -> None:
+        """An open stream has been sent everything up to this version. ``lasting``: see :class:`Hold`."""
+        self._followers[follower] = Hold(version, math.inf, -math.inf, owner, lasting=lasting)
 
     def leave(self, follower: object) -> None:
         self._followers.pop(follower, None)
@@ -182,7 +187,8 @@ class Holds:
         ended = []
         for name, hold in list(holds.items()):
             passed = None if hold.version >= upper else now if hold.passed is None else hold.passed
-            if hold.until <= now or (passed is not None and now - passed > self._max_lag_seconds):
+            late = not hold.lasting and passed is not None and now - passed > self._max_lag_seconds
+            if hold.until <= now or late:
                 del holds[name]
                 ended.append(name)
             elif passed != hold.passed:

@@ -23,15 +23,17 @@ Covering
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from flight_server.runs import STATE_NAME, UNFINISHED_NAME, Damaged, Entry
+from flight_server.storage import TransactionEntry, parse_transaction
 
 from .holds import Hold, Holds
 from .timeline import monotonic_time, past_time, wall_time
@@ -56,7 +58,7 @@ class Commit:
 @dataclass
 class State:
     """The state file. ``keep`` and ``schema`` as ``create`` gave them; ``merge`` as ``merges.Merge`` says; ``holds`` as
-    :func:`stored_hold`.
+    :func:`stored_hold`; ``transactions`` and ``forgotten``: see ``datasets.transactions``.
     """
 
     dataset: str
@@ -72,11 +74,12 @@ class State:
     runs: list[tuple[str, int | None]] = field(default_factory=list)
     holds: dict[str, list[Any]] = field(default_factory=dict)
     lapsed: dict[str, int] = field(default_factory=dict)
-    transactions: dict[str, list[int]] = field(default_factory=dict)
+    transactions: dict[str, TransactionEntry] = field(default_factory=dict)
+    forgotten: str = ""
     merge: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> State:
@@ -86,10 +89,15 @@ class State:
             state.runs = [
                 (str(name), None if version is None else int(version)) for name, version in state.runs
             ]
+            state.transactions = {
+                name: parse_transaction(value, state.covered_time)
+                for name, value in state.transactions.items()
+            }
+            base64.b64decode(state.forgotten, validate=True)
             for name, _ in state.runs:
                 if not _RUN.fullmatch(name):
                     raise Damaged(f"{STATE_NAME} names a run {name!r}")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise Damaged(f"{STATE_NAME} does not have its fields: {error}") from error
         return state
 

@@ -113,6 +113,7 @@ def _recover(store: Store, directory: Path, marker: Marker, state: State) -> Non
         make_rule(keep, layout.schema, store.queries),
         directory,
         disk=catalogue.disk.pool,
+        metadata=catalogue.budget.metadata,
         max_lag_seconds=store.max_lag_seconds,
         hooks=store,
     )
@@ -222,7 +223,7 @@ def _replay_entry(changelog: Changelog, entry: Entry, covered: int) -> tuple[Upd
             raise Damaged(f"version {commit.version} follows version {changelog.upper} in the log")
         changelog.upper = commit.version
         changelog.timeline.add(commit.version, past_time(commit.time))
-        changelog.note_transaction(commit.transaction, commit.version)
+        changelog.transactions.note(commit.transaction, commit.version, commit.time)
     files = [_run(changelog, name, commits[0].version) for name in names]
     return (of_block(changelog.layout, entry.body) if entry.body else None), files
 

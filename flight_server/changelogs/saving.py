@@ -46,7 +46,8 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         files,
         {name: stored_hold(hold) for name, hold in changelog.holds.named().items()},
         changelog.holds.lapsed,
-        {name: list(numbers) for name, numbers in changelog.transactions.items()},
+        changelog.transactions.entries(),
+        changelog.transactions.forgotten,
         merge,
     )
 

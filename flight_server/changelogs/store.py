@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -28,6 +30,7 @@ from flight_server.protocol import (
     InvalidRequest,
     Kind,
     NotFound,
+    OutOfBudget,
     RuleName,
     Unavailable,
     directory_name,
@@ -154,7 +157,8 @@ class Store:
                 dataset, _ = self.catalogue.create(request, stored)
             else:
                 known, dataset = None, await self._made(request, layout, stored)
-        await self._emit_from(self.of(dataset))
+        changelog = self.of(dataset)
+        await self._emit_from(changelog, partial(self._made_target, changelog))
         return dataset, known is None
 
     async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
@@ -196,16 +200,40 @@ class Store:
             ) from None
         return dataset
 
-    async def _emit_from(self, changelog: Changelog) -> None:
-        """Begin to emit what its rule puts together; makes the other changelog if there is none."""
-        emitter = self._emitters.get(changelog.generation)
-        if not is_emitting(changelog) or (emitter is not None and emitter.open):
+    async def _emit_from(self, changelog: Changelog, target: Callable[[], Awaitable[Dataset]]) -> None:
+        """Begin to emit what its rule puts together, if it does not yet. Raises as ``target`` does."""
+        if not is_emitting(changelog) or self._is_emitting(changelog):
             return
-        target, _ = await self.create(*_emitted(changelog))
-        changelog.not_emitting = None
-        self._emitters[changelog.generation] = Emitter(
-            changelog, self.of(target), self.commits, self._background, self.threads
-        )
+        # What is put together until there is an emitter is kept for it, also if the target cannot be made now.
+        changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
+        try:
+            found = self.of(await target())
+        except FlightShuffleError as trouble:
+            changelog.not_emitting = f"{trouble.message}; then create {changelog.name!r} again"
+            _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
+            if not isinstance(trouble, (Unavailable, OutOfBudget)):
+                changelog.holds.leave(changelog.generation)
+            raise
+        if not self._is_emitting(changelog):  # by another call
+            self._emitters[changelog.generation] = Emitter(
+                changelog, found, self.commits, self._background, self._reading
+            )
+        changelog.holds.leave(changelog.generation)
+
+    async def _made_target(self, changelog: Changelog) -> Dataset:
+        return (await self.create(*_emitted(changelog)))[0]
+
+    async def _found_target(self, changelog: Changelog) -> Dataset:
+        request, schema = _emitted(changelog)
+        target = self.catalogue.find(request.dataset)
+        check_same(target, request, schema)
+        return target
+
+    def _is_emitting(self, changelog: Changelog) -> bool:
+        emitter = self._emitters.get(changelog.generation)
+        if emitter is not None:
+            emitter.look()
+        return emitter is not None and emitter.open
 
     def _check_emitted(self, changelog: Changelog) -> None:
         """Raise InvalidRequest or AlreadyExists if what it emits has no place in the dataset that its rule names."""
@@ -223,14 +251,11 @@ class Store:
 
     async def start(self) -> None:
         """Go on with what recovered changelogs emit; once, before the compactor runs. A changelog whose rule names
-        something else by now emits nothing: a log line and ``statistics`` say so.
+        something else by now, or nothing, emits nothing: a log line and ``statistics`` say so.
         """
         for changelog in self:
-            try:
-                await self._emit_from(changelog)
-            except FlightShuffleError as trouble:
-                changelog.not_emitting = trouble.message
-                _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
+            with suppress(FlightShuffleError):
+                await self._emit_from(changelog, partial(self._found_target, changelog))
             self.wake(changelog)
 
     def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
@@ -241,6 +266,7 @@ class Store:
             layout,
             directory,
             disk=self.catalogue.disk.pool,
+            metadata=self.catalogue.budget.metadata,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
             queries=self.queries,
@@ -339,6 +365,8 @@ class Store:
         now = time.monotonic()
         if len(self.queries):
             self.threads.submit(self.queries.end_idle, now)
+        for emitter in self._emitters.values():
+            emitter.look()
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]

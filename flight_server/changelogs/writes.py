@@ -134,7 +134,7 @@ class ChangelogWrite:
                 if self._is_small()
                 else await self._in_thread(made, changelog, batches)
             )
-            if transaction is None or not changelog.has(transaction):
+            if transaction is None or changelog.transactions.find(transaction) is None:
                 await self._check_rule(updates)
         files, self._files = self._files, []
         version = await self._commits.commit(changelog, updates, files, self.rows, transaction)

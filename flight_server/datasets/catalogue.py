@@ -45,6 +45,7 @@ from .generations import missing, new_generation, stale
 from .host_copies import HostCopies
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
+from .transactions import Transactions
 
 DEFAULT_MAX_DATASETS = 100_000
 
@@ -140,7 +141,7 @@ class Catalogue:
         """Those whose name starts with ``prefix``, sorted by name."""
         return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
 
-    def transactions_of(self, dataset: Dataset) -> dict[str, int]:
+    def transactions_of(self, dataset: Dataset) -> Transactions:
         """What it remembers once it has its name; see ``transactions``."""
         before = self._datasets.get(dataset.name)
         return dataset.transactions.replacing(None if before is None else before.transactions)
@@ -278,7 +279,7 @@ class Catalogue:
         before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
         if before is not None and before is not dataset:
-            dataset.transactions.replace(before.transactions)
+            dataset.transactions = dataset.transactions.replacing(before.transactions)
             before.replaced()
             self.forget(before)
 

@@ -193,11 +193,9 @@ class StagedWrites:
 
 
 def is_repeated(request: CreateRequest, old: Dataset) -> bool:
-    """Whether the dataset of the name has the write already."""
-    if request.transaction is None:
-        return False
-    written = old.transactions if old.changelog is None else old.changelog
-    return written.has(request.transaction)
+    """Whether the dataset of the name has the write already. Raises as :meth:`Transactions.find`."""
+    written = (old if old.changelog is None else old.changelog).transactions
+    return request.transaction is not None and written.find(request.transaction) is not None
 
 
 def as_it_was(request: CreateRequest, old: Dataset) -> CreateRequest:

@@ -81,8 +81,9 @@ def partition_metadata(partition: int) -> bytes:
 
 @dataclass(frozen=True)
 class Transaction:
-    """Makes a write happen once: of one ``id``, a ``version`` is written only if it is above the last one. With
-    ``after`` it is refused unless the dataset has that version, so that a lost one is noticed.
+    """Makes a write happen once: of one ``id``, a ``version`` is written only if it is above the last one; one that was
+    written is answered as it was then, another one is refused. With ``after`` it is refused unless that is the last
+    one, so that a lost one and another writer are noticed.
     """
 
     id: str

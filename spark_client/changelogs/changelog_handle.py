@@ -145,6 +145,7 @@ class Changelog:
 
         Raises:
             InvalidRequest: the rows do not fit the schema.
+            Conflict: the number is below the last one of its id and was not committed, or that may have been forgotten.
             FlightShuffleError: the put failed.
         """
         return self._put_once(data, self._rows.given, transaction, compression)

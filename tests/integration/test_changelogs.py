@@ -167,10 +167,14 @@ def test_each_commit_of_a_put_is_a_version_and_a_broken_put_keeps_those(
 def test_a_transaction_that_is_repeated_answers_the_version_that_it_made(client: flight.FlightClient) -> None:
     changelogs.create(client, "once", SCHEMA)
     data = rates(("EUR", 1, 1.1))
-    for number, version in ((1, 1), (2, 2), (2, 2), (1, 2)):
+    for number, version in ((1, 1), (2, 2), (9, 3), (2, 2), (1, 1)):
         answer = changelogs.put(client, "once", data, transaction={"id": "job", "version": number})
         assert answer["version"] == version
-    assert len(snapshot(client, "once")) == 2
+    with pytest.raises(
+        pa.ArrowException, match="number 5 of transaction id 'job' was never committed, and 9 was"
+    ):
+        changelogs.put(client, "once", data, transaction={"id": "job", "version": 5})
+    assert len(snapshot(client, "once")) == 3
 
 
 def test_a_follower_gets_each_version_as_it_comes_on_both_lanes(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.changelogs import merges, views, writes
+from flight_server.datasets.transactions import NUMBERS
 from flight_server.protocol import HoldRequest, Transaction
 from flight_server.runs import MemoryRun, run_files
 from tests.support.changelog_store import NAME, Engine
@@ -117,9 +118,9 @@ def check(image: Image, history: History, also: int = 1) -> None:
                 changelog.merge.step()
             engine.publish(changelog.merge)
             assert engine.snapshot(upper) == history.shown(upper), image.step
-        if upper:
-            again = history.versions[upper - 1]
-            assert engine.commit(again, Transaction("writer", upper)) == upper, image.step
+        for number in range(max(1, upper - NUMBERS + 1), upper + 1):
+            again = history.versions[number - 1]
+            assert engine.commit(again, Transaction("writer", number)) == number, image.step
         late = ("key 0", 99, "bid", 0)
         assert engine.commit([(late, 1)]) == upper + 1, image.step
         shown = Counter({row: n for row, n in history.shown(upper).items() if row[0] != "key 0"})

@@ -193,7 +193,7 @@ def test_a_micro_batch_is_known_again_after_a_restart_of_the_server(tmp_path: Pa
         assert facts(client, "rates")["upper"] == 2
         run(process.location, 2, 3)
         assert (rows(client, "rates"), facts(client, "rates")["upper"]) == ([("EUR", 3)], 3)
-        with pytest.raises(Conflict, match="has lost what query"):
+        with pytest.raises(Conflict, match="is to follow 8, and the dataset has those up to 2"):
             run(process.location, 9, 3)
 
 
