@@ -63,6 +63,7 @@ class ChangelogWrite:
     ) -> None:
         changelog.check_step("write")
         self._deletes = deletes
+        self._made = _tombstones if deletes else _updates
         self.changelog = changelog
         self.rows = 0
         self.size_bytes = 0
@@ -126,7 +127,7 @@ class ChangelogWrite:
         if self._batches:
             few = self._waiting_rows <= IN_LOOP_ROWS
             batches = self._batches
-            made = _tombstones if self._deletes else _updates
+            made = self._made
             updates = made(changelog, batches) if few else await self._in_thread(made, changelog, batches)
         await self._test_rule(None if updates is None else updates.rows)
         files, self._files = self._files, []
@@ -156,8 +157,7 @@ class ChangelogWrite:
         changelog.check_step("write")
         batches, self._batches = self._batches, []
         try:
-            made = _tombstones if self._deletes else _updates
-            file = await self._in_thread(_file, changelog, changelog.next_run(), made, batches)
+            file = await self._in_thread(_file, changelog, changelog.next_run(), self._made, batches)
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
