@@ -63,6 +63,7 @@ class ChangelogWrite:
     ) -> None:
         changelog.check_step("write")
         self._deletes = deletes
+        self._made = _tombstones if deletes else _updates
         self.changelog = changelog
         self.rows = 0
         self.size_bytes = 0
@@ -128,7 +129,7 @@ class ChangelogWrite:
             await self._to_file()
         if self._batches:
             batches = self._batches
-            made = _tombstones if self._deletes else _updates
+            made = self._made
             updates = (
                 made(changelog, batches)
                 if self._is_small()
@@ -168,8 +169,7 @@ class ChangelogWrite:
         changelog.check_step("write")
         batches, self._batches = self._batches, []
         try:
-            made = _tombstones if self._deletes else _updates
-            updates = await self._in_thread(made, changelog, batches)
+            updates = await self._in_thread(self._made, changelog, batches)
             await self._check_rule(updates)
             file = await self._in_thread(_file, changelog, changelog.next_run(), updates)
         except DiskTrouble as trouble:

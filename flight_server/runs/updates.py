@@ -76,7 +76,8 @@ class Updates:
     @cached_property
     def retractions(self) -> int:
         """How many diffs are below zero, without tombstones."""
-        return int(np.count_nonzero(self.diffs < 0)) - self.tombstones
+        below = int(np.count_nonzero(self.diffs < 0))
+        return below - self.tombstones if below else 0
 
     @cached_property
     def tombstones(self) -> int:

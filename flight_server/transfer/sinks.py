@@ -99,8 +99,8 @@ class StreamSink:
             old = catalogue.get(command.dataset)
             if old is not None and old.kind is Kind.CHANGELOG:
                 raise Conflict(
-                    f"dataset {old.name!r} is a changelog, which is not overwritten: put its new rows and retract the "
-                    "old ones, or drop it first",
+                    f"dataset {old.name!r} is a changelog, which is not overwritten: put its new rows and delete or "
+                    "retract the old ones, or drop it first",
                     dataset=old.name,
                 )
             if old is not None:

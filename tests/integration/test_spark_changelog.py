@@ -167,10 +167,8 @@ def test_keys_that_a_write_or_a_stream_deletes_are_gone(
     assert rows(client, "rates") == [("GBP", 1, 1.5), ("JPY", 1, 1.5), ("USD", 1, 1.5)]
     client.put("rates", table([(("EUR", 0, 2.0), 1)]))
     names = client.changelog("gone", pa.schema({"currency": pa.string()}))
-    for name in ("GBP", "JPY"):
-        names.put(pa.table({"currency": [name]}))
-        tables.start(tables.stream("gone", columns="currency"), "rates", tmp_path / "query", delete="true")
-        forget_last_commit(tmp_path / "query")
+    names.put(pa.table({"currency": ["GBP", "JPY"]}))
+    tables.start(tables.stream("gone", columns="currency"), "rates", tmp_path / "query", delete="true")
     assert rows(client, "rates") == [("EUR", 0, 2.0), ("USD", 1, 1.5)]
     assert read(tables.load("rates", after="1", columns="currency,_diff")) == [
         ("EUR", -1),
