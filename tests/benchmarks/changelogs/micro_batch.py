@@ -14,10 +14,11 @@ over the micro-batches after the first ``--warm-up``, which start Python workers
                      such changes: it is compared with ``Spark``, as if it did for nothing
 
 All of them have run with a table of 1,000 rows before, in the same JVM. ``first ms`` is the query's first trigger, in
-which ``lookup`` fetches the table; ``beyond`` is that over the median, less ``transfer ms``: what the driver takes to
-read the table from the server and to keep nothing of it. ``x still`` is ``lookup, 1 %`` over ``lookup``. ``KiB fetched`` is what the server has sent per
-measured micro-batch. ``probe ms`` is the search of 1,000 keys in the host's image and the copy of the values, without
-Spark, in the driver: the median, and the longest of 100.
+which ``lookup`` fetches the table, and all but Spark's start Python workers (``Python alone``); ``beyond`` is that over
+the median, less ``transfer ms``: what the driver takes to read the table from the server and to keep nothing of it.
+``x still`` is ``lookup, 1 %`` over ``lookup``. ``KiB fetched`` is what the server has sent per measured micro-batch.
+``probe ms`` is the search of 1,000 keys in the host's image and the copy of the values, without Spark, in the driver:
+the median, and the longest of 100.
 """
 
 from __future__ import annotations
