@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flight_server.protocol import HOLD, HoldRequest, Unavailable
+from flight_server.protocol import HOLD, DatasetRequest, HoldRequest, NotFound, Unavailable
 from spark_client.changelogs import ChangelogAddress, VersionBatches, read_deltas, read_snapshot
 from spark_client.connection import retrying
 
@@ -32,6 +32,13 @@ class ChangelogSource:
 
     def deltas(self, after: int, version: int) -> VersionBatches:
         return read_deltas(self.address, after, version)
+
+    def upper(self) -> int:
+        address = self.address
+        said = address.server.action("statistics", DatasetRequest(address.dataset).encode(), once=True)
+        if (numbers := said["datasets"][address.dataset].get("changelog")) is None:
+            raise NotFound(f"dataset {address.dataset!r} is no changelog any more", dataset=address.dataset)
+        return int(numbers["upper"])
 
     def pin(self, name: str, *, releases: str | None = None) -> int:
         address = self.address

@@ -39,13 +39,12 @@ class VersionedTable:
 
     def commit(self, table: pa.Table) -> int:
         """Make these rows the next version; its number."""
-        version = self.upper + 1
+        version = self.upper() + 1
         path = str(self.directory / f"{version}.arrow")
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return version
 
-    @property
     def upper(self) -> int:
         return max((int(path.stem) for path in self.directory.glob("*.arrow")), default=0)
 
@@ -95,7 +94,7 @@ class VersionedTable:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             pins: dict[str, int] = json.loads(file.read() or "{}")
-            pins.setdefault(name, self.upper)
+            pins.setdefault(name, self.upper())
             if releases is not None:
                 pins = {key: held for key, held in pins.items() if not key.startswith(releases)}
             file.truncate(0)
