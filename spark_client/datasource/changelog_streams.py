@@ -36,7 +36,15 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import Compacted, InvalidRequest, NotFound, StaleTicket, Unavailable, Versions
+from flight_server.protocol import (
+    Compacted,
+    FlightShuffleError,
+    InvalidRequest,
+    NotFound,
+    StaleTicket,
+    Unavailable,
+    Versions,
+)
 from spark_client.executors import portable
 from spark_client.jobs import Readable
 from spark_client.pyspark_parts import ReadAllAvailable, SupportsTriggerAvailableNow
@@ -46,7 +54,7 @@ from .changelog_reads import Held, QueryHold, VersionRows, newest_version, with_
 from .source_options import OF_PARTITIONS, SourceOptions
 from .spark_schema import SparkSchema
 
-STREAM_LEASE_SECONDS = 7 * 24 * 3600.0
+STREAM_LEASE_SECONDS = 24 * 3600.0
 NEW_LEASE_SECONDS = 3600.0
 
 Offset = dict[str, Any]
@@ -54,9 +62,15 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """What the task of a micro-batch reads."""
+    """What the task of a micro-batch reads.
+
+    Args:
+        hold: the query's, in the first batch of a run: the task, and not the driver's part of the source, knows the
+            query's name and run, which it says there.
+    """
 
     versions: Versions
+    hold: QueryHold | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +92,7 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._until: int | None = None  # of a query that ends with what there is
         self._first: Offset | None = None  # Spark asks for it twice
         self._last: Offset | None = None  # Spark 4.1 does not say where the last batch ended
+        self._named = False  # the query's hold says whose it is
         self._unused: str | None = None  # a hold that is not needed once the batch is done
         # Which hold was renewed for which version, when that is due again, and what it holds.
         self._renewed: tuple[tuple[str, int | None], float, int] | None = None
@@ -168,7 +183,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         with self._explained():
             self._kept(end, begin if is_same else None)
         self._last = end
-        return [] if begin == version else [Span(Versions(version, begin))]
+        if begin == version:
+            return []
+        hold, self._named = None if self._named else self._hold(end), True
+        return [Span(Versions(version, begin), hold)]
 
     def commit(self, end: Offset) -> None:
         """Hold what comes after ``end`` only. An unreachable server keeps more for a while."""
@@ -183,6 +201,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """As :meth:`FlightReader.read`, of the versions in between."""
         assert isinstance(partition, Span)
+        if partition.hold is not None:
+            first = partition.versions.after
+            with contextlib.suppress(FlightShuffleError):  # the hold is there without it
+                partition.hold.renew(partition.versions.as_of if first is None else first)
         with self._explained():
             yield from FlightReader(VersionRows(self._readable, partition.versions), self._schema).read(
                 Share((0,))
