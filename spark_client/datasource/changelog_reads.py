@@ -84,7 +84,7 @@ class QueryHold:
             NotFound: the changelog was dropped or replaced.
         """
         answer = self._ask(version, self.lease_seconds)
-        return Held(answer["version"], answer["upper"])
+        return Held(answer["version"], answer["upper"], answer["since"])
 
     def release(self) -> None:
         """End it, if it has not ended. Raises Unavailable."""
@@ -109,10 +109,11 @@ class QueryHold:
 
 @dataclass(frozen=True)
 class Held:
-    """The version that a hold has, and the newest one."""
+    """The version that a hold has, the newest one, and the oldest that could be read when it was renewed."""
 
     version: int
     upper: int
+    since: int
 
 
 def newest_version(readable: Readable) -> int:

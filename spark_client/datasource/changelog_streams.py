@@ -23,14 +23,19 @@ Holding
     query that was stopped can go on, for as long as ``hold_lease_seconds``. Looking for more versions renews it and
     moves it forward, as :meth:`ChangelogStreamReader.commit` does: Spark looks when the last batch is done. Before an
     offset of the query is in its checkpoint, by which a later run finds the hold, it lasts ``NEW_LEASE_SECONDS``.
+
+Loss
+    A query that was stopped for longer than its hold, or whose hold was released, finds its version or fails. With
+    the option ``fail_on_data_loss`` as ``false`` it goes on with the changes after the oldest version that there is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -59,6 +64,8 @@ NEW_LEASE_SECONDS = 3600.0
 
 Offset = dict[str, Any]
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Span(InputPartition):
@@ -80,6 +87,7 @@ class Following:
     starting_version: str | int = "earliest"
     max_versions: int | None = None
     lease_seconds: float = STREAM_LEASE_SECONDS
+    fails_on_loss: bool = True
 
 
 class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -95,7 +103,7 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._named = False  # the query's hold says whose it is
         self._unused: str | None = None  # a hold that is not needed once the batch is done
         # Which hold was renewed for which version, when that is due again, and what it holds.
-        self._renewed: tuple[tuple[str, int | None], float, int] | None = None
+        self._renewed: tuple[tuple[str, int | None], float, Held] | None = None
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> ChangelogStreamReader:
@@ -112,6 +120,7 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             options.get("starting_version", "earliest"),
             most,
             options.get("hold_lease_seconds", STREAM_LEASE_SECONDS),
+            options.get("fail_on_data_loss", True),
         )
         return cls(
             found.readable, SparkSchema.of(with_diff(found.schema), options.dataset, struct), following
@@ -181,7 +190,21 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if not is_same:
             self._unused = start["hold"]
         with self._explained():
-            self._kept(end, begin if is_same else None)
+            held = self._kept(end, begin if is_same else None)
+        if (
+            begin is not None
+            and version is not None
+            and begin < held.since
+            and not self._following.fails_on_loss
+        ):
+            _log.warning(
+                "changelog %s: the changes after version %d up to %d were compacted, and this query goes on "
+                "without them",
+                self._readable.dataset,
+                begin,
+                held.since,
+            )
+            begin = min(held.since, version)
         self._last = end
         if begin == version:
             return []
@@ -249,9 +272,9 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         key, now = (offset["hold"], version), time.monotonic()
         if self._renewed is not None and self._renewed[0] == key and now < self._renewed[1]:
-            return Held(self._renewed[2], newest_version(self._readable))
+            return replace(self._renewed[2], upper=newest_version(self._readable))
         held = self._kept(offset, version)
-        self._renewed = key, now + self._hold(offset).lease_seconds / 3, held.version
+        self._renewed = key, now + self._hold(offset).lease_seconds / 3, held
         return held
 
     def _kept(self, offset: Offset, version: int | None) -> Held:
@@ -259,6 +282,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         hold = self._hold(offset)
         try:
             return hold.renew(version)
+        except Compacted as error:
+            if self._following.fails_on_loss:
+                raise
+            return hold.renew(error.detail["since"])
         except InvalidRequest:
             # An older checkpoint: the server may have compacted what it asks for, and would say so.
             held = hold.renew()
@@ -276,7 +303,8 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             raise Compacted(
                 f"changelog {name!r} is compacted beyond the version that this query reads from ({error.message}): "
                 "start it with a new checkpoint location, where it begins with a snapshot, or as the option "
-                "'starting_version' says; a query that is to be stopped for longer needs more 'hold_lease_seconds'",
+                "'starting_version' says; or with the option 'fail_on_data_loss' as 'false', and it goes on without "
+                "the changes in between. A query that is to be stopped for longer needs more 'hold_lease_seconds'",
                 **error.detail,
             ) from error
         except StaleTicket as error:
