@@ -306,8 +306,25 @@ class Store:
 
     # Holds
 
+    async def asked_to_hold(self, body: bytes) -> dict[str, object]:
+        """The answer to the action ``hold`` with this body.
+
+        Raises:
+            InvalidRequest: the body, or the dataset is no changelog.
+            NotFound: there is no such dataset; or, like the other errors, as :meth:`hold`.
+        """
+        request = HoldRequest.parse(body)
+        dataset = self.catalogue.find(request.dataset, request.generation)
+        if dataset.kind is not Kind.CHANGELOG:
+            raise InvalidRequest(
+                f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only versions of a changelog are held",
+                dataset=dataset.name,
+            )
+        dataset.touch()
+        return await self.hold(dataset, request)
+
     async def hold(self, dataset: Dataset, request: HoldRequest) -> dict[str, object]:
-        """The answer to the action ``hold``; the hold is on disk.
+        """Take, renew, move or release a hold; it is on disk.
 
         Raises:
             Compacted, InvalidRequest: see :meth:`Holds.check`.

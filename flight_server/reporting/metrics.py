@@ -50,7 +50,7 @@ _OF_CHANGELOGS = {
     "changelog_holds": "holds on versions",
     "changelog_followers": "open streams of deltas",
     "changelogs_held_back": "changelogs whose compaction waits for a hold; statistics and the log name it",
-    "changelog_held_back_max_seconds": "how long the version of such a hold has been out of date, at most",
+    "changelogs_held_back_max_seconds": "how long the version of such a hold has been out of date, at most",
     "changelog_versions": "versions committed to the changelogs that there are",
 }
 CHANGELOGS_AT_ONCE = 10
@@ -81,7 +81,7 @@ async def _changelogs(server: Observed) -> Counter[str]:
         sums["changelog_holds"] += len(numbers["holds"])
         if (held := numbers["held_back"]) is not None:
             sums["changelogs_held_back"] += 1
-            longest = "changelog_held_back_max_seconds"
+            longest = "changelogs_held_back_max_seconds"
             sums[longest] = max(sums[longest], held["seconds"])
         sums["changelog_versions"] += numbers["upper"]
         sums["changelog_memory_bytes"] += numbers["bytes"]

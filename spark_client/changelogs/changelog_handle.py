@@ -41,7 +41,7 @@ from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, Gathered, GatheringWrite
 from .kept_stream import KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
-from .version_holds import Hold
+from .version_holds import HeldVersion, Hold, release_hold
 from .version_reads import (
     ChangelogAddress,
     Deltas,
@@ -303,6 +303,35 @@ class Changelog:
         ``version_holds``.
         """
         return Hold(self.address, version, lease_seconds=lease_seconds)
+
+    def holds(self) -> list[HeldVersion]:
+        """The holds of all clients, the oldest version first: compaction goes up to that. Raises as :meth:`statistics`.
+
+        Open followers hold, too, and are no part of it: ``statistics`` has their number.
+        """
+        found = [
+            HeldVersion(
+                each["hold"],
+                each["version"],
+                each.get("owner"),
+                each.get("held_seconds", 0.0),
+                each["lease_left_seconds"],
+            )
+            for each in self.statistics()["holds"]
+        ]
+        return sorted(found, key=lambda hold: hold.version)
+
+    def release(self, hold: HeldVersion | Hold | str) -> None:
+        """End a hold of any client. Its reader gets ``Compacted`` once the changelog was compacted further; a query
+        that still runs may take the hold again before that.
+
+        Args:
+            hold: one of :meth:`holds`, or its name.
+
+        Raises:
+            NotFound: there is no such hold, or it has ended.
+        """
+        release_hold(self.address, hold if isinstance(hold, str) else hold.name)
 
     # About it.
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from flight_server.protocol import HOLD, DatasetRequest, HoldRequest, NotFound, Unavailable
 from spark_client.changelogs import ChangelogAddress, VersionBatches, read_deltas, read_snapshot
 from spark_client.connection import retrying
+from spark_client.jobs import owner_of_task
 
-PIN_SECONDS = 7 * 24 * 3600.0
+PIN_SECONDS = 24 * 3600.0
 """The lease of a pin: a query that is stopped for less can replay its last micro-batch."""
 
 
@@ -43,7 +44,12 @@ class ChangelogSource:
     def pin(self, name: str, *, releases: str | None = None) -> int:
         address = self.address
         request = HoldRequest(
-            address.dataset, name, address.generation, lease_seconds=PIN_SECONDS, releases=releases
+            address.dataset,
+            name,
+            address.generation,
+            lease_seconds=PIN_SECONDS,
+            releases=releases,
+            owner=owner_of_task(),
         )
         return int(
             retrying(

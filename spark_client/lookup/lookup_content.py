@@ -47,8 +47,9 @@ class VersionSource(Protocol):
         ...
 
     def pin(self, name: str, /, *, releases: str | None = None) -> int:
-        """The version that the pin of this name holds; for a new one it is the newest. Pins whose names begin with
-        ``releases`` end.
+        """The version that the pin of this name holds; for a new one it is the newest. The pin ``releases`` ends.
+
+        Raises ``Compacted`` if the pin has ended, and its version is gone.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_client import ShuffleClient
+from spark_client.datasource.changelog_reads import AGAIN_SECONDS
+from spark_client.datasource.changelog_streams import STREAM_LEASE_SECONDS
 from tests.support.changelog_of_rates import KEEP, Model, declare, facts, rows, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -106,7 +109,16 @@ def test_a_plan_reads_its_version_however_late(tables: Tables, client: ShuffleCl
         client.put("rates", table([(("EUR", time, 1.5), 1)]))
     # Compaction goes up to the version that the plan holds, and not past it.
     eventually(lambda: facts(client, "rates")["since"], 1)
+    (hold,) = facts(client, "rates")["holds"]
+    assert hold["lease_left_seconds"] > AGAIN_SECONDS, "it is read when Spark comes to it"
+    assert hold["owner"].startswith("Spark, ")
     assert read(df) == [("EUR", 1, 1.5, 1)]
+    (hold,) = facts(client, "rates")["holds"]
+    assert hold["lease_left_seconds"] <= AGAIN_SECONDS
+    name, application = tables.spark.sparkContext.appName, tables.spark.sparkContext.applicationId
+    assert re.match(
+        f"application '{name}' \\({application}\\), SQL query [0-9]+, driver .*, user ", hold["owner"]
+    )
     assert read(tables.load("rates")) == [("EUR", 3, 1.5, 1)]
 
 
@@ -154,7 +166,10 @@ def test_queries_have_each_change_once_over_restarts_and_repeated_batches(
     assert facts(client, "copy")["upper"] == 5
     (hold,) = facts(client, "rates")["holds"]
     assert hold["version"] == 9
-    assert hold["lease_left_seconds"] > 6 * 24 * 3600
+    assert 20 * 3600 < hold["lease_left_seconds"] <= STREAM_LEASE_SECONDS
+    query = re.search("streaming query (.*), run (.*), driver", hold["owner"])
+    assert query is not None
+    assert query[1] == json.loads((tmp_path / "rates" / "metadata").read_text())["id"]
 
 
 def test_keys_that_a_write_or_a_stream_deletes_are_gone(

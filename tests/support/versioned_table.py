@@ -96,12 +96,12 @@ class VersionedTable:
             pins: dict[str, int] = json.loads(file.read() or "{}")
             pins.setdefault(name, self.upper())
             if releases is not None:
-                pins = {key: held for key, held in pins.items() if not key.startswith(releases)}
+                pins.pop(releases, None)
             file.truncate(0)
             file.write(json.dumps(pins))
             file.flush()
-            self._note(f"pin {name}")
-            return pins[name]
+        self._ask(pins[name], f"pin {name}")
+        return pins[name]
 
     def _sent(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         yield from table.to_batches(max_chunksize=50) or [empty(table.schema)]

@@ -224,6 +224,29 @@ def test_versions_that_are_gone_end_the_query_and_say_what_to_do(client: Shuffle
         reader(client, startingVersion="9").initialOffset()
 
 
+def test_a_query_that_may_lose_changes_goes_on_with_the_oldest_version_that_there_is(
+    client: ShuffleClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    declare(client, "rates", 0.0)
+    put(client, 1)
+    query = reader(client, holdLeaseSeconds="0.1")
+    start = query.initialOffset()
+    end = query.latestOffset(start)
+    query.partitions(start, end)
+    query.commit(end)
+    put(client, 2, 3)
+    assert compacted(client, "rates") == 3
+    again = reader(client, failOnDataLoss="false")
+    lost = again.latestOffset(end)
+    assert rows(again, end, lost) == []
+    assert "after version 1 up to 3 were compacted, and this query goes on without them" in caplog.text
+    put(client, 4)
+    last = again.latestOffset(lost)
+    assert rows(again, lost, last) == [(3, -1), (4, 1)]
+    again.commit(last)
+    assert held(client) == [4]
+
+
 def test_looking_for_more_again_and_again_writes_nothing(client: ShuffleClient) -> None:
     declare(client, "rates")
     put(client, 1)
