@@ -229,3 +229,33 @@ def test_a_slow_rule_delays_no_other_changelog(
         engine.run(both())
     finally:
         gate.set()
+
+
+def test_a_put_that_was_given_up_is_not_tested(
+    engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, begun, tested = threading.Event(), threading.Event(), list[str]()
+
+    def ask(_: QueryProcesses, __: Any, ___: KeepRule, ____: pa.Schema, given: Kept) -> Kept:
+        tested.extend(given.rows.column("k").to_pylist())
+        if tested == ["a"]:
+            begun.set()
+            gate.wait()
+        return given
+
+    monkeypatch.setattr(QueryProcesses, "ask", ask)
+    engine = engines("from input")
+
+    async def three() -> None:
+        first = asyncio.ensure_future(put(engine, rows(("a", 1))))
+        await asyncio.to_thread(begun.wait)
+        given_up, third = (asyncio.ensure_future(put(engine, rows((k, 1)))) for k in ("given up", "c"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        gate.set()
+        await asyncio.gather(first, third)
+
+    engine.run(three())
+    assert set(tested) == {"a", "c"}
+    assert engine.snapshot(2) == {("a", 1): 1, ("c", 1): 1}
