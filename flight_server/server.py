@@ -90,7 +90,6 @@ class Server:
         self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
         self._parts.push_async_callback(asyncio.to_thread, self.node.changelogs.close)
         self._parts.push_async_callback(self.node.background.stop)
-        self._parts.push_async_callback(asyncio.to_thread, self.node.changelogs.end_queries)
 
     @property
     def location(self) -> str:
@@ -160,6 +159,7 @@ class Server:
         if self._grpc is not None:
             await self._health.enter_graceful_shutdown()
         await self.node.running.end(grace_seconds)
+        await asyncio.to_thread(self.node.changelogs.end_queries)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()
 

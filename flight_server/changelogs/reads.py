@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from flight_server.concurrency import Waits
 from flight_server.memory import Budget, Reservation, reserve
-from flight_server.protocol import DataQuarantined, Draining, Unavailable, Versions
+from flight_server.protocol import DataQuarantined, Draining, InvalidRequest, Unavailable, Versions
 from flight_server.runs import Damaged, no_rows
 from flight_server.storage import to_its_end
 from flight_server.tiering import Reader
@@ -89,7 +89,7 @@ class ChangelogReads:
 
         Raises:
             Compacted: a version is below ``since``, or the stream has fallen behind too far.
-            InvalidRequest: a version is above ``upper``.
+            InvalidRequest: a version is above ``upper``; or a rule of the user's own fails on the rows.
             Conflict: the changelog was dropped.
             DataQuarantined: what is read is damaged on disk.
         Draining: a follower has all that there is, and the server goes down.
@@ -155,6 +155,11 @@ class ChangelogReads:
                     f"{changelog.directory}; other keys may be whole",
                     dataset=changelog.name,
                     path=str(changelog.directory),
+                ) from None
+            except InvalidRequest as failure:
+                raise InvalidRequest(
+                    f"dataset {changelog.name!r}: {failure.message}; retract the rows that it cannot take together",
+                    dataset=changelog.name,
                 ) from None
             except OSError as error:
                 changelog.step("read")

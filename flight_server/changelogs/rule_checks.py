@@ -57,7 +57,7 @@ class RuleChecks:
         self._sample = Sample.empty(layout.schema)
 
     async def check(self, updates: Updates) -> None:
-        """Return when these may be committed. A cancellation comes when they are tested.
+        """Return when these may be committed. A cancelled put is not tested, or the cancellation comes after its test.
 
         Raises InvalidRequest if the query fails on them, or is not idempotent; OutOfBudget and Unavailable as
         :class:`~flight_server.rules.Query`.
@@ -70,14 +70,23 @@ class RuleChecks:
         put = _Put(asserted)
         self._waiting.append(put)
         self._threads.submit(self._next)  # finds nothing if the one before has taken this put, too
-        await to_its_end(asyncio.wrap_future(put.done))
+        tested = asyncio.wrap_future(put.done)
+        try:
+            await asyncio.wait([tested])
+        except asyncio.CancelledError:
+            if not put.done.cancel():
+                await to_its_end(tested)
+            raise
+        tested.result()
 
     def _next(self) -> None:
         puts: list[_Put] = []
         rows = 0
         while self._waiting and (not puts or rows + len(self._waiting[0].updates) <= TOGETHER_ROWS):
-            puts.append(self._waiting.popleft())
-            rows += len(puts[-1].updates)
+            put = self._waiting.popleft()
+            if put.done.set_running_or_notify_cancel():
+                puts.append(put)
+                rows += len(put.updates)
         if len(puts) > 1 and self._failure(puts) is None:
             for put in puts:
                 put.done.set_result(None)

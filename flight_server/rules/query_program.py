@@ -7,7 +7,8 @@ socket ``FD`` (``query_messages``), and ends with it. It says ``READY`` before t
 Memory
     The limit is on address space (``RLIMIT_AS``), because that is what the kernel refuses: DuckDB, Arrow and Python
     then report an allocation that failed. One arena of malloc, and Arrow's pool on it, so that address space is memory
-    that is used. After such a failure the process ends with its answer.
+    that is used. After such a failure the process ends with its answer. When the host or the container has no memory
+    left, the kernel ends this process before the server (``oom_score_adj``).
 
 End
     The kernel kills it with its parent's thread that started it (``PR_SET_PDEATHSIG``, on Linux), and by a timer when a
@@ -22,6 +23,7 @@ import resource
 import signal
 import sys
 from collections import OrderedDict
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -127,6 +129,8 @@ def main(arguments: list[str]) -> None:
     """See the module's text."""
     fd, parent, memory_limit_bytes = map(int, arguments[:3])
     end_with(parent)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     limits = QueryLimits(memory_limit_bytes, *map(float, arguments[3:]))
     allocator.tune(memory_limit_bytes)
     pa.set_memory_pool(pa.system_memory_pool())

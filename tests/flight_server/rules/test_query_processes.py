@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import InvalidRequest, KeepRule, OutOfBudget, Unavailable
-from flight_server.rules import Groups, Query, QueryLimits, QueryProcesses, make_rule
+from flight_server.rules import Groups, Query, QueryLimits, QueryProcesses, make_rule, query_processes
 from flight_server.rules.query_processes import IDLE_SECONDS
 from tests.support.polling import eventually
 from tests.support.rooms import ROOT
@@ -160,3 +160,19 @@ def test_the_first_row_on_which_a_query_fails_is_named(processes: QueryProcesses
         check(processes, "select (case when n >= 417 then 'x' else '1' end)::bigint as n from input")
     with pytest.raises(InvalidRequest, match="It fails on these rows together"):
         check(processes, "select (case when count(*) > 500 then 'x' else '1' end)::bigint as n from input")
+
+
+def test_a_process_that_cannot_be_started_is_an_error_that_says_what_to_do(
+    processes: QueryProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(Unavailable, match=r"cannot start a process .* raise its limit of processes"):
+        check(processes)
+    monkeypatch.undo()
+    monkeypatch.setattr(query_processes, "PROGRAM", "flight_server.rules.no_such_program")
+    with pytest.raises(Unavailable, match="did not start within 60 s, or ended"):
+        check(processes)
+    assert len(processes) == 0
