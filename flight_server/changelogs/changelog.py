@@ -358,6 +358,7 @@ class Changelog:
             "merging": self.merge is not None,
             "holds": self.holds.listed(time.monotonic()),
             "followers": self.holds.followers,
+            "transaction_ids": len(self.transactions),
             **({} if self.damage is None else {"damage": self.damage}),
             **({} if self.not_emitting is None else {"not_emitting": self.not_emitting}),
         }

@@ -145,6 +145,9 @@ class Emitter:
             except (FlightShuffleError, DiskTrouble, OSError, pa.ArrowException) as trouble:
                 self._trouble(trouble)
                 await asyncio.sleep(TROUBLE_SECONDS)
+            except Exception as bug:
+                self._trouble(bug)
+                raise
         self.look()
 
     def _trouble(self, trouble: Exception) -> None:
