@@ -37,7 +37,7 @@ NUMBERS = 8
 IDS = 10_000
 DAYS = 30
 HASHES = 100_000
-ID_BYTES = 1024
+ID_BYTES = 1280
 """One id: its text of up to 100 characters, its numbers and its entry in the table."""
 HASH_BYTES = 8
 
