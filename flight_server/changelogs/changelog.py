@@ -383,6 +383,7 @@ class Changelog:
             "held_back": None if held is None else held.to_json(),
             "holds": self.holds.listed(now),
             "followers": self.holds.followers,
+            "transaction_ids": len(self.transactions),
             **({} if self.damage is None else {"damage": self.damage}),
             **({} if self.not_emitting is None else {"not_emitting": self.not_emitting}),
         }

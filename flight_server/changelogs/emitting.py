@@ -18,6 +18,9 @@ When the target takes nothing
     While it refuses, because the disk or memory is full, the emitter tries again each ``TROUBLE_SECONDS``. When it was
     dropped or is damaged, the emitter ends, and the source keeps nothing for it. The next ``create`` of the source
     makes another emitter, and another target if there is none; that one gets what is put together from ``since`` on.
+
+Memory
+    A commit that is larger than ``CHUNK_ROWS`` or ``CHUNK_BYTES`` goes to run files of the target, as a put does.
 """
 
 from __future__ import annotations
@@ -43,11 +46,10 @@ from .changelog import Changelog, ChangelogState
 from .commits import Commits, delete_soon
 from .folding import emitted
 from .views import View
+from .writes import CHUNK_BYTES, CHUNK_ROWS
 
 MARK_SECONDS = 1.0
 TROUBLE_SECONDS = 1.0
-CHUNK_ROWS = 256 << 10
-"""More rows than these of one commit go to a run file before it."""
 
 T = TypeVar("T")
 
@@ -145,6 +147,9 @@ class Emitter:
             except (FlightShuffleError, DiskTrouble, OSError, pa.ArrowException) as trouble:
                 self._trouble(trouble)
                 await asyncio.sleep(TROUBLE_SECONDS)
+            except Exception as bug:
+                self._trouble(bug)
+                raise
         self.look()
 
     def _trouble(self, trouble: Exception) -> None:
@@ -169,7 +174,8 @@ class Emitter:
             while (part := await self._in_thread(next, parts, None)) is not None:
                 waiting.append(part)
                 rows += len(part)
-                if sum(map(len, waiting)) >= CHUNK_ROWS:
+                size_bytes = sum(each.size_bytes for each in waiting)
+                if sum(map(len, waiting)) >= CHUNK_ROWS or size_bytes >= CHUNK_BYTES:
                     files.append(await self._in_thread(_file, self._target, self._target.next_run(), waiting))
                     waiting = []
             if files and waiting:
@@ -189,6 +195,8 @@ class Emitter:
         await self._commits.commit(self._target, updates, files, rows, transaction)
         self._after = self._marked = version
         self._marked_at = _clock()
+        if self._ended:  # meanwhile
+            return
         self._source.holds.follow(self, version, lasting=True)
         if self._source.not_emitting is not None:
             _log.info("emitting_again", dataset=self._source.name, target=self._target.name)

@@ -37,13 +37,13 @@ NUMBERS = 8
 IDS = 10_000
 DAYS = 30
 HASHES = 100_000
-ID_BYTES = 1024
+ID_BYTES = 1280
 """One id: its text of up to 100 characters, its numbers and its entry in the table."""
 HASH_BYTES = 8
 
 
 class Transactions:
-    """Those of one dataset. Synchronous."""
+    """Those of one dataset. Synchronous. Its length is the number of ids."""
 
     __slots__ = ("_dataset", "_forgotten", "_ids", "_lasting", "_metadata", "_room")
 
@@ -64,6 +64,9 @@ class Transactions:
         self._forgotten = array("Q", base64.b64decode(forgotten))  # sorted
         size_bytes = ID_BYTES * len(self._ids) + HASH_BYTES * len(self._forgotten)
         self._room = self._metadata.pool.reserve(size_bytes)
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
     def find(self, transaction: Transaction) -> int | None:
         """The version that a write with this transaction made; None if it is to be made.

@@ -40,6 +40,7 @@ _COUNTERS = {
 }
 _OF_CHANGELOGS = {
     "changelogs_damaged": "changelogs that were found damaged on disk",
+    "changelogs_not_emitting": "changelogs whose rule's pairs go nowhere, or wait until their target takes rows",
     "changelog_rows": "updates in the runs of all changelogs",
     "changelog_keys": "at most so many keys of all changelogs; one that is in several runs counts in each",
     "changelog_runs": "runs of all changelogs",
@@ -78,6 +79,7 @@ async def _changelogs(server: Observed) -> Counter[str]:
     async for changelog in in_slices(found, CHANGELOGS_AT_ONCE):
         numbers = changelog.statistics()
         sums["changelogs_damaged"] += "damage" in numbers
+        sums["changelogs_not_emitting"] += "not_emitting" in numbers
         sums["changelog_holds"] += len(numbers["holds"])
         if (held := numbers["held_back"]) is not None:
             sums["changelogs_held_back"] += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -163,6 +165,22 @@ def test_the_bytes_of_ids_are_reserved_and_a_new_one_is_refused_without_room() -
     assert pool.used_bytes == transactions.ID_BYTES
     del known
     assert pool.used_bytes == 0
+
+
+def test_an_id_takes_no_more_than_is_reserved_for_it() -> None:
+    ids = 2_800  # a dict has just grown
+    gc.collect()
+    tracemalloc.start()
+    try:
+        known = Transactions("d")
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(transactions.NUMBERS + 1):
+            for each in range(ids):
+                known.note((f"{each:0100}", 2**52 + number), 2**40 + number * ids + each, 1e9)
+        gc.collect()  # also what the interpreter keeps of tuples
+        assert (tracemalloc.get_traced_memory()[0] - before) / ids < transactions.ID_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("value", [7, [7, 3]])
