@@ -209,13 +209,14 @@ def test_a_slow_rule_delays_no_other_changelog(
             ),
         ]
         await asyncio.sleep(0)
-        for name in others:
-            changelog = engine.store.of(engine.catalogue.find(name))
-            await put(engine, rows(("b", 1)), name)
-            assert await read(engine, changelog) == 1
-            merge(changelog)
-            while changelog.merge is not None:
-                await changelog.changes.next()
+        async with asyncio.timeout(60):  # so that the gate is opened if they do wait
+            for name in others:
+                changelog = engine.store.of(engine.catalogue.find(name))
+                await put(engine, rows(("b", 1)), name)
+                assert await read(engine, changelog) == 1
+                merge(changelog)
+                while changelog.merge is not None:
+                    await changelog.changes.next()
         assert not [task for task in waiting if task.done()]
         assert slow.merge is not None
         gate.set()
