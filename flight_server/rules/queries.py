@@ -9,8 +9,8 @@ query is all that is needed. That cannot be proved, so it is tested on real rows
 of floating point numbers fail, because they depend on the order; sums of decimals do not. With a key the query must
 treat each key's rows by themselves and give rows of that key; without one all rows are one group.
 
-What is needed: the result of the query over the keys that have neither later retractions nor a count below zero; of
-the other keys every row.
+What is needed: the result of the query over the rows with a count above zero, and the counts below zero: what these
+take away later is another row. Of the keys in which a row that is there has later retractions, every row.
 
 Types: those that come back from DuckDB as they went in. Durations, for one, do not. Names of columns differ by more
 than upper and lower case.
@@ -41,6 +41,8 @@ class Query:
     Raises InvalidRequest if the query cannot be run over the schema, or does not give it.
     """
 
+    whole_keys = False
+
     def __init__(self, spec: KeepRule, schema: pa.Schema, limits: QueryLimits) -> None:
         assert spec.query is not None
         self._query, self._key, self._schema = spec.query, spec.key, schema
@@ -54,12 +56,14 @@ class Query:
 
     def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
         counts = groups.counts
-        awaited = of_rows(groups, sums(groups, (counts < 0) | (later_retractions < 0)) > 0)
+        awaited = of_rows(groups, sums(groups, (counts > 0) & (later_retractions < 0)) > 0)
         # Without a key there is one group, and a query over nothing may give a row.
         if awaited.all():
             return Kept(groups.rows, counts)
-        settled = self._counted(self._run(self._copies(groups.rows, np.where(awaited, 0, counts))))
-        rest = np.flatnonzero(awaited & (counts != 0))
+        settled = self._counted(
+            self._run(self._copies(groups.rows, np.where(awaited, 0, np.maximum(counts, 0))))
+        )
+        rest = np.flatnonzero((awaited & (counts != 0)) | (counts < 0))
         others = self._declared(groups.rows.take(pa.array(rest)))
         return Kept(pa.concat_batches([settled.rows, others]), np.concatenate([settled.counts, counts[rest]]))
 
