@@ -5,14 +5,14 @@ Pure functions over :class:`~flight_server.runs.Updates`; they run in threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.rules import Emitting, Groups, Kept, Rule
+from flight_server.rules import Emitting, EveryRow, Groups, Kept, Rule
 from flight_server.runs import Layout, Updates
 
 from .deletes import lifetimes, living, settled
@@ -44,9 +44,13 @@ class Distinct:
         rows = updates.rows if len(firsts) == len(updates) else updates.rows.take(pa.array(firsts))
         return cls(updates, rows, firsts, np.searchsorted(firsts, updates.key_starts), ends)
 
-    def summed(self, numbers: Numbers) -> Numbers:
+    def summed(self, numbers: Numbers | NDArray[np.bool_]) -> Numbers:
         """The sum of each row's updates' numbers."""
-        return np.add.reduceat(numbers, self.firsts) if len(self.firsts) else np.zeros(0, np.int64)
+        return (
+            np.add.reduceat(numbers, self.firsts, dtype=np.int64)
+            if len(self.firsts)
+            else np.zeros(0, np.int64)
+        )
 
     def counts(self, version: int) -> Numbers:
         """How often each row is there at a version."""
@@ -118,64 +122,107 @@ def _emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: La
     return Updates(layout, both.rows.take(pa.array(changed)), hashes, versions, sums[changed])
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """What other updates have of some keys, which a compaction of these does not see.
+
+    Args:
+        untouched: sorted hashes of keys to which the rule must not be applied: their updates are only added up.
+        pending: what may change what the rule goes by, at any version: retractions, or of ``whole_keys`` all updates.
+    """
+
+    untouched: Hashes
+    pending: Updates
+
+
 def compacted(
-    updates: Updates, since: int, rule: Rule, untouched: Hashes, *, oldest: bool = False
+    updates: Updates,
+    since: int,
+    rule: Rule,
+    elsewhere: Callable[[Hashes], Elsewhere] | None = None,
+    *,
+    oldest: bool = False,
 ) -> Updates:
     """The updates that stand for these at every version from ``since`` on.
 
     Args:
-        untouched: sorted hashes of keys to which the rule must not be applied: its updates are only added up.
+        elsewhere: for sorted and unique hashes of keys. It is asked for those alone that the rule changes, because what
+            it finds only makes the rule change less. None if there are no other updates.
         oldest: no update of these keys is older.
     """
     updates, tombstones = settled(updates, since, oldest=oldest)
-    updates = _added_up(updates)
+    updates = added_up(updates)
     if not len(updates):
         return tombstones
-    distinct = Distinct.of(updates)
-    versions, diffs = updates.versions, updates.diffs
+    layout, later = updates.layout, updates.where(updates.versions > since)
+    nothing = Elsewhere(np.zeros(0, np.uint64), Updates.empty(layout))
+    applied = _applied(updates, since, rule, nothing.pending)
+    if not len(applied.changed):
+        return Updates.joined(layout, [applied.base, later, tombstones])
+    found = nothing if elsewhere is None else elsewhere(applied.changed)
+    found = Elsewhere(found.untouched, living(found.pending)[0])
+    untouched = np.union1d(found.untouched, applied.clashing(found.pending))
+    again = np.setdiff1d(found.pending.hashes, untouched)
+    base = applied.base
+    parts = [base.where(~np.isin(base.hashes, np.union1d(untouched, again))), later, tombstones]
+    for hashes, of_these in ((untouched, EveryRow()), (again, rule)):
+        if len(hashes):
+            parts.append(_applied(updates.of_hashes(hashes), since, of_these, found.pending).base)
+    return Updates.joined(layout, parts)
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """What a rule leaves of updates.
+
+    Args:
+        base: stands for all updates up to ``since``.
+        changed: sorted and unique, the hashes of keys of which it is not just the sum.
+        less: rows that have, or will have, a count below zero; None if the rule picks rows.
+    """
+
+    base: Updates
+    changed: Hashes
+    less: Updates | None
+
+    def clashing(self, pending: Updates) -> Hashes:
+        """The keys for which the rule made up a row of which retractions wait for another one: these would meet."""
+        if self.less is None:
+            return np.zeros(0, np.uint64)
+        both = Distinct.of(Updates.joined(self.base.layout, [self.base, self.less, pending]))
+        diffs = both.updates.diffs
+        meet = (both.summed(diffs > 0) > 0) & (both.summed(diffs < 0) > 0)
+        return np.unique(both.updates.hashes[both.firsts[meet]])
+
+
+def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> _Applied:
+    layout = updates.layout
+    never = np.full(len(pending), np.iinfo(np.int64).max)
+    pending = Updates(layout, pending.rows, pending.hashes, never, pending.diffs)
+    distinct = Distinct.of(Updates.joined(layout, [updates, pending.of_hashes(np.unique(updates.hashes))]))
+    versions, diffs = distinct.updates.versions, distinct.updates.diffs
     old = versions <= since
     counts = distinct.summed(np.where(old, diffs, 0))
-    later = distinct.summed(np.where(~old & (diffs < 0), diffs, 0))
-    latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
-    hashes = updates.hashes[distinct.firsts]
-    kept = _needed(distinct, counts, later, rule, untouched)
-    layout = updates.layout
-    if kept.rows is distinct.rows:
-        left = np.flatnonzero(kept.counts)
-        base = Updates(layout, kept.rows.take(pa.array(left)), hashes[left], latest[left], kept.counts[left])
-    else:
-        left = np.flatnonzero(kept.counts)
-        rows = kept.rows.take(pa.array(left))
-        # Not ``since``, which may be above the version of a tombstone in a newer run.
-        base = Updates.of(layout, rows, np.full(len(left), latest.max()), kept.counts[left])
-    return Updates.joined(layout, [base, updates.where(~old), tombstones])
-
-
-def _needed(distinct: Distinct, counts: Numbers, later: Numbers, rule: Rule, untouched: Hashes) -> Kept:
-    if not len(untouched):
-        return rule.needed(distinct.groups(counts), later)
+    taken = -np.abs(diffs) if rule.whole_keys else np.minimum(diffs, 0)
+    later = distinct.summed(np.where(old, 0, taken))
     hashes = distinct.updates.hashes[distinct.firsts]
-    stays = np.isin(hashes, untouched)
-    if stays.all():
-        return Kept(distinct.rows, counts)
-    # Keys of one hash stay or go together, so each group of the others is whole.
-    others = np.flatnonzero(~stays)
-    first_of_key = np.zeros(len(hashes), np.bool_)
-    first_of_key[distinct.keys] = True
-    groups = Groups(
-        distinct.rows.take(pa.array(others)), np.flatnonzero(first_of_key[others]), counts[others]
-    )
-    kept = rule.needed(groups, later[others])
-    if kept.rows is groups.rows:
-        counts = counts.copy()
-        counts[others] = kept.counts
-        return Kept(distinct.rows, counts)
-    places = np.flatnonzero(stays)
-    rows = pa.concat_batches([distinct.rows.take(pa.array(places)), kept.rows])
-    return Kept(rows, np.concatenate([counts[places], kept.counts]))
+    kept = rule.needed(distinct.groups(counts), later)
+    left = np.flatnonzero(kept.counts)
+    rows = kept.rows.take(pa.array(left))
+    if kept.rows is distinct.rows:
+        latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
+        base = Updates(layout, rows, hashes[left], latest[left], kept.counts[left])
+        return _Applied(base, np.unique(hashes[kept.counts != counts]), None)
+    # Not ``since``, which may be above the version of a tombstone in a newer run.
+    newest = versions[old].max(initial=0)
+    base = Updates.of(layout, rows, np.full(len(left), newest), kept.counts[left])
+    below = np.flatnonzero((counts < 0) | (later < 0))
+    ones = np.ones(len(below), np.int64)
+    less = Updates(layout, distinct.rows.take(pa.array(below)), hashes[below], ones, -ones)
+    return _Applied(base, np.unique(hashes), less)
 
 
-def _added_up(updates: Updates) -> Updates:
+def added_up(updates: Updates) -> Updates:
     """One update for each row and version, none whose diff is 0."""
     if not len(updates):
         return updates

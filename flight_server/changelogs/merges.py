@@ -5,13 +5,15 @@ keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and com
 
 What it may leave out
     A merge sees its own runs only. The rule says what is needed of a part as of the whole (a keep rule is idempotent),
-    with one exception: retractions whose rows are elsewhere. So the rule is not applied to keys that have updates in
-    other runs while one side has retractions: their updates are only added up.
+    if it knows the retractions of these rows that are in other runs, older or newer: the merge looks them up
+    (``_elsewhere``), of the keys of which the rule leaves something out. A rule of ``whole_keys`` is not applied to
+    keys that have updates in other runs: these are only added up.
 
-    Rows that a commit retracts while the merge runs may bring back rows that the merge leaves out. At the end the keys
-    of such retractions get back all that they had (``patch``), so that a version that was read before reads the same
-    after. The retractions are those of versions above ``began`` in the runs that the changelog has at the end: one
-    merge runs at a time, so these runs are as they were committed.
+    Commits while the merge runs may change what it should have left out. At the end the keys of their retractions (of
+    ``whole_keys`` of all their updates) are compacted again with them, and the output gets the difference
+    (``_patches``), so that a version that was read before reads the same after. These commits are those of versions
+    above ``began`` in the runs that the changelog has at the end: one merge runs at a time, so these runs are as they
+    were committed.
 
     Tombstones stay until a merge includes the oldest run (``deletes``).
 
@@ -35,7 +37,7 @@ from flight_server.runs import Block, MemoryRun, Run, RunFile, RunWriter, Uncert
 
 from .changelog import Changelog, ChangelogState
 from .deletes import living
-from .folding import compacted
+from .folding import Elsewhere, added_up, compacted
 from .journal import State
 from .planning import Plan
 from .saving import delete_covered, in_thread, rotate, save, state_of
@@ -110,8 +112,9 @@ class Merge:
         for low, high in hash_ranges(self.runs, self._view.slice_rows(), self._low):
             parts = [run.between(low, high) for run in self.runs]
             updates = Updates.joined(self.changelog.layout, parts)
-            untouched = self._untouched(updates, low, high)
-            self._add(compacted(updates, self.since, self.changelog.rule, untouched, oldest=self._oldest))
+            self._add(
+                compacted(updates, self.since, self.changelog.rule, self._elsewhere, oldest=self._oldest)
+            )
             self._low = high + 1
             self.done = self._low >= 1 << 64
             self._checkpoint_rows += len(updates)
@@ -142,20 +145,14 @@ class Merge:
             )
         self._writer.add(updates)
 
-    def _untouched(self, updates: Updates, low: int, high: int) -> Hashes:
+    def _elsewhere(self, hashes: Hashes) -> Elsewhere:
         """See "What it may leave out" in the module's text."""
+        layout = self.changelog.layout
         others = [run for run in self._view.runs if run not in self.runs]
-        suspects = [updates.retracted]
-        for run in others:
-            if run.retractions:
-                found = run.retracted()
-                start = np.searchsorted(found, np.uint64(low), "left")
-                suspects.append(found[start : np.searchsorted(found, np.uint64(high), "right")])
-        hashes = np.unique(np.concatenate(suspects))
-        if not len(hashes) or not others:
-            return hashes[:0]
-        elsewhere = [run.of_hashes(hashes).hashes for run in others]
-        return np.unique(np.concatenate(elsewhere))
+        if self.changelog.rule.whole_keys:
+            found = [run.having(hashes) for run in others]
+            return Elsewhere(np.unique(np.concatenate([hashes[:0], *found])), Updates.empty(layout))
+        return Elsewhere(hashes[:0], Updates.joined(layout, [run.retractions_of(hashes) for run in others]))
 
     async def publish(self, threads: Executor, memory: MemoryPool) -> None:
         """Put the output in the place of the runs, on disk and in memory. Cancelling is safe.
@@ -221,20 +218,31 @@ class Merge:
         return self._outputs
 
     def _patches(self, outputs: Sequence[Run | Updates]) -> Iterator[Updates]:
-        """What the output lacks of the keys that commits retracted since it was last patched, in slices."""
-        late = [run for run in self.changelog.runs if run.last_version > self._patched and run.retractions]
+        """What the output lacks because of the commits since it was last patched, in slices."""
+        changelog, layout = self.changelog, self.changelog.layout
+        whole_keys = changelog.rule.whole_keys
+        runs = [run for run in changelog.runs if run.last_version > self._began]
+        late = [run for run in runs if run.last_version > self._patched and (whole_keys or run.retractions)]
         if not late:
             return
-        layout = self.changelog.layout
+
+        def elsewhere(hashes: Hashes) -> Elsewhere:
+            found = self._elsewhere(hashes)
+            news = [run.of_hashes(hashes) if whole_keys else run.retractions_of(hashes) for run in runs]
+            return Elsewhere(found.untouched, Updates.joined(layout, [found.pending, *news]))
+
         for low, high in hash_ranges([*late, *self.runs], self._view.slice_rows()):
-            hashes = np.unique(np.concatenate([run.between(low, high).retracted for run in late]))
+            news = [run.between(low, high) for run in late]
+            hashes = np.unique(
+                np.concatenate([each.hashes if whole_keys else each.retracted for each in news])
+            )
             if not len(hashes):
                 continue
-            had = [run.of_hashes(hashes) for run in self.runs]
-            has = [living(run.of_hashes(hashes))[0] for run in outputs]
+            had = Updates.joined(layout, [run.of_hashes(hashes) for run in self.runs])
+            should = living(compacted(had, self.since, changelog.rule, elsewhere))[0]
+            has = [living(run.of_hashes(hashes))[0] for run in outputs]  # it has the tombstones
             less = [Updates(layout, each.rows, each.hashes, each.versions, -each.diffs) for each in has]
-            patch = compacted(Updates.joined(layout, [*had, *less]), self.since, self.changelog.rule, hashes)
-            patch, _ = living(patch)  # the output has the tombstones
+            patch = added_up(Updates.joined(layout, [should, *less]))
             if len(patch):
                 yield patch
 

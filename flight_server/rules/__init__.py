@@ -8,12 +8,13 @@ from .groups import Groups, Kept
 from .queries import Query
 from .query_limits import QueryLimits
 from .query_processes import QueryProcesses
-from .rule import Emitting, Rule, make_rule
+from .rule import Emitting, EveryRow, Rule, make_rule
 from .samples import SAMPLE_BYTES, Sample
 
 __all__ = [
     "SAMPLE_BYTES",
     "Emitting",
+    "EveryRow",
     "Groups",
     "Kept",
     "Query",

@@ -8,8 +8,8 @@ query is all that is needed. That cannot be proved, so it is tested on real rows
 of floating point numbers fail, because they depend on the order; sums of decimals do not. With a key the query must
 treat each key's rows by themselves and give rows of that key; without one all rows are one group.
 
-What is needed: the result of the query over the keys that have neither later retractions nor a count below zero; of
-the other keys every row.
+What is needed: the result of the query over the rows with a count above zero, and the counts below zero: what these
+take away later is another row. Of the keys in which a row that is there has later retractions, every row.
 
 All that runs the query blocks until a process has answered (:mod:`flight_server.rules.query_processes`). Nothing here
 needs DuckDB.
@@ -41,6 +41,8 @@ class Query:
     Raises Unsupported if the server has no DuckDB.
     """
 
+    whole_keys = False
+
     def __init__(self, spec: KeepRule, schema: pa.Schema, processes: QueryProcesses) -> None:
         assert spec.query is not None
         if find_spec("duckdb") is None:
@@ -60,12 +62,12 @@ class Query:
     def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
         """As :meth:`kept`."""
         counts = groups.counts
-        awaited = of_rows(groups, sums(groups, (counts < 0) | (later_retractions < 0)) > 0)
+        awaited = of_rows(groups, sums(groups, (counts > 0) & (later_retractions < 0)) > 0)
         # Without a key there is one group, and a query over nothing may give a row.
         if awaited.all():
             return Kept(groups.rows, counts)
         settled = self._kept(groups.rows, counts, ~awaited & (counts > 0))
-        rest = np.flatnonzero(awaited & (counts != 0))
+        rest = np.flatnonzero((awaited & (counts != 0)) | (counts < 0))
         others = self._declared(groups.rows.take(pa.array(rest)))
         return Kept(pa.concat_batches([settled.rows, others]), np.concatenate([settled.counts, counts[rest]]))
 

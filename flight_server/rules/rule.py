@@ -5,8 +5,9 @@ the part that compaction leaves: after it, ``kept`` is the same as before at eve
 and at every later one to which further assertions lead. Doing it twice changes nothing more.
 (The idea, feeding the rows that a rule does not need back as retractions, is Frank McSherry's.)
 
-A retraction that comes after compaction, of a row that compaction removed, leaves a count below zero. A rule cannot
-bring back the row that would then be the next; a longer ``delay_seconds`` can, because compaction waits for it.
+A retraction that comes after compaction, of a row that compaction removed, leaves a count below zero, as one that comes
+before its row does: the two cannot be told apart, and a count below zero stays until its row comes. A rule cannot bring
+back the row that would then be the next; a longer ``delay_seconds`` can, because compaction waits for it.
 
 Rules have no state. Threads may use one rule at the same time.
 """
@@ -29,6 +30,10 @@ from .query_processes import QueryProcesses
 class Rule(Protocol):
     """One keep rule over rows of one schema. The counts of a call sum to less than 2**63."""
 
+    whole_keys: bool
+    """Whether ``needed`` has to know all updates of a key. Else a part of a key's updates is enough, with the
+    retractions of its rows that are elsewhere."""
+
     def kept(self, groups: Groups) -> Kept:
         """What readers see of these keys: no count is below zero."""
 
@@ -36,8 +41,11 @@ class Rule(Protocol):
         """What compaction leaves of these keys. Counts may be below zero: retractions that wait for assertions.
 
         Args:
-            groups: counts are sums over all versions up to the one that compaction goes to (``since``).
-            later_retractions: int64, for each row the sum of its diffs below zero at versions after that.
+            groups: counts are sums over all versions up to the one that compaction goes to (``since``). Rows that only
+                later updates have are there with count 0.
+            later_retractions: int64, for each row the sum of its diffs below zero at versions after that, and in
+                updates that are not summed. Of a rule of ``whole_keys`` less the sum of those above zero, so below zero
+                for each row that they change.
         """
 
 
@@ -59,6 +67,8 @@ class Emitting(Protocol):
 
 class EveryRow:
     """No rule: every row is shown and needed."""
+
+    whole_keys = False
 
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, np.maximum(groups.counts, 0))

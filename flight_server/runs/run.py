@@ -48,9 +48,6 @@ class Run(Protocol):
     def tombstones(self) -> int:
         """How many of its updates delete their keys."""
 
-    def retracted(self) -> Hashes:
-        """The hashes of its retractions; sorted and unique."""
-
     def rows_below(self, hash_: int) -> int:
         """How many rows have a smaller hash."""
 
@@ -59,6 +56,12 @@ class Run(Protocol):
 
     def of_hashes(self, hashes: Hashes) -> Updates:
         """The updates with one of these hashes, which are sorted and unique."""
+
+    def retractions_of(self, hashes: Hashes) -> Updates:
+        """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
+
+    def having(self, hashes: Hashes) -> Hashes:
+        """Those of these hashes, sorted and unique, that an update has. Reads no row."""
 
     def changed(self, after: int, upto: int) -> Hashes:
         """The hashes, with repetitions, of updates whose version is above ``after`` and not above ``upto``."""
@@ -97,9 +100,6 @@ class MemoryRun:
     def tombstones(self) -> int:
         return self.updates.tombstones
 
-    def retracted(self) -> Hashes:
-        return self.updates.retracted
-
     def rows_below(self, hash_: int) -> int:
         return int(np.searchsorted(self.updates.hashes, np.uint64(hash_), "left"))
 
@@ -110,6 +110,12 @@ class MemoryRun:
 
     def of_hashes(self, hashes: Hashes) -> Updates:
         return self.updates.of_hashes(hashes)
+
+    def retractions_of(self, hashes: Hashes) -> Updates:
+        return self.updates.retractions_of(hashes)
+
+    def having(self, hashes: Hashes) -> Hashes:
+        return self.updates.having(hashes)
 
     def changed(self, after: int, upto: int) -> Hashes:
         updates = self.updates

@@ -36,7 +36,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, HASH_COLUMN, VERSION_COLUMN
@@ -261,7 +260,6 @@ class RunFile:
         )
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
-        self._retracted: Hashes | None = None
         if room.size_bytes < self.size_bytes:
             room.grow(self.size_bytes - room.size_bytes)
 
@@ -290,13 +288,6 @@ class RunFile:
                     raise
         return data
 
-    def retracted(self) -> Hashes:
-        if self._retracted is None:
-            blocks = range(len(self.blocks)) if self.retractions else range(0)
-            found = [self._block(number).retracted.copy() for number in blocks]
-            self._retracted = np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
-        return self._retracted
-
     def rows_below(self, hash_: int) -> int:
         number = int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
         if number == len(self.blocks):
@@ -317,22 +308,28 @@ class RunFile:
         return self._put_together(parts)
 
     def of_hashes(self, hashes: Hashes) -> Updates:
+        return self._put_together([block.of_hashes(wanted) for block, wanted in self._with(hashes)])
+
+    def retractions_of(self, hashes: Hashes) -> Updates:
+        blocks = self._with(hashes) if self.retractions else ()
+        return self._put_together([block.retractions_of(wanted) for block, wanted in blocks])
+
+    def having(self, hashes: Hashes) -> Hashes:
+        found = [block.having(wanted) for block, wanted in self._with(hashes)]
+        return np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
+
+    def _with(self, hashes: Hashes) -> Iterator[tuple[Updates, Hashes]]:
+        """The blocks that may have some of these hashes, and which."""
         if not len(hashes) or not self.blocks:
-            return Updates.empty(self._layout)
+            return
         # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
         first = np.searchsorted(self._highs, hashes, "left")
         last = np.searchsorted(self._lows, hashes, "right")
-        parts = []
-        for number in self._touched(first, last):
-            wanted = hashes[(first <= number) & (last > number)]
-            parts.append(self._block(number).of_hashes(wanted))
-        return self._put_together(parts)
-
-    def _touched(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> Iterator[int]:
         touched = np.zeros(len(self.blocks) + 1, np.int64)
         np.add.at(touched, first, 1)
         np.add.at(touched, np.maximum(first, last), -1)
-        yield from np.flatnonzero(np.cumsum(touched[:-1])).tolist()
+        for number in np.flatnonzero(np.cumsum(touched[:-1])).tolist():
+            yield self._block(number), hashes[(first <= number) & (last > number)]
 
     def changed(self, after: int, upto: int) -> Hashes:
         found = [np.zeros(0, np.uint64)]

@@ -90,6 +90,20 @@ class Updates:
         retracts = (self.diffs < 0) & (self.diffs != DELETE)
         return np.unique(self.hashes[retracts]) if self.retractions else self.hashes[:0]
 
+    def retractions_of(self, hashes: Hashes) -> Updates:
+        """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
+        if not self.retractions:
+            return self.slice(0, 0)
+        found = self._places_of(hashes)
+        return self.take(found[self.diffs[found] < 0])
+
+    def having(self, hashes: Hashes) -> Hashes:
+        """Those of these hashes, sorted and unique, that an update has. Reads no row."""
+        places = np.searchsorted(self.hashes, hashes, "left")
+        there = places < len(self)
+        there[there] = self.hashes[places[there]] == hashes[there]
+        return hashes[there]
+
     @cached_property
     def distinct_hashes(self) -> int:
         """How many different hashes there are."""
@@ -121,9 +135,11 @@ class Updates:
 
     def of_hashes(self, hashes: Hashes) -> Updates:
         """The rows with one of these hashes, which are sorted and unique."""
+        return self.take(self._places_of(hashes))
+
+    def _places_of(self, hashes: Hashes) -> Numbers:
         starts = np.searchsorted(self.hashes, hashes, "left")
-        counts = np.searchsorted(self.hashes, hashes, "right") - starts
-        return self.take(ranges(starts, counts))
+        return ranges(starts, np.searchsorted(self.hashes, hashes, "right") - starts)
 
     # Neighbours
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from flight_server.changelogs.folding import compacted, deltas, snapshot
+from flight_server.changelogs.folding import Elsewhere, compacted, deltas, snapshot
 from flight_server.protocol import KeepRule
 from flight_server.rules import make_rule
 from flight_server.runs import DELETE, Layout, Updates
@@ -94,13 +95,17 @@ def test_compaction_changes_nothing_that_can_still_be_asked_for(
 ) -> None:
     updates = updates_of(latest(), given_updates)
     untouched = np.unique(updates.hashes)[:spared]
-    left = compacted(updates, since, RULE, untouched)
+
+    def elsewhere(hashes: NDArray[np.uint64]) -> Elsewhere:
+        return Elsewhere(np.intersect1d(hashes, untouched), Updates.empty(updates.layout))
+
+    left = compacted(updates, since, RULE, elsewhere)
     assert len(left) <= len(updates)
     for version in range(since, 5):
         assert read(left, version) == read(updates, version)
         assert changes(left, since, version) == changes(updates, since, version)
     assert listed(left) == listed(Updates.joined(left.layout, [left.slice(0, 1), left.slice(1, len(left))]))
-    again = compacted(left, since, RULE, untouched)
+    again = compacted(left, since, RULE, elsewhere)
     assert Counter(listed(again)) == Counter(listed(left)), "compacting twice changes nothing more"
     counts = Counter[tuple[Row, int]]()
     for row, version, diff in given_updates:
@@ -129,14 +134,14 @@ def test_a_tombstone_that_is_kept_deletes_what_older_runs_have(
     )
     whole = Updates.joined(layout, [older, newer])
     for parts in (
-        [older, compacted(newer, since, RULE, NO_HASHES)],
-        [compacted(older, since, RULE, NO_HASHES), newer],
+        [older, compacted(newer, since, RULE)],
+        [compacted(older, since, RULE), newer],
     ):
         left = Updates.joined(layout, parts)
         for version in range(since, 5):
             assert read(left, version) == read(whole, version)
             assert changes(left, since, version) == changes(whole, since, version)
-    settled = compacted(whole, since, RULE, NO_HASHES, oldest=True)
+    settled = compacted(whole, since, RULE, oldest=True)
     assert all(version > since for _, version, diff in listed(settled) if diff == DELETE)
     for version in range(since, 5):
         assert read(settled, version) == read(whole, version)
@@ -156,4 +161,4 @@ def test_nothing_is_read_of_nothing() -> None:
     empty = Updates.empty(latest())
     assert [batch.num_rows for batch in snapshot(empty, 1, RULE, 2)] == [0]
     assert changes(empty, 0, 1) == {}
-    assert len(compacted(empty, 1, RULE, NO_HASHES)) == 0
+    assert len(compacted(empty, 1, RULE)) == 0

@@ -85,19 +85,19 @@ def test_a_running_sum_takes_the_place_of_the_rows_that_it_adds_up() -> None:
     assert collection(rule.kept(later)) == {("a", Decimal(8)): 1, ("b", Decimal(9)): 1}
 
 
-def test_the_rows_of_a_key_with_later_retractions_or_waiting_ones_stay() -> None:
+def test_the_rows_of_a_key_with_later_retractions_stay_and_waiting_ones_stop_nothing() -> None:
     rule = sql(SUMS, TOTALS, "k")
-    rows = totals(("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1), ("c", 2))
-    groups = Groups(rows, np.array([0, 2, 4]), np.array([1, 2, 1, -1, 1, 1]))
-    left = rule.needed(groups, np.array([0, -1, 0, 0, 0, 0]))
+    rows = totals(("a", 1), ("a", 2), ("b", 1), ("b", 2), ("b", 3), ("c", 1), ("c", 2))
+    groups = Groups(rows, np.array([0, 2, 5]), np.array([1, 2, 1, -1, 1, 1, 1]))
+    left = rule.needed(groups, np.array([0, -1, 0, -1, 0, 0, 0]))
     assert collection(left) == {
         ("a", Decimal(1)): 1,
         ("a", Decimal(2)): 2,
-        ("b", Decimal(1)): 1,
+        ("b", Decimal(4)): 1,
         ("b", Decimal(2)): -1,
         ("c", Decimal(3)): 1,
     }
-    assert collection(rule.kept(groups))["b", Decimal(1)] == 1
+    assert collection(rule.kept(groups))["b", Decimal(4)] == 1
 
 
 def test_without_a_key_all_rows_are_one_group() -> None:
