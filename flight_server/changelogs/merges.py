@@ -35,7 +35,7 @@ from .changelog import Changelog, ChangelogState
 from .folding import compacted
 from .journal import State
 from .planning import Plan
-from .saving import delete_covered, in_thread, rotate, save, state_of
+from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
 from .views import View, hash_ranges
 
 CHECKPOINT_ROWS = 1 << 20
@@ -133,7 +133,10 @@ class Merge:
             return
         if self._writer is None:
             self._writer = RunWriter(
-                self.changelog.next_run(), self.changelog.layout, self.changelog.disk.empty()
+                self.changelog.next_run(),
+                self.changelog.layout,
+                self.changelog.disk.empty(),
+                of_kept=OF_KEPT_FOR_MERGES,
             )
         self._writer.add(updates)
 

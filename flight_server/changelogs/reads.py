@@ -101,6 +101,7 @@ class ChangelogReads:
             version = view.upper if versions.as_of is None else versions.as_of
             async for part in self._parts(changelog, reader, view, None, version):
                 yield part
+                del part  # and its room
             return
         position = versions.after
         follower = object()
@@ -113,6 +114,7 @@ class ChangelogReads:
                 if upto > position or not versions.follow:
                     async for part in self._parts(changelog, reader, view, position, upto):
                         yield part
+                        del part
                     position = upto
                     changelog.holds.follow(follower, position)
                     if changelog.since < position:

@@ -54,6 +54,7 @@ from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, dele
 from .journal import State, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
+from .saving import OF_KEPT_FOR_MERGES
 from .store import Store
 from .timeline import monotonic_time, past_time
 
@@ -251,7 +252,12 @@ def _resume(changelog: Changelog, state: State) -> set[str]:
         if not path.exists() or path.stat().st_size < end:
             return set()  # it was abandoned after its last checkpoint
         writer = RunWriter.resumed(
-            path, changelog.layout, changelog.disk.empty(), blocks, int(said["retractions"])
+            path,
+            changelog.layout,
+            changelog.disk.empty(),
+            blocks,
+            int(said["retractions"]),
+            of_kept=OF_KEPT_FOR_MERGES,
         )
         merge = Merge(
             changelog,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -42,6 +43,7 @@ from .compactor import Compactor
 from .emitting import Emitter, is_emitting
 from .journal import hold_entry, release_entry
 from .reads import ChangelogReads
+from .saving import KEPT_DISK_PARTS, OF_KEPT_FOR_HOLDS
 from .timeline import wall_time
 from .writes import ChangelogWrite
 
@@ -250,6 +252,7 @@ class Store:
         changelog.save = files.save
         changelog.check_held = self.catalogue.disk.check_held
         self._changelogs[dataset.generation] = changelog
+        self.catalogue.disk.pool.kept_parts = KEPT_DISK_PARTS
 
     def _directory(self, name: str, generation: str) -> Path:
         data_dir = self.catalogue.disk.data_dir
@@ -298,7 +301,9 @@ class Store:
                 changelog.holds.put(request.hold, version, until)
             try:
                 await to_its_end(
-                    asyncio.get_running_loop().run_in_executor(self.threads, changelog.log.append, entries)
+                    asyncio.get_running_loop().run_in_executor(
+                        self.threads, partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS)
+                    )
                 )
             except DiskTrouble as trouble:
                 raise Unavailable(
@@ -322,6 +327,8 @@ class Store:
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]
                 self._emitters.pop(generation, None)
+                if not self._changelogs:
+                    self.catalogue.disk.pool.kept_parts = None
                 self.threads.submit(delete_forgotten, changelog.directory)
             elif len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
                 _log.info("holds_ended", dataset=changelog.name, holds=ended)

@@ -28,6 +28,7 @@ from flight_server.storage import DiskTrouble, to_its_end
 
 from .changelog import Changelog
 from .commits import Commits, delete_soon
+from .saving import OF_KEPT_FOR_DELETES
 
 T = TypeVar("T")
 
@@ -198,7 +199,8 @@ def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
 def _file(changelog: Changelog, path: Path, batches: list[pa.RecordBatch]) -> RunFile:
     """A run file of the rows, or none after an error. Runs in a thread."""
     updates = _updates(changelog, batches)
-    writer = RunWriter(path, changelog.layout, changelog.disk.empty())
+    of_kept = OF_KEPT_FOR_DELETES if updates.only_retracts else 0.0
+    writer = RunWriter(path, changelog.layout, changelog.disk.empty(), of_kept=of_kept)
     try:
         writer.add(updates)
         writer.finish()

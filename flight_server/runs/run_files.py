@@ -102,10 +102,12 @@ class RunWriter:
 
     Args:
         room: of the disk pool; grows with the file, before each write.
+        of_kept: the share that it may take of what the disk pool keeps (``memory.pool``).
     """
 
-    def __init__(self, path: Path, layout: Layout, room: Reservation) -> None:
+    def __init__(self, path: Path, layout: Layout, room: Reservation, *, of_kept: float = 0.0) -> None:
         self.path = path
+        self._of_kept = of_kept
         self._layout = layout
         self.room = room
         self.blocks: list[Block] = []
@@ -117,11 +119,19 @@ class RunWriter:
 
     @classmethod
     def resumed(
-        cls, path: Path, layout: Layout, room: Reservation, blocks: Sequence[Block], retractions: int
+        cls,
+        path: Path,
+        layout: Layout,
+        room: Reservation,
+        blocks: Sequence[Block],
+        retractions: int,
+        *,
+        of_kept: float = 0.0,
     ) -> RunWriter:
         """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off."""
         writer = cls.__new__(cls)
         writer._fd = -1
+        writer._of_kept = of_kept
         writer.path, writer._layout, writer.room = path, layout, room
         writer.blocks, writer._retractions = list(blocks), retractions
         writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
@@ -208,7 +218,7 @@ class RunWriter:
             return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
 
     def _write(self, data: bytes | memoryview) -> None:
-        if not self.room.try_grow(len(data)):
+        if not self.room.try_grow(len(data), of_kept=self._of_kept):
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(data)} bytes of {self.path}", full=True
             )

@@ -75,6 +75,11 @@ class Updates:
         """How many diffs are below zero."""
         return int(np.count_nonzero(self.diffs < 0))
 
+    @property
+    def only_retracts(self) -> bool:
+        """Whether each diff is below zero, and there is one."""
+        return 0 < len(self) == self.retractions
+
     @cached_property
     def retracted(self) -> Hashes:
         """uint64, sorted and unique: the hashes of updates whose diff is below zero."""
