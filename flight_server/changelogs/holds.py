@@ -40,7 +40,7 @@ class Holds:
         self._max_lag_seconds = max_lag_seconds
         self._holds: dict[str, Hold] = {}
         self.lapsed: dict[str, int] = {}
-        # Of readers whose stream is open: they need no lease.
+        # Of readers whose stream is open.
         self._followers: dict[object, Hold] = {}
 
     def __len__(self) -> int:
@@ -98,9 +98,11 @@ class Holds:
     def named(self, prefix: str) -> list[str]:
         return [name for name in self._holds if name.startswith(prefix)]
 
-    def follow(self, follower: object, version: int) -> None:
-        """An open stream has been sent everything up to this version."""
-        self._followers[follower] = Hold(version, math.inf)
+    def follow(self, follower: object, version: int, until: float = math.inf) -> None:
+        """An open stream has been sent everything up to this version, or reads it; its hold ends at ``until``."""
+        held = self._followers.get(follower)
+        passed = held.passed if held is not None and held.version == version else None
+        self._followers[follower] = Hold(version, until, passed)
 
     def leave(self, follower: object) -> None:
         self._followers.pop(follower, None)

@@ -95,6 +95,7 @@ class Store:
             max_message_bytes=max_message_bytes,
         )
         self._changelogs: dict[str, Changelog] = {}  # by generation
+        self._left: list[Changelog] = []  # closed ones with readers
         self._emitters: dict[str, Emitter] = {}  # by the generation of their source
         self._background = background
 
@@ -117,7 +118,11 @@ class Store:
             self.catalogue.disk.disposal.damaged(dataset.files, said)
 
     def short(self) -> None:
-        """Memory is short: let the changelog with the most of it move its runs to disk."""
+        """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that
+        were dropped.
+        """
+        for changelog in self._left:
+            changelog.final = None
         held = [changelog for changelog in self if changelog.merge is None]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
@@ -323,9 +328,15 @@ class Store:
     def expire_holds(self) -> None:
         """End holds whose lease or lag has ended, and forget closed changelogs: a duty of the server."""
         now = time.monotonic()
+        for changelog in self._left:
+            if not changelog.readers:
+                changelog.final = None
+        self._left = [changelog for changelog in self._left if changelog.final is not None]
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]
+                if changelog.final is not None:
+                    self._left.append(changelog)
                 self._emitters.pop(generation, None)
                 if not self._changelogs:
                     self.catalogue.disk.pool.kept_parts = None

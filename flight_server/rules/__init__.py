@@ -5,6 +5,6 @@
 
 from .groups import Groups, Kept
 from .query_limits import QueryLimits
-from .rule import Emitting, Rule, make_rule
+from .rule import Emitting, EveryRow, Rule, make_rule
 
-__all__ = ["Emitting", "Groups", "Kept", "QueryLimits", "Rule", "make_rule"]
+__all__ = ["Emitting", "EveryRow", "Groups", "Kept", "QueryLimits", "Rule", "make_rule"]

@@ -27,6 +27,8 @@ from .ranked import greatest, needed_of_greatest, of_rows, sums
 class UntilClosed:
     """See the module's text. Raises InvalidRequest if a value does not fit its column's type."""
 
+    in_parts = True
+
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         self._closed_by = [
             (name, typed_value(value, schema.field(name), "closed_by")) for name, value in spec.closed_by

@@ -33,6 +33,8 @@ LATENCY_COLUMN = "latency"
 class Pairs:
     """See the module's text. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
 
+    in_parts = False
+
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         assert spec.kind is not None
         assert spec.values is not None

@@ -41,6 +41,8 @@ class Query:
     Raises InvalidRequest if the query cannot be run over the schema, or does not give it.
     """
 
+    in_parts = False
+
     def __init__(self, spec: KeepRule, schema: pa.Schema, limits: QueryLimits) -> None:
         assert spec.query is not None
         self._query, self._key, self._schema = spec.query, spec.key, schema

@@ -76,6 +76,8 @@ def _totals(values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
 class Greatest:
     """``latest`` (k = 1) and ``top_k``."""
 
+    in_parts = True
+
     def __init__(self, k: int) -> None:
         self._k = k
 

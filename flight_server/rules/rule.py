@@ -28,6 +28,11 @@ from .query_limits import DEFAULT_LIMITS, QueryLimits
 class Rule(Protocol):
     """One keep rule over rows of one schema. The counts of a call sum to less than 2**63."""
 
+    in_parts: bool
+    """Whether what is needed of a part of a key's rows, added to the other rows, needs the same as all rows: then the
+    rows of a large key are taken in parts, each row with all its updates.
+    """
+
     def kept(self, groups: Groups) -> Kept:
         """What readers see of these keys: no count is below zero."""
 
@@ -66,6 +71,8 @@ class Emitting(Protocol):
 
 class EveryRow:
     """No rule: every row is shown and needed."""
+
+    in_parts = True
 
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, np.maximum(groups.counts, 0))

@@ -5,7 +5,8 @@ Format
 
         8 bytes   magic, "FLSHRUN1"
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
-                  ``BLOCK_ROWS`` rows with the changelog's columns and _hash (uint64), _version, _diff (int64)
+                  ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
+                  and _hash (uint64), _version, _diff (int64)
         footer    UTF-8 JSON: rows, retractions, first_version, last_version, and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic
@@ -41,15 +42,16 @@ from numpy.typing import NDArray
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, HASH_COLUMN, VERSION_COLUMN
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, open_regular, trouble_with
+from flight_server.storage import DiskTrouble, open_regular
 
 from .key_hashes import Hashes
 from .layout import Layout
-from .run import Damaged
-from .run_bytes import MAGIC, encode_tail, map_file, read_at, read_footer
+from .run import MAX_HASH, Damaged
+from .run_bytes import MAGIC, encode_tail, map_file, on_disk, read_at, read_footer
 from .updates import Updates
 
 BLOCK_ROWS = 32 << 10
+BLOCK_BYTES = 4 << 20
 
 _ALIGNMENT = 64
 
@@ -137,7 +139,7 @@ class RunWriter:
         writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
         writer._fd = writer._open(0)
         room.grow(writer._offset)
-        with _disk(path):
+        with on_disk(path):
             os.ftruncate(writer._fd, writer._offset)
             os.lseek(writer._fd, writer._offset, os.SEEK_SET)
         return writer
@@ -152,8 +154,7 @@ class RunWriter:
         Raises:
             DiskTrouble: the disk or its limit leaves no room.
         """
-        for start in range(0, len(updates), BLOCK_ROWS):
-            part = updates.slice(start, min(start + BLOCK_ROWS, len(updates)))
+        for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
             begun = bool(self.blocks) and self.blocks[-1].high == int(part.hashes[0])
             self._write(bytes(-self._offset % _ALIGNMENT))
@@ -174,7 +175,7 @@ class RunWriter:
 
     def sync(self) -> None:
         """All blocks so far are on the medium. Blocks. Raises DiskTrouble."""
-        with _disk(self.path):
+        with on_disk(self.path):
             os.fdatasync(self._fd)
 
     def finish(self) -> None:
@@ -194,7 +195,7 @@ class RunWriter:
             separators=(",", ":"),
         ).encode()
         self._write(footer + encode_tail(footer))
-        with _disk(self.path):
+        with on_disk(self.path):
             os.fsync(self._fd)
         self.close()
 
@@ -214,7 +215,7 @@ class RunWriter:
         self.room.free()
 
     def _open(self, flags: int) -> int:
-        with _disk(self.path):
+        with on_disk(self.path):
             return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -222,7 +223,7 @@ class RunWriter:
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(data)} bytes of {self.path}", full=True
             )
-        with _disk(self.path):
+        with on_disk(self.path):
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -314,14 +315,23 @@ class RunFile:
         return before + int(np.searchsorted(self._block(number).hashes, np.uint64(hash_), "left"))
 
     def between(self, low: int, high: int) -> Updates:
+        return Updates.in_order(self._layout, self.parts_between(low, high))
+
+    def parts_between(self, low: int, high: int) -> list[Updates]:
+        return [self._block(number).between(low, high) for number in self._blocks_between(low, high)]
+
+    def bytes_between(self, low: int, high: int) -> int:
+        found = 0
+        for number in self._blocks_between(low, high):
+            entry = self.blocks[number]
+            inside = low <= entry.low and entry.high <= high
+            rows = entry.rows if inside else len(self._block(number).between(low, high))
+            found += entry.size_bytes * rows // entry.rows
+        return found
+
+    def _blocks_between(self, low: int, high: int) -> range:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
-        stop = int(np.searchsorted(self._lows, np.uint64(high), "right"))
-        parts = []
-        for number in range(start, stop):
-            block = self._block(number)
-            begin = int(np.searchsorted(block.hashes, np.uint64(low), "left"))
-            parts.append(block.slice(begin, int(np.searchsorted(block.hashes, np.uint64(high), "right"))))
-        return self._put_together(parts)
+        return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
     def of_hashes(self, hashes: Hashes) -> Updates:
         if not len(hashes) or not self.blocks:
@@ -333,7 +343,7 @@ class RunFile:
         for number in self._touched(first, last):
             wanted = hashes[(first <= number) & (last > number)]
             parts.append(self._block(number).of_hashes(wanted))
-        return self._put_together(parts)
+        return Updates.in_order(self._layout, parts)
 
     def _touched(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> Iterator[int]:
         touched = np.zeros(len(self.blocks) + 1, np.int64)
@@ -341,9 +351,20 @@ class RunFile:
         np.add.at(touched, np.maximum(first, last), -1)
         yield from np.flatnonzero(np.cumsum(touched[:-1])).tolist()
 
-    def changed(self, after: int, upto: int) -> Hashes:
+    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        found = np.zeros(len(hashes))
+        first = np.searchsorted(self._highs, hashes, "left")
+        last = np.searchsorted(self._lows, hashes, "right")
+        for number in self._touched(first, last):
+            entry, wanted = self.blocks[number], (first <= number) & (last > number)
+            counts = self._block(number).counts_of(hashes[wanted])
+            found[wanted] += counts * (entry.size_bytes / entry.rows)
+        return found
+
+    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
         found = [np.zeros(0, np.uint64)]
-        for number, entry in enumerate(self.blocks):
+        for number in self._blocks_between(low, high):
+            entry = self.blocks[number]
             first, last = (
                 (entry.first_version, entry.last_version)
                 if self.version is None
@@ -351,24 +372,9 @@ class RunFile:
             )
             if last <= after or first > upto:
                 continue
-            block = self._block(number)
+            block = self._block(number).between(low, high)
             found.append(block.hashes[(block.versions > after) & (block.versions <= upto)])
         return np.concatenate(found)
-
-    def _put_together(self, parts: list[Updates]) -> Updates:
-        """The updates of neighbouring blocks, which are in order."""
-        parts = [part for part in parts if len(part)]
-        if not parts:
-            return Updates.empty(self._layout)
-        if len(parts) == 1:
-            return parts[0]
-        return Updates(
-            self._layout,
-            pa.concat_batches([part.rows for part in parts]),
-            np.concatenate([part.hashes for part in parts]),
-            np.concatenate([part.versions for part in parts]),
-            np.concatenate([part.diffs for part in parts]),
-        )
 
     def _block(self, number: int) -> Updates:
         entry = self.blocks[number]
@@ -388,19 +394,3 @@ class RunFile:
             return read_at(fd, self.path, entry.offset, entry.size_bytes)
         finally:
             os.close(fd)
-
-
-class _disk:  # noqa: N801  # used as a statement
-    """Turns OSError into DiskTrouble."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise trouble_with(self._path, error) from error

@@ -1,0 +1,135 @@
+"""LargeKeys: the updates of one hash that are too many to be held at once, in pieces of whole rows.
+
+Rows of one hash are sorted, so the runs can be cut at the same rows. Each piece has all updates of its rows, which are
+added up first: equal rows are one row then, with what is above ``since``.
+
+Folding
+    What a rule needs of some rows and of others is what it needs of both together, for a rule whose ``in_parts`` says
+    so. So the pieces are taken one after the other, and of those before only what is needed is held. Of other rules'
+    keys all rows are held once they are added up.
+
+Memory
+    A piece has about ``piece_bytes`` of each run's part, unless one row has more. What is held beside it is limited by
+    the caller: beyond it :class:`TooLarge` says how much there was. The parts are views of the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from flight_server.rules import EveryRow, Rule
+from flight_server.runs import Layout, Updates
+
+from .folding import compacted
+
+COPIES = 3
+"""What is held while it is added to: itself, what it becomes, and its order."""
+
+_NONE = np.zeros(0, np.uint64)
+
+
+class TooLarge(Exception):
+    """More than ``limit_bytes`` would be held; ``size_bytes`` are needed, as far as is known."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"{size_bytes} bytes are needed at once")
+        self.size_bytes = size_bytes
+
+
+def pieces(
+    layout: Layout, runs: Sequence[Sequence[Updates]], since: int, upto: int, piece_bytes: int
+) -> Iterator[Updates]:
+    """The updates of one hash up to version ``upto``, ascending, each row in one piece; versions up to ``since`` count
+    as one.
+
+    Args:
+        runs: of each run its parts, which follow each other.
+    """
+    cursors = [_Cursor(layout, parts, max(1, piece_bytes // max(1, len(runs)))) for parts in runs]
+    while cursors := [cursor for cursor in cursors if cursor.left]:
+        last = cursors[0].wanted()
+        for cursor in cursors[1:]:
+            found = cursor.wanted()
+            if _compare(layout, found, last) < 0:
+                last = found
+        taken = [
+            compacted(part.where(part.versions <= upto), since, EveryRow(), _NONE)
+            for cursor in cursors
+            for part in cursor.take_to(last)
+        ]
+        yield compacted(Updates.joined(layout, taken), since, EveryRow(), _NONE)
+
+
+def folded(
+    layout: Layout,
+    runs: Sequence[Sequence[Updates]],
+    since: int,
+    upto: int,
+    rule: Rule,
+    *,
+    piece_bytes: int,
+    limit_bytes: int,
+) -> Updates:
+    """What stands for all updates of one hash at the versions from ``since`` to ``upto``. Raises TooLarge."""
+    rule = rule if rule.in_parts else EveryRow()
+    held = Updates.empty(layout)
+    for piece in pieces(layout, runs, since, upto, piece_bytes):
+        held = compacted(Updates.joined(layout, [held, piece]), since, rule, _NONE)
+        if COPIES * held.size_bytes > limit_bytes:
+            raise TooLarge(2 * COPIES * held.size_bytes)
+    return held
+
+
+class _Cursor:
+    """A place in the parts of one run."""
+
+    def __init__(self, layout: Layout, parts: Sequence[Updates], piece_bytes: int) -> None:
+        self._layout = layout
+        self._parts = [part for part in parts if len(part)]
+        self._piece_bytes = piece_bytes
+
+    @property
+    def left(self) -> bool:
+        return bool(self._parts)
+
+    def wanted(self) -> Updates:
+        """The last row that is wanted in the next piece."""
+        part = self._parts[0]
+        rows = min(len(part), max(1, len(part) * self._piece_bytes // max(1, part.size_bytes)))
+        return part.slice(rows - 1, rows)
+
+    def take_to(self, last: Updates) -> Iterator[Updates]:
+        """All up to this row, it included."""
+        while self._parts:
+            part = self._parts[0]
+            end = self._end(part, last)
+            if end:
+                yield part.slice(0, end)
+            if end < len(part):
+                self._parts[0] = part.slice(end, len(part))
+                return
+            del self._parts[0]
+
+    def _end(self, part: Updates, last: Updates) -> int:
+        low, high = 0, len(part)
+        while low < high:
+            middle = (low + high) // 2
+            if _compare(self._layout, part.slice(middle, middle + 1), last) <= 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def _compare(layout: Layout, one: Updates, other: Updates) -> int:
+    """Below, at or above zero as the first row is below, equal to or above the second in the order of updates."""
+    marked = [
+        Updates(layout, each.rows, each.hashes, np.full(1, mark), each.diffs)
+        for mark, each in ((0, one), (1, other))
+    ]
+    both = Updates.joined(layout, marked)
+    if len(both.row_starts) == 1:
+        return 0
+    return -1 if both.versions[0] == 0 else 1
