@@ -76,10 +76,15 @@ def folded(
     rule = rule if rule.in_parts else EveryRow()
     held = Updates.empty(layout)
     for piece in pieces(layout, runs, since, upto, piece_bytes):
-        held = compacted(Updates.joined(layout, [held, piece]), since, rule, _NONE)
+        held = added(held, piece, since, rule)
         if COPIES * held.size_bytes > limit_bytes:
             raise TooLarge(2 * COPIES * held.size_bytes)
     return held
+
+
+def added(held: Updates, piece: Updates, since: int, rule: Rule) -> Updates:
+    """What a rule with ``in_parts`` needs of what is held and the next piece."""
+    return compacted(Updates.joined(held.layout, [held, piece]), since, rule, _NONE)
 
 
 class _Cursor:

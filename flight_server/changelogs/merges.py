@@ -1,7 +1,8 @@
 """Merge: replaces neighbouring runs by one that stands for them at every version from ``since`` on.
 
 Guarantee: a merge changes no snapshot and no deltas of versions from its ``since`` on. It works in slices of whole
-keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and commits go on.
+keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and commits go on. A key that is too large for
+a slice is merged in pieces (``large_keys``).
 
 What it may leave out
     A merge sees its own runs only. The rule says what is needed of a part as of the whole (a keep rule is idempotent),
@@ -28,17 +29,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.memory import MemoryPool
-from flight_server.runs import Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
+from flight_server.memory import MemoryPool, Reservation
+from flight_server.runs import MAX_HASH, Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
 
+from . import views
 from .changelog import Changelog, ChangelogState
 from .folding import compacted
 from .journal import State
+from .large_keys import COPIES, added, pieces
 from .planning import Plan
 from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
-from .views import View, hash_ranges
+from .views import View, slice_end
 
 CHECKPOINT_ROWS = 1 << 20
+HELD_BYTES = views.FOLDED_BYTES
+"""What is held of a large key to apply the rule to it."""
 
 Hashes = NDArray[np.uint64]
 
@@ -70,6 +75,7 @@ class Merge:
         self._view: View = changelog.view()
         self._writer = writer
         self._parts: list[Updates] = []
+        self._large: Iterator[int] | None = None
         self._low = low
         self._began = changelog.upper if began is None else began
         self._checkpoint_rows = 0
@@ -82,8 +88,8 @@ class Merge:
 
     def to_json(self) -> dict[str, Any] | None:
         """What the state file says of it, to resume it."""
-        if not self.of_files or self._writer is None:
-            return None
+        if not self.of_files or self._writer is None or self._large is not None:
+            return None  # a key that is written in part could not be resumed
         names = [run.path.name for run in self.runs if isinstance(run, RunFile)]
         return {
             "runs": names,
@@ -102,20 +108,61 @@ class Merge:
             Damaged: a run is not what was written.
             DiskTrouble: the disk has no room, or refuses.
         """
-        for low, high in hash_ranges(self.runs, self._view.slice_rows(), self._low):
-            parts = [run.between(low, high) for run in self.runs]
-            updates = Updates.joined(self.changelog.layout, parts)
-            untouched = self._untouched(updates, low, high)
-            self._add(compacted(updates, self.since, self.changelog.rule, untouched))
-            self._low = high + 1
-            self.done = self._low >= 1 << 64
-            self._checkpoint_rows += len(updates)
-            return max(1, len(updates))
-        self.done = True
-        return 1
+        if self._large is not None:
+            rows = next(self._large, None)
+            if rows is not None:
+                return max(1, rows)
+            self._large = None
+            return self._merged_to(self._low, 0)
+        low = self._low
+        if low > MAX_HASH:  # resumed behind its last slice
+            return self._merged_to(MAX_HASH, 0)
+        high, large = slice_end(self.runs, self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
+        if large:
+            self._large = self._large_key(low)
+            return 1
+        parts = [run.between(low, high) for run in self.runs]
+        updates = Updates.joined(self.changelog.layout, parts)
+        untouched = self._untouched(updates, low, high)
+        self._add(compacted(updates, self.since, self.changelog.rule, untouched))
+        return self._merged_to(high, len(updates))
+
+    def _merged_to(self, high: int, rows: int) -> int:
+        self._low = high + 1
+        self.done = self._low > MAX_HASH
+        self._checkpoint_rows += rows
+        return max(1, rows)
+
+    def _large_key(self, hash_: int) -> Iterator[int]:
+        """Merge the updates of one hash in pieces; how many rows each has. If the rule cannot be applied to pieces, or
+        leaves too many rows, they are only added up, as the module's text says of keys with updates elsewhere.
+        """
+        changelog, rule = self.changelog, self.changelog.rule
+        runs = [run.parts_between(hash_, hash_) for run in self.runs]
+        others = [run.parts_between(hash_, hash_) for run in self._view.runs if run not in self.runs]
+        retracts = any(part.retractions for run in [*runs, *others] for part in run)
+        elsewhere = any(len(part) for run in others for part in run)
+
+        def all_pieces() -> Iterator[Updates]:
+            return pieces(changelog.layout, runs, self.since, changelog.upper, views.SLICE_BYTES)
+
+        if rule.in_parts and not (retracts and elsewhere):
+            held = Updates.empty(changelog.layout)
+            for piece in all_pieces():
+                held = added(held, piece, self.since, rule)
+                if COPIES * held.size_bytes > HELD_BYTES:
+                    break
+                yield len(piece)
+            else:
+                self._add(held)
+                return
+        for piece in all_pieces():
+            self._add(piece)
+            yield len(piece)
 
     def checkpoint_due(self) -> bool:
-        return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and not self.done
+        ready = self._large is None and not self.done
+        return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and ready
 
     async def checkpoint(self, threads: Executor) -> None:
         """Make what is done so far survive a crash. Raises DiskTrouble."""
@@ -200,8 +247,9 @@ class Merge:
         """The output as runs, in files if it leaves memory, with what all commits so far retracted. Again is fine."""
         if not self._to_file:
             whole = Updates.joined(self.changelog.layout, self._parts)
-            whole = Updates.joined(self.changelog.layout, [whole, *self._patches([whole])])
-            return [self._run_of(whole, memory)] if len(whole) else []
+            patches = self._patches([self._run_of(whole, memory.empty())])
+            whole = Updates.joined(self.changelog.layout, [whole, *patches])
+            return [self._run_of(whole, memory.reserve(whole.size_bytes))] if len(whole) else []
         if self._outputs is None:
             self._outputs = []
             if self._writer is not None and self._writer.blocks:
@@ -211,33 +259,35 @@ class Merge:
             self._writer = None
         upto = self.changelog.upper
         for patch in self._patches(self._outputs):
-            self._add(patch)
+            if len(patch):
+                self._add(patch)
         if self._writer is not None:
             self._outputs.append(self._file(self._writer))
             self._writer = None
         self._patched = upto
         return self._outputs
 
-    def _patches(self, outputs: Sequence[Run | Updates]) -> Iterator[Updates]:
+    def _patches(self, outputs: Sequence[Run]) -> Iterator[Updates]:
         """What the output lacks of the keys that commits retracted since it was last patched, in slices."""
         late = [run for run in self.changelog.runs if run.last_version > self._patched and run.retractions]
-        if not late:
-            return
-        layout = self.changelog.layout
-        for low, high in hash_ranges([*late, *self.runs], self._view.slice_rows()):
-            hashes = np.unique(np.concatenate([run.between(low, high).retracted for run in late]))
-            if not len(hashes):
-                continue
-            had = [run.of_hashes(hashes) for run in self.runs]
-            has = [run.of_hashes(hashes) for run in outputs]
-            less = [Updates(layout, each.rows, each.hashes, each.versions, -each.diffs) for each in has]
-            patch = compacted(Updates.joined(layout, [*had, *less]), self.since, self.changelog.rule, hashes)
-            if len(patch):
-                yield patch
+        layout, low = self.changelog.layout, 0
+        while late and low <= MAX_HASH:
+            high, large = slice_end([*late, *self.runs], self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
+            retracted = [part.retracted for run in late for part in run.parts_between(low, high)]
+            hashes = np.unique(np.concatenate([np.zeros(0, np.uint64), *retracted]))
+            if large and len(hashes):
+                had = [run.parts_between(low, low) for run in self.runs]
+                has = [[part.negated() for part in run.parts_between(low, low)] for run in outputs]
+                yield from pieces(layout, [*had, *has], self.since, self.changelog.upper, views.SLICE_BYTES)
+            elif len(hashes):
+                had_some = [run.of_hashes(hashes) for run in self.runs]
+                has_some = [run.of_hashes(hashes).negated() for run in outputs]
+                both = Updates.joined(layout, [*had_some, *has_some])
+                yield compacted(both, self.since, self.changelog.rule, hashes)
+            low = high + 1
 
-    def _run_of(self, updates: Updates, memory: MemoryPool) -> MemoryRun:
-        first, last = self.runs[0].first_version, self.runs[-1].last_version
-        return MemoryRun(updates, first, last, memory.reserve(updates.size_bytes))
+    def _run_of(self, updates: Updates, room: Reservation) -> MemoryRun:
+        return MemoryRun(updates, self.runs[0].first_version, self.runs[-1].last_version, room)
 
     def _file(self, writer: RunWriter) -> RunFile:
         writer.finish()

@@ -60,13 +60,13 @@ class View:
     since: int
     upper: int
 
-    def slice_rows(self, slice_bytes: int = SLICE_BYTES) -> int:
+    def slice_rows(self, slice_bytes: int | None = None) -> int:
         """How many rows are read together: at most ``SLICE_ROWS``, fewer if they are large."""
         rows = sum(run.rows for run in self.runs)
         row_bytes = max(1, sum(run.size_bytes for run in self.runs) // max(1, rows))
-        return max(MIN_SLICE_ROWS, min(SLICE_ROWS, slice_bytes // row_bytes))
+        return max(MIN_SLICE_ROWS, min(SLICE_ROWS, (slice_bytes or SLICE_BYTES) // row_bytes))
 
-    def snapshot(self, version: int, slice_bytes: int = SLICE_BYTES) -> Iterator[pa.RecordBatch]:
+    def snapshot(self, version: int, slice_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
         """The collection at a version, in parts; parts may be empty."""
         part = Part()
         while part.left:
@@ -75,7 +75,7 @@ class View:
             yield part.rows
 
     def snapshot_part(
-        self, version: int, before: Part, slice_bytes: int = SLICE_BYTES, allowed_bytes: int = 0
+        self, version: int, before: Part, slice_bytes: int | None = None, allowed_bytes: int = 0
     ) -> Part:
         """The part of the collection at a version that follows ``before``; it may be empty.
 
@@ -90,7 +90,7 @@ class View:
         step, low = self.slice_rows(slice_bytes), before.low
         high, large = before.high, True
         if high is None:
-            high, large = slice_end(runs, step, low, 2 * slice_bytes)
+            high, large = slice_end(runs, step, low, 2 * (slice_bytes or SLICE_BYTES))
         if large and low == high:
             updates = self._folded(runs, low, version, version, allowed_bytes)
         else:
@@ -98,7 +98,7 @@ class View:
         rows, left = snapshot(updates, version, self.rule, before.given, step)
         return Part(rows, low, high, before.given + rows.num_rows) if left else Part(rows, high + 1)
 
-    def deltas(self, after: int, upto: int, slice_bytes: int = SLICE_BYTES) -> Iterator[pa.RecordBatch]:
+    def deltas(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
         """The changes of the collection between two versions, consolidated, with ``_diff``; parts may be empty."""
         part = Part()
         while part.left:
@@ -107,14 +107,14 @@ class View:
             yield part.rows
 
     def deltas_part(
-        self, after: int, upto: int, before: Part, slice_bytes: int = SLICE_BYTES, allowed_bytes: int = 0
+        self, after: int, upto: int, before: Part, slice_bytes: int | None = None, allowed_bytes: int = 0
     ) -> Part:
         """The part of the changes that follows ``before``; as :meth:`snapshot_part`."""
         updates, low = self._changed_part(after, upto, before.low, slice_bytes, allowed_bytes)
         kept = deltas(updates, after, upto, self.rule)
         return Part(with_diffs(self.layout, kept.rows, kept.counts), low)
 
-    def changed(self, after: int, upto: int, slice_bytes: int = SLICE_BYTES) -> Iterator[Updates]:
+    def changed(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[Updates]:
         """All updates, up to ``upto``, of the keys with updates in between, in parts of whole keys."""
         low = 0
         while low <= MAX_HASH:
@@ -122,7 +122,7 @@ class View:
             yield updates
 
     def _changed_part(
-        self, after: int, upto: int, low: int, slice_bytes: int, allowed_bytes: int | None
+        self, after: int, upto: int, low: int, slice_bytes: int | None, allowed_bytes: int | None
     ) -> tuple[Updates, int]:
         """The updates of the next changed keys, and the hash behind them. Of a large key, if ``allowed_bytes`` says how
         much may be held, what stands for them from ``after`` on.
@@ -133,10 +133,10 @@ class View:
         if not len(hashes):
             return Updates.empty(self.layout), low
         sizes = np.cumsum(np.sum([run.bytes_of(hashes) for run in runs], axis=0))
-        fitting = max(1, int(np.searchsorted(sizes, 2 * slice_bytes, "right")))
+        fitting = max(1, int(np.searchsorted(sizes, 2 * (slice_bytes or SLICE_BYTES), "right")))
         if fitting < len(hashes):
             hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
-        if allowed_bytes is not None and sizes[fitting - 1] > 2 * slice_bytes:
+        if allowed_bytes is not None and sizes[fitting - 1] > 2 * (slice_bytes or SLICE_BYTES):
             return self._folded(runs, int(hashes[0]), after, upto, allowed_bytes), low
         return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
 

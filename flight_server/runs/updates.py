@@ -136,6 +136,10 @@ class Updates:
         start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
         return self.slice(start, int(np.searchsorted(self.hashes, np.uint64(high), "right")))
 
+    def negated(self) -> Updates:
+        """The updates that take these back."""
+        return Updates(self.layout, self.rows, self.hashes, self.versions, -self.diffs)
+
     def counts_of(self, hashes: Hashes) -> Numbers:
         """How many rows each of these hashes has."""
         starts = np.searchsorted(self.hashes, hashes, "left")
