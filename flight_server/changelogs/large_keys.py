@@ -27,6 +27,10 @@ from .folding import compacted
 COPIES = 3
 """What is held while it is added to: itself, what it becomes, and its order."""
 
+MAX_PROBED_ROWS = 64
+PROBED_BYTES = 1 << 20
+"""Of so many rows or bytes at once it is found out whether they are above another one."""
+
 _NONE = np.zeros(0, np.uint64)
 
 
@@ -49,11 +53,7 @@ def pieces(
     """
     cursors = [_Cursor(layout, parts, max(1, piece_bytes // max(1, len(runs)))) for parts in runs]
     while cursors := [cursor for cursor in cursors if cursor.left]:
-        last = cursors[0].wanted()
-        for cursor in cursors[1:]:
-            found = cursor.wanted()
-            if _compare(layout, found, last) < 0:
-                last = found
+        last = _marked(layout, [cursor.wanted() for cursor in cursors]).slice(0, 1)
         taken = [
             compacted(part.where(part.versions <= upto), since, EveryRow(), _NONE)
             for cursor in cursors
@@ -118,23 +118,25 @@ class _Cursor:
             del self._parts[0]
 
     def _end(self, part: Updates, last: Updates) -> int:
+        """How many rows of the part are not above this one."""
+        fan_out = min(MAX_PROBED_ROWS, max(2, PROBED_BYTES * len(part) // max(1, part.size_bytes)))
         low, high = 0, len(part)
         while low < high:
-            middle = (low + high) // 2
-            if _compare(self._layout, part.slice(middle, middle + 1), last) <= 0:
-                low = middle + 1
-            else:
-                high = middle
+            probed = np.unique(np.append(np.arange(low, high, -(-(high - low) // fan_out)), high - 1))
+            both = _marked(self._layout, [part.take(probed), last])
+            below = int(np.argmax(both.versions))  # equal rows are in the order of their marks
+            if below == len(probed):
+                return high
+            low, high = int(probed[below - 1]) + 1 if below else low, int(probed[below])
         return low
 
 
-def _compare(layout: Layout, one: Updates, other: Updates) -> int:
-    """Below, at or above zero as the first row is below, equal to or above the second in the order of updates."""
-    marked = [
-        Updates(layout, each.rows, each.hashes, np.full(1, mark), each.diffs)
-        for mark, each in ((0, one), (1, other))
-    ]
-    both = Updates.joined(layout, marked)
-    if len(both.row_starts) == 1:
-        return 0
-    return -1 if both.versions[0] == 0 else 1
+def _marked(layout: Layout, parts: Sequence[Updates]) -> Updates:
+    """The parts' updates in order, each with its part's number as its version."""
+    return Updates.joined(
+        layout,
+        [
+            Updates(layout, part.rows, part.hashes, np.full(len(part), number), part.diffs)
+            for number, part in enumerate(parts)
+        ],
+    )
