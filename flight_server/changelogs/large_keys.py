@@ -9,7 +9,7 @@ Folding
     keys all rows are held once they are added up.
 
 Memory
-    A piece has about ``piece_bytes`` of each run's part, unless one row has more. What is held beside it is limited by
+    A piece has about twice ``piece_bytes`` at most, unless one row has more. What is held beside it is limited by
     the caller: beyond it :class:`TooLarge` says how much there was. The parts are views of the runs.
 """
 
@@ -51,13 +51,19 @@ def pieces(
     Args:
         runs: of each run its parts, which follow each other.
     """
-    cursors = [_Cursor(layout, parts, max(1, piece_bytes // max(1, len(runs)))) for parts in runs]
+    cursors = [_Cursor(layout, parts) for parts in runs]
+    wanted_bytes = piece_bytes
     while cursors := [cursor for cursor in cursors if cursor.left]:
-        last = _marked(layout, [cursor.wanted() for cursor in cursors]).slice(0, 1)
+        # Runs that have other rows than each other contribute one after the other, others together.
+        last = _marked(layout, [cursor.wanted(wanted_bytes) for cursor in cursors]).slice(0, 1)
+        if sum(cursor.look_to(last) for cursor in cursors) > 2 * piece_bytes and wanted_bytes > 1:
+            wanted_bytes //= 2
+            continue
+        wanted_bytes = min(piece_bytes, 2 * wanted_bytes)
         taken = [
             compacted(part.where(part.versions <= upto), since, EveryRow(), _NONE)
             for cursor in cursors
-            for part in cursor.take_to(last)
+            for part in cursor.take()
         ]
         yield compacted(Updates.joined(layout, taken), since, EveryRow(), _NONE)
 
@@ -90,32 +96,37 @@ def added(held: Updates, piece: Updates, since: int, rule: Rule) -> Updates:
 class _Cursor:
     """A place in the parts of one run."""
 
-    def __init__(self, layout: Layout, parts: Sequence[Updates], piece_bytes: int) -> None:
+    def __init__(self, layout: Layout, parts: Sequence[Updates]) -> None:
         self._layout = layout
         self._parts = [part for part in parts if len(part)]
-        self._piece_bytes = piece_bytes
+        self._seen: list[Updates] = []
+        self._rest: list[Updates] = []
 
     @property
     def left(self) -> bool:
         return bool(self._parts)
 
-    def wanted(self) -> Updates:
-        """The last row that is wanted in the next piece."""
+    def wanted(self, size_bytes: int) -> Updates:
+        """The last row of the next so many bytes, or of the part."""
         part = self._parts[0]
-        rows = min(len(part), max(1, len(part) * self._piece_bytes // max(1, part.size_bytes)))
+        rows = min(len(part), max(1, len(part) * size_bytes // max(1, part.size_bytes)))
         return part.slice(rows - 1, rows)
 
-    def take_to(self, last: Updates) -> Iterator[Updates]:
-        """All up to this row, it included."""
-        while self._parts:
-            part = self._parts[0]
+    def look_to(self, last: Updates) -> int:
+        """See all up to this row, it included; how many bytes these are."""
+        self._seen, self._rest = [], []
+        for number, part in enumerate(self._parts):
             end = self._end(part, last)
-            if end:
-                yield part.slice(0, end)
+            self._seen += [part.slice(0, end)] if end else []
             if end < len(part):
-                self._parts[0] = part.slice(end, len(part))
-                return
-            del self._parts[0]
+                self._rest = [part.slice(end, len(part)), *self._parts[number + 1 :]]
+                break
+        return sum(part.size_bytes for part in self._seen)
+
+    def take(self) -> list[Updates]:
+        """Go on behind what was seen last, which is given."""
+        self._parts = self._rest
+        return self._seen
 
     def _end(self, part: Updates, last: Updates) -> int:
         """How many rows of the part are not above this one."""

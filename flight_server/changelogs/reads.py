@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from flight_server.concurrency import Waits
 from flight_server.memory import Budget, Reservation, reserve
-from flight_server.protocol import DataQuarantined, Draining, OutOfBudget, Unavailable, Versions
+from flight_server.protocol import DataQuarantined, Draining, InvalidRequest, Unavailable, Versions
 from flight_server.runs import Damaged
 from flight_server.storage import to_its_end
 from flight_server.tiering import Reader
@@ -106,12 +106,12 @@ class ChangelogReads:
 
         Raises:
             Compacted: a version is below ``since``, or the stream has fallen behind too far.
-            InvalidRequest: a version is above ``upper``.
+            InvalidRequest: a version is above ``upper``; or one key has more rows than there can be room for.
             Conflict: the changelog was dropped.
             DataQuarantined: what is read is damaged on disk.
             Draining: a follower has all that there is, and the server goes down.
             Unavailable: the disk does not give it now.
-            OutOfBudget: one key has more rows than memory has room for.
+            OutOfBudget: there was no room for the rows of a large key until the deadline.
         """
         self.check(changelog, versions)
         stream = _Stream(changelog, reader)
@@ -219,16 +219,16 @@ class ChangelogReads:
                 return list(self._encode(at.rows, upto, last=not at.left)), replace(at, rows=None)
 
     def _key_bytes(self, changelog: Changelog, wanted_bytes: int, had_bytes: int) -> int:
-        """The room for a key that is too large for a slice. Raises OutOfBudget if it has had the most there is."""
+        """The room for a key that is too large for a slice. Raises InvalidRequest if it has had the most there is."""
         limit_bytes = self._budget.frames.limit_bytes
         assert limit_bytes is not None
         most_bytes = limit_bytes * 3 // 4
         if had_bytes >= most_bytes:
-            raise OutOfBudget(
+            raise InvalidRequest(
                 f"dataset {changelog.name!r}: to read the rows of one key takes more than {had_bytes} bytes at once: "
                 "raise --memory-limit, or declare a key that has fewer rows",
                 dataset=changelog.name,
-                wanted_bytes=wanted_bytes,
+                limit_bytes=most_bytes,
             )
         return min(wanted_bytes, most_bytes)
 
