@@ -181,11 +181,10 @@ class Server:
         )
         recovered = recover(self.catalogue)
         recover_changelogs(self.node.changelogs)
+        disk = self.catalogue.budget.disk
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
-            self.catalogue.budget.disk.limit_bytes = recovered.disk_bytes + int(
-                free_bytes * DEFAULT_DISK_SHARE
-            )
+            disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
         if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
 

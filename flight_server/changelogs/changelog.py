@@ -146,6 +146,8 @@ class Changelog:
         self.querying: Executor | None = None
         self.checks: RuleChecks | None = None
         self.damage: str | None = None
+        self.readers = 0  # open streams
+        self.final: View | None = None  # of a closed changelog, for the readers that it has
         self.not_emitting: str | None = None  # why what its rule puts together goes nowhere
         self._next_run = 1
         self._hooks = hooks
@@ -226,7 +228,11 @@ class Changelog:
         self.step("damage")
 
     def close(self) -> None:
-        """Take nothing more; followers get an error, and reads of a version end. The files stay. Twice is fine."""
+        """Take nothing more; followers get an error. The files stay. Twice is fine. Reads of a version that have begun
+        go on to their end, unless memory gets short (``final``).
+        """
+        if self.state is not ChangelogState.CLOSED and self.readers:
+            self.final = self.view()
         self.step("close")
         runs, self.runs = self.runs, ()
         for run in runs:
@@ -247,6 +253,8 @@ class Changelog:
 
     def view(self) -> View:
         """What can be read now. Raises DatasetDropped."""
+        if self.final is not None:
+            return self.final
         self.step("read")
         return View(self.layout, self.rule, self.runs, self.since, self.upper)
 

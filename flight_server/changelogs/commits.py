@@ -12,6 +12,10 @@ Repetition
     A commit whose transaction was committed before changes nothing and returns the version that it had then. One that
     may have been, or that another one of its id has overtaken, is refused (``datasets.transactions``).
 
+A full disk
+    Commits that only retract or delete may take a part of what the disk pool keeps (``saving``), because merges free
+    what they remove. In a group that has no room the others are refused first.
+
 Waiting
     While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` runs, commits wait for the
     compactor until a deadline.
@@ -43,6 +47,7 @@ from flight_server.storage import DiskTrouble, sync_directory, to_its_end
 
 from .changelog import Changelog, ChangelogState
 from .journal import Commit, commit_entry
+from .saving import OF_KEPT_FOR_DELETES
 from .timeline import wall_time
 
 GROUP_ROWS = 64 << 10
@@ -59,6 +64,7 @@ class _Waiting:
     files: list[RunFile]
     rows: int
     transaction: Transaction | None
+    only_removes: bool = False
     done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -105,7 +111,10 @@ class Commits:
             Unavailable: the disk did not take it; nothing of it is there.
             OutOfBudget: the compactor did not make room until the deadline.
         """
-        waiting = _Waiting(updates, files, rows, transaction)
+        only_removes = (updates is None or updates.only_removes) and all(
+            file.retractions + file.tombstones == file.rows for file in files
+        )
+        waiting = _Waiting(updates, files, rows, transaction, only_removes)
         try:
             changelog.check_step("write")
         except FlightShuffleError:
@@ -244,13 +253,18 @@ class Commits:
         ]
         files = [file for waiting in group for file in waiting.files]
         work = asyncio.get_running_loop().run_in_executor(
-            self._threads, _append, changelog, commits, [waiting.updates for waiting in group], files
+            self._threads, _append, changelog, commits, group, files
         )
         try:
             updates = await to_its_end(work)
         except DiskTrouble as trouble:
             _log.warning("commit_failed", dataset=changelog.name, trouble=str(trouble))
-            self._refuse(changelog, group, trouble)
+            frees = [waiting for waiting in group if waiting.only_removes] if trouble.full else []
+            if len(frees) == len(group):
+                frees = []
+            self._refuse(changelog, [waiting for waiting in group if waiting not in frees], trouble)
+            if frees:
+                await self._write(changelog, frees)
             return
         if changelog.state is ChangelogState.CLOSED:
             self._refuse(changelog, group, None)
@@ -289,12 +303,12 @@ class Commits:
 
 
 def _append(
-    changelog: Changelog, commits: list[Commit], parts: list[Updates | None], files: list[RunFile]
+    changelog: Changelog, commits: list[Commit], group: list[_Waiting], files: list[RunFile]
 ) -> Updates:
     """Write the group's entry to the log; its updates with their versions. Runs in a thread. Raises DiskTrouble."""
     changelog.check_held()
     versioned = []
-    for commit, part in zip(commits, parts, strict=True):
+    for commit, part in zip(commits, (waiting.updates for waiting in group), strict=True):
         if part is not None and len(part):
             versions = np.full(len(part), commit.version, np.int64)
             versioned.append(Updates(part.layout, part.rows, part.hashes, versions, part.diffs))
@@ -308,7 +322,8 @@ def _append(
             raise DiskTrouble(f"{changelog.directory}: {error.strerror or error}", full=False) from error
     body = to_block(updates).to_pybytes() if len(updates) else b""
     entry: Entry = commit_entry(commits, [file.path.name for file in files], body)
-    changelog.log.append([entry])
+    frees = all(waiting.only_removes for waiting in group)
+    changelog.log.append([entry], of_kept=OF_KEPT_FOR_DELETES if frees else 0.0)
     return updates
 
 

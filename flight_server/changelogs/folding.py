@@ -5,7 +5,7 @@ Pure functions over :class:`~flight_server.runs.Updates`; they run in threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,19 +64,24 @@ class Distinct:
         return Groups(self.rows, self.keys, counts)
 
 
-def snapshot(updates: Updates, version: int, rule: Rule, max_rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows that the rule keeps at a version, each as often as it is there, in batches of up to ``max_rows`` if one
-    is there more than once. The updates hold whole keys.
+def snapshot(
+    updates: Updates, version: int, rule: Rule, start: int, max_rows: int
+) -> tuple[pa.RecordBatch, bool]:
+    """The rows that the rule keeps at a version, each as often as it is there, from the row ``start`` on; and whether
+    more follow: at most ``max_rows`` are given if one is there more than once. The updates hold whole keys.
     """
     distinct = Distinct.of(updates)
     kept = rule.kept(distinct.groups(distinct.counts(version)))
     if (kept.counts == 1).all():
-        yield kept.rows
-        return
-    ends = np.cumsum(kept.counts)
-    for start in range(0, int(ends[-1]), max_rows):
-        places = np.arange(start, min(start + max_rows, int(ends[-1])))
-        yield kept.rows.take(pa.array(np.searchsorted(ends, places, "right")))
+        return kept.rows, False
+    rows, counts = kept.rows, kept.counts
+    if rows is not distinct.rows and counts.sum() > max_rows:
+        # A rule that makes rows may make them in another order the next time.
+        ordered = Updates.of(updates.layout, rows, np.zeros(len(counts), np.int64), counts)
+        rows, counts = ordered.rows, ordered.diffs
+    ends = np.cumsum(counts)
+    places = np.arange(start, min(start + max_rows, int(ends[-1])))
+    return rows.take(pa.array(np.searchsorted(ends, places, "right"))), start + max_rows < int(ends[-1])
 
 
 def deltas(updates: Updates, after: int, upto: int, rule: Rule) -> Kept:

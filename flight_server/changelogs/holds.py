@@ -80,7 +80,7 @@ class Holds:
         self._max_lag_seconds = max_lag_seconds
         self._holds: dict[str, Hold] = {}
         self.lapsed: dict[str, int] = {}
-        # Of readers whose stream is open: they need no lease.
+        # Of readers whose stream is open.
         self._followers: dict[object, Hold] = {}
         self._said: HeldBack | None = None
 
@@ -162,10 +162,20 @@ class Holds:
             self.lapsed.pop(name, None)
 
     def follow(
-        self, follower: object, version: int, owner: str | None = None, *, lasting: bool = False
+        self,
+        follower: object,
+        version: int,
+        owner: str | None = None,
+        *,
+        until: float = math.inf,
+        lasting: bool = False,
     ) -> None:
-        """An open stream has been sent everything up to this version. ``lasting``: see :class:`Hold`."""
-        self._followers[follower] = Hold(version, math.inf, -math.inf, owner, lasting=lasting)
+        """An open stream has been sent everything up to this version, or reads it; its hold ends at ``until``.
+        ``lasting``: see :class:`Hold`.
+        """
+        held = self._followers.get(follower)
+        passed = held.passed if held is not None and held.version == version else None
+        self._followers[follower] = Hold(version, until, -math.inf, owner, passed, lasting)
 
     def leave(self, follower: object) -> None:
         self._followers.pop(follower, None)

@@ -1,7 +1,9 @@
 """Merge: replaces neighbouring runs by one that stands for them at every version from ``since`` on.
 
 Guarantee: a merge changes no snapshot and no deltas of versions from its ``since`` on. It works in slices of whole
-keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and commits go on.
+keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and commits go on. A key that is too large for
+a slice is merged in pieces (``large_keys``), with the same look-ups; if the rule leaves too much of it, or has to know
+more, its updates are only added up.
 
 What it may leave out
     A merge sees its own runs only. The rule says what is needed of a part as of the whole (a keep rule is idempotent),
@@ -24,28 +26,33 @@ Resuming
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.memory import MemoryPool
-from flight_server.runs import Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
+from flight_server.memory import MemoryPool, Reservation
+from flight_server.runs import DELETE, MAX_HASH, Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
 
+from . import views
 from .changelog import Changelog, ChangelogState
 from .deletes import living
 from .folding import Elsewhere, added_up, compacted
 from .journal import State
+from .large_keys import needed, pieces
 from .planning import Plan
-from .saving import delete_covered, in_thread, rotate, save, state_of
-from .views import View, hash_ranges
+from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
+from .views import View, slice_end
 
 CHECKPOINT_ROWS = 1 << 20
+HELD_BYTES = views.FOLDED_BYTES
+"""What is held of a large key to apply the rule to it."""
 
 Hashes = NDArray[np.uint64]
+T = TypeVar("T")
 
 
 class Merge:
@@ -76,6 +83,7 @@ class Merge:
         self._oldest = self.runs[0] is self._view.runs[0]
         self._writer = writer
         self._parts: list[Updates] = []
+        self._large: Iterator[int] | None = None
         self._low = low
         self._began = changelog.upper if began is None else began
         self._checkpoint_rows = 0
@@ -88,8 +96,8 @@ class Merge:
 
     def to_json(self) -> dict[str, Any] | None:
         """What the state file says of it, to resume it."""
-        if not self.of_files or self._writer is None:
-            return None
+        if not self.of_files or self._writer is None or self._large is not None:
+            return None  # a key that is written in part could not be resumed
         names = [run.path.name for run in self.runs if isinstance(run, RunFile)]
         return {
             "runs": names,
@@ -109,21 +117,63 @@ class Merge:
             Damaged: a run is not what was written.
             DiskTrouble: the disk has no room, or refuses.
         """
-        for low, high in hash_ranges(self.runs, self._view.slice_rows(), self._low):
-            parts = [run.between(low, high) for run in self.runs]
-            updates = Updates.joined(self.changelog.layout, parts)
-            self._add(
-                compacted(updates, self.since, self.changelog.rule, self._elsewhere, oldest=self._oldest)
-            )
-            self._low = high + 1
-            self.done = self._low >= 1 << 64
-            self._checkpoint_rows += len(updates)
-            return max(1, len(updates))
-        self.done = True
-        return 1
+        if self._large is not None:
+            rows = next(self._large, None)
+            if rows is not None:
+                return max(1, rows)
+            self._large = None
+            return self._merged_to(self._low, 0)
+        low = self._low
+        if low > MAX_HASH:  # resumed behind its last slice
+            return self._merged_to(MAX_HASH, 0)
+        high, large = slice_end(self.runs, self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
+        if large:
+            self._large = self._large_key(low)
+            return 1
+        updates = Updates.joined(self.changelog.layout, [run.between(low, high) for run in self.runs])
+        self._add(compacted(updates, self.since, self.changelog.rule, self._elsewhere, oldest=self._oldest))
+        return self._merged_to(high, len(updates))
+
+    def _merged_to(self, high: int, rows: int) -> int:
+        self._low = high + 1
+        self.done = self._low > MAX_HASH
+        self._checkpoint_rows += rows
+        return max(1, rows)
+
+    def _large_key(self, hash_: int) -> Iterator[int]:
+        """Merge the updates of one hash in pieces; how many rows each has."""
+        left = yield from self._needed(hash_, self._others)
+        if left is not None:
+            self._add(left)
+            return
+        for piece in self._pieces(_parts(self.runs, hash_)):
+            self._add(piece)
+            yield len(piece)
+
+    def _needed(self, hash_: int, others: Sequence[Run]) -> Generator[int, None, Updates | None]:
+        """See :func:`~flight_server.changelogs.large_keys.needed`."""
+        changelog = self.changelog
+        return needed(
+            changelog.layout,
+            _parts(self.runs, hash_),
+            _parts(others, hash_),
+            changelog.rule,
+            since=self.since,
+            upto=changelog.upper,
+            oldest=self._oldest,
+            piece_bytes=views.SLICE_BYTES,
+            limit_bytes=HELD_BYTES,
+        )
+
+    def _pieces(self, runs: Sequence[Sequence[Updates]]) -> Iterator[Updates]:
+        changelog = self.changelog
+        return pieces(
+            changelog.layout, runs, self.since, changelog.upper, views.SLICE_BYTES, oldest=self._oldest
+        )
 
     def checkpoint_due(self) -> bool:
-        return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and not self.done
+        ready = self._large is None and not self.done
+        return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and ready
 
     async def checkpoint(self, threads: Executor) -> None:
         """Make what is done so far survive a crash. Raises DiskTrouble."""
@@ -141,18 +191,24 @@ class Merge:
             return
         if self._writer is None:
             self._writer = RunWriter(
-                self.changelog.next_run(), self.changelog.layout, self.changelog.disk.empty()
+                self.changelog.next_run(),
+                self.changelog.layout,
+                self.changelog.disk.empty(),
+                of_kept=OF_KEPT_FOR_MERGES,
             )
         self._writer.add(updates)
 
     def _elsewhere(self, hashes: Hashes) -> Elsewhere:
         """See "What it may leave out" in the module's text."""
-        layout = self.changelog.layout
-        others = [run for run in self._view.runs if run not in self.runs]
+        layout, others = self.changelog.layout, self._others
         if self.changelog.rule.whole_keys:
             found = [run.having(hashes) for run in others]
             return Elsewhere(np.unique(np.concatenate([hashes[:0], *found])), Updates.empty(layout))
         return Elsewhere(hashes[:0], Updates.joined(layout, [run.retractions_of(hashes) for run in others]))
+
+    @property
+    def _others(self) -> list[Run]:
+        return [run for run in self._view.runs if run not in self.runs]
 
     async def publish(self, threads: Executor, memory: MemoryPool) -> None:
         """Put the output in the place of the runs, on disk and in memory. Cancelling is safe.
@@ -199,8 +255,9 @@ class Merge:
         """The output as runs, in files if it leaves memory, with what all commits so far retracted. Again is fine."""
         if not self._to_file:
             whole = Updates.joined(self.changelog.layout, self._parts)
-            whole = Updates.joined(self.changelog.layout, [whole, *self._patches([whole])])
-            return [self._run_of(whole, memory)] if len(whole) else []
+            patches = (living(patch)[0] for patch in self._patches([self._run_of(whole, memory.empty())]))
+            whole = Updates.joined(self.changelog.layout, [whole, *patches])
+            return [self._run_of(whole, memory.reserve(whole.size_bytes))] if len(whole) else []
         if self._outputs is None:
             self._outputs = []
             if self._writer is not None and self._writer.blocks:
@@ -210,45 +267,61 @@ class Merge:
             self._writer = None
         upto = self.changelog.upper
         for patch in self._patches(self._outputs):
-            self._add(patch)
+            if len(patch):
+                self._add(patch)
         if self._writer is not None:
             self._outputs.append(self._file(self._writer))
             self._writer = None
         self._patched = upto
         return self._outputs
 
-    def _patches(self, outputs: Sequence[Run | Updates]) -> Iterator[Updates]:
-        """What the output lacks because of the commits since it was last patched, in slices."""
+    def _patches(self, outputs: Sequence[Run]) -> Iterator[Updates]:
+        """What the output lacks because of the commits since it was last patched, in slices; with the tombstones above
+        ``since``, because a later merge may take the patch without the output.
+        """
         changelog, layout = self.changelog, self.changelog.layout
         whole_keys = changelog.rule.whole_keys
         runs = [run for run in changelog.runs if run.last_version > self._began]
         late = [run for run in runs if run.last_version > self._patched and (whole_keys or run.retractions)]
-        if not late:
-            return
 
         def elsewhere(hashes: Hashes) -> Elsewhere:
             found = self._elsewhere(hashes)
             news = [run.of_hashes(hashes) if whole_keys else run.retractions_of(hashes) for run in runs]
             return Elsewhere(found.untouched, Updates.joined(layout, [found.pending, *news]))
 
-        for low, high in hash_ranges([*late, *self.runs], self._view.slice_rows()):
-            news = [run.between(low, high) for run in late]
+        low = 0
+        while late and low <= MAX_HASH:
+            high, large = slice_end([*late, *self.runs], self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
+            news = [part for run in late for part in run.parts_between(low, high)]
             hashes = np.unique(
-                np.concatenate([each.hashes if whole_keys else each.retracted for each in news])
+                np.concatenate(
+                    [
+                        np.zeros(0, np.uint64),
+                        *(each.hashes if whole_keys else each.retracted for each in news),
+                    ]
+                )
             )
-            if not len(hashes):
-                continue
-            had = Updates.joined(layout, [run.of_hashes(hashes) for run in self.runs])
-            should = living(compacted(had, self.since, changelog.rule, elsewhere))[0]
-            has = [living(run.of_hashes(hashes))[0] for run in outputs]  # it has the tombstones
-            less = [Updates(layout, each.rows, each.hashes, each.versions, -each.diffs) for each in has]
-            patch = added_up(Updates.joined(layout, [should, *less]))
-            if len(patch):
-                yield patch
+            if large and len(hashes):
+                yield from self._patches_of_large_key(low, outputs, runs)
+            elif len(hashes):
+                had = Updates.joined(layout, [run.of_hashes(hashes) for run in self.runs])
+                should = compacted(had, self.since, changelog.rule, elsewhere)
+                rows = [living(should)[0], *(_less(run.of_hashes(hashes)) for run in outputs)]
+                patch = added_up(Updates.joined(layout, rows))
+                if len(patch):
+                    yield Updates.joined(layout, [patch, _deletes_above(should, self.since)])
+            low = high + 1
 
-    def _run_of(self, updates: Updates, memory: MemoryPool) -> MemoryRun:
-        first, last = self.runs[0].first_version, self.runs[-1].last_version
-        return MemoryRun(updates, first, last, memory.reserve(updates.size_bytes))
+    def _patches_of_large_key(
+        self, hash_: int, outputs: Sequence[Run], news: Sequence[Run]
+    ) -> Iterator[Updates]:
+        left = _returned(self._needed(hash_, [*self._others, *news]))
+        should = _parts(self.runs, hash_) if left is None else [[left]]
+        has = [[_less(part) for part in parts] for parts in _parts(outputs, hash_)]
+        yield from self._pieces([*should, *has])
+
+    def _run_of(self, updates: Updates, room: Reservation) -> MemoryRun:
+        return MemoryRun(updates, self.runs[0].first_version, self.runs[-1].last_version, room)
 
     def _file(self, writer: RunWriter) -> RunFile:
         writer.finish()
@@ -271,3 +344,26 @@ class Merge:
 def _write_checkpoint(writer: RunWriter, changelog: Changelog, state: State) -> None:
     writer.sync()
     save(changelog, state)
+
+
+def _parts(runs: Sequence[Run], hash_: int) -> list[list[Updates]]:
+    return [run.parts_between(hash_, hash_) for run in runs]
+
+
+def _less(updates: Updates) -> Updates:
+    """What takes these back; tombstones stay."""
+    return living(updates)[0].negated()
+
+
+def _deletes_above(updates: Updates, since: int) -> Updates:
+    return updates.where((updates.diffs == DELETE) & (updates.versions > since))
+
+
+def _returned(steps: Generator[object, None, T]) -> T:
+    """What the steps return at their end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found

@@ -54,6 +54,7 @@ from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, dele
 from .journal import State, bring_back_hold, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
+from .saving import OF_KEPT_FOR_MERGES
 from .store import Store
 from .timeline import past_time
 
@@ -254,7 +255,8 @@ def _resume(changelog: Changelog, state: State) -> set[str]:
         if not path.exists() or path.stat().st_size < end:
             return set()  # it was abandoned after its last checkpoint
         counts = int(said["retractions"]), int(said.get("tombstones", 0))
-        writer = RunWriter.resumed(path, changelog.layout, changelog.disk.empty(), blocks, counts)
+        room = changelog.disk.empty()
+        writer = RunWriter.resumed(path, changelog.layout, room, blocks, counts, of_kept=OF_KEPT_FOR_MERGES)
         merge = Merge(
             changelog,
             Plan(runs, to_file=True),

@@ -19,6 +19,13 @@ from .timeline import wall_time
 
 T = TypeVar("T")
 
+KEPT_DISK_PARTS = 8
+"""While there is a changelog, one part in so many of the disk limit is kept for what makes room: see the next three."""
+OF_KEPT_FOR_DELETES = 0.5
+OF_KEPT_FOR_MERGES = 0.75
+OF_KEPT_FOR_HOLDS = 1.0
+"""What each may take of it: deletes leave room for the merges that they need, and both for the ends of holds."""
+
 
 def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State:
     """The state file's contents, with these runs or its own."""

@@ -47,6 +47,7 @@ from .emitting import Emitter, is_emitting
 from .journal import hold_entry, release_entry
 from .reads import ChangelogReads
 from .rule_checks import RuleChecks
+from .saving import KEPT_DISK_PARTS, OF_KEPT_FOR_HOLDS
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
@@ -104,6 +105,7 @@ class Store:
             max_message_bytes=max_message_bytes,
         )
         self._changelogs: dict[str, Changelog] = {}  # by generation
+        self._left: list[Changelog] = []  # closed ones with readers
         self._emitters: dict[str, Emitter] = {}  # by the generation of their source
         self._background = background
 
@@ -126,7 +128,11 @@ class Store:
             self.catalogue.disk.disposal.damaged(dataset.files, said)
 
     def short(self) -> None:
-        """Memory is short: let the changelog with the most of it move its runs to disk."""
+        """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that
+        were dropped.
+        """
+        for changelog in self._left:
+            changelog.final = None
         held = [changelog for changelog in self if changelog.merge is None]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
@@ -293,6 +299,7 @@ class Store:
         changelog.save = files.save
         changelog.check_held = self.catalogue.disk.check_held
         self._changelogs[dataset.generation] = changelog
+        self.catalogue.disk.pool.kept_parts = KEPT_DISK_PARTS
 
     def _directory(self, name: str, generation: str) -> Path:
         data_dir = self.catalogue.disk.data_dir
@@ -358,7 +365,9 @@ class Store:
                 entries.append(hold_entry(request.hold, hold))
             try:
                 await to_its_end(
-                    asyncio.get_running_loop().run_in_executor(self.threads, changelog.log.append, entries)
+                    asyncio.get_running_loop().run_in_executor(
+                        self.threads, partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS)
+                    )
                 )
             except DiskTrouble as trouble:
                 raise Unavailable(
@@ -384,10 +393,18 @@ class Store:
             self.threads.submit(self.queries.end_idle, now)
         for emitter in self._emitters.values():
             emitter.look()
+        for changelog in self._left:
+            if not changelog.readers:
+                changelog.final = None
+        self._left = [changelog for changelog in self._left if changelog.final is not None]
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]
+                if changelog.final is not None:
+                    self._left.append(changelog)
                 self._emitters.pop(generation, None)
+                if not self._changelogs:
+                    self.catalogue.disk.pool.kept_parts = None
                 self.threads.submit(delete_forgotten, changelog.directory)
                 continue
             if len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):

@@ -29,6 +29,7 @@ from flight_server.storage import DiskTrouble, to_its_end
 from .changelog import Changelog
 from .commits import Commits, delete_soon
 from .deletes import tombstones
+from .saving import OF_KEPT_FOR_DELETES
 
 T = TypeVar("T")
 
@@ -209,7 +210,8 @@ def _tombstones(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
 
 def _file(changelog: Changelog, path: Path, updates: Updates) -> RunFile:
     """A run file of these, or none after an error. Runs in a thread."""
-    writer = RunWriter(path, changelog.layout, changelog.disk.empty())
+    of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
+    writer = RunWriter(path, changelog.layout, changelog.disk.empty(), of_kept=of_kept)
     try:
         writer.add(updates)
         writer.finish()

@@ -28,6 +28,7 @@ class UntilClosed:
     """See the module's text. Raises InvalidRequest if a value does not fit its column's type."""
 
     whole_keys = False
+    in_parts = True
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         self._closed_by = [

@@ -35,6 +35,7 @@ class Pairs:
     """See the module's text. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
 
     whole_keys = True
+    in_parts = False
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         assert spec.kind is not None

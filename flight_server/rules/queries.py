@@ -42,6 +42,7 @@ class Query:
     """
 
     whole_keys = False
+    in_parts = False
 
     def __init__(self, spec: KeepRule, schema: pa.Schema, processes: QueryProcesses) -> None:
         assert spec.query is not None

@@ -77,6 +77,7 @@ class Greatest:
     """``latest`` (k = 1) and ``top_k``."""
 
     whole_keys = False
+    in_parts = True
 
     def __init__(self, k: int) -> None:
         self._k = k

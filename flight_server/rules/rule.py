@@ -33,6 +33,10 @@ class Rule(Protocol):
     whole_keys: bool
     """Whether ``needed`` has to know all updates of a key. Else a part of a key's updates is enough, with the
     retractions of its rows that are elsewhere."""
+    in_parts: bool
+    """Whether what is needed of a part of a key's rows, added to the other rows, needs the same as all rows: then the
+    rows of a large key are taken in parts, each row with all its updates.
+    """
 
     def kept(self, groups: Groups) -> Kept:
         """What readers see of these keys: no count is below zero."""
@@ -69,6 +73,7 @@ class EveryRow:
     """No rule: every row is shown and needed."""
 
     whole_keys = False
+    in_parts = True
 
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, np.maximum(groups.counts, 0))

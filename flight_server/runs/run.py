@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 
@@ -54,6 +55,12 @@ class Run(Protocol):
     def between(self, low: int, high: int) -> Updates:
         """The updates whose hash is from ``low`` to ``high``, both included."""
 
+    def parts_between(self, low: int, high: int) -> list[Updates]:
+        """The same in parts that follow each other and share the run's memory or mapping."""
+
+    def bytes_between(self, low: int, high: int) -> int:
+        """About how many bytes they have."""
+
     def of_hashes(self, hashes: Hashes) -> Updates:
         """The updates with one of these hashes, which are sorted and unique."""
 
@@ -63,8 +70,13 @@ class Run(Protocol):
     def having(self, hashes: Hashes) -> Hashes:
         """Those of these hashes, sorted and unique, that an update has. Reads no row."""
 
-    def changed(self, after: int, upto: int) -> Hashes:
-        """The hashes, with repetitions, of updates whose version is above ``after`` and not above ``upto``."""
+    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        """About how many bytes the updates of each of these hashes have."""
+
+    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
+        """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
+        ``after`` and not above ``upto``.
+        """
 
 
 class MemoryRun:
@@ -104,9 +116,16 @@ class MemoryRun:
         return int(np.searchsorted(self.updates.hashes, np.uint64(hash_), "left"))
 
     def between(self, low: int, high: int) -> Updates:
-        hashes = self.updates.hashes
-        start = int(np.searchsorted(hashes, np.uint64(low), "left"))
-        return self.updates.slice(start, int(np.searchsorted(hashes, np.uint64(high), "right")))
+        return self.updates.between(low, high)
+
+    def parts_between(self, low: int, high: int) -> list[Updates]:
+        return [self.updates.between(low, high)]
+
+    def bytes_between(self, low: int, high: int) -> int:
+        return self.updates.between(low, high).size_bytes
+
+    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        return self.updates.counts_of(hashes).astype(np.float64) * (self.size_bytes / max(1, self.rows))
 
     def of_hashes(self, hashes: Hashes) -> Updates:
         return self.updates.of_hashes(hashes)
@@ -117,8 +136,8 @@ class MemoryRun:
     def having(self, hashes: Hashes) -> Hashes:
         return self.updates.having(hashes)
 
-    def changed(self, after: int, upto: int) -> Hashes:
-        updates = self.updates
+    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
+        updates = self.updates.between(low, high)
         if after < self.first_version and upto >= self.last_version:
             return updates.hashes
         return updates.hashes[(updates.versions > after) & (updates.versions <= upto)]

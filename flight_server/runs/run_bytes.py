@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import open_regular
+from flight_server.storage import open_regular, trouble_with
 
 from .run import Damaged
 
@@ -65,3 +65,19 @@ def read_footer(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Damaged(f"the footer of {path.name} is not an object")
     return {**found, "size_bytes": size_bytes}
+
+
+class on_disk:  # noqa: N801  # used as a statement
+    """Turns OSError into DiskTrouble."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise trouble_with(self._path, error) from error

@@ -5,7 +5,8 @@ Format
 
         8 bytes   magic, "FLSHRUN1"
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
-                  ``BLOCK_ROWS`` rows with the changelog's columns and _hash (uint64), _version, _diff (int64)
+                  ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
+                  and _hash (uint64), _version, _diff (int64)
         footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic
@@ -36,19 +37,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, HASH_COLUMN, VERSION_COLUMN
 from flight_server.protocol.checksums import crc32c
-from flight_server.storage import DiskTrouble, open_regular, trouble_with
+from flight_server.storage import DiskTrouble, open_regular
 
 from .key_hashes import Hashes
 from .layout import Layout
-from .run import Damaged
-from .run_bytes import MAGIC, encode_tail, map_file, read_at, read_footer
+from .run import MAX_HASH, Damaged
+from .run_bytes import MAGIC, encode_tail, map_file, on_disk, read_at, read_footer
 from .updates import Updates
 
 BLOCK_ROWS = 32 << 10
+BLOCK_BYTES = 4 << 20
 
 _ALIGNMENT = 64
 
@@ -101,10 +104,12 @@ class RunWriter:
 
     Args:
         room: of the disk pool; grows with the file, before each write.
+        of_kept: the share that it may take of what the disk pool keeps (``memory.pool``).
     """
 
-    def __init__(self, path: Path, layout: Layout, room: Reservation) -> None:
+    def __init__(self, path: Path, layout: Layout, room: Reservation, *, of_kept: float = 0.0) -> None:
         self.path = path
+        self._of_kept = of_kept
         self._layout = layout
         self.room = room
         self.blocks: list[Block] = []
@@ -116,19 +121,27 @@ class RunWriter:
 
     @classmethod
     def resumed(
-        cls, path: Path, layout: Layout, room: Reservation, blocks: Sequence[Block], counts: tuple[int, int]
+        cls,
+        path: Path,
+        layout: Layout,
+        room: Reservation,
+        blocks: Sequence[Block],
+        counts: tuple[int, int],
+        *,
+        of_kept: float = 0.0,
     ) -> RunWriter:
         """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off.
         ``counts``: of their retractions and tombstones.
         """
         writer = cls.__new__(cls)
         writer._fd = -1
+        writer._of_kept = of_kept
         writer.path, writer._layout, writer.room = path, layout, room
         writer.blocks, (writer.retractions, writer.tombstones) = list(blocks), counts
         writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
         writer._fd = writer._open(0)
         room.grow(writer._offset)
-        with _disk(path):
+        with on_disk(path):
             os.ftruncate(writer._fd, writer._offset)
             os.lseek(writer._fd, writer._offset, os.SEEK_SET)
         return writer
@@ -139,8 +152,7 @@ class RunWriter:
         Raises:
             DiskTrouble: the disk or its limit leaves no room.
         """
-        for start in range(0, len(updates), BLOCK_ROWS):
-            part = updates.slice(start, min(start + BLOCK_ROWS, len(updates)))
+        for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
             begun = bool(self.blocks) and self.blocks[-1].high == int(part.hashes[0])
             self._write(bytes(-self._offset % _ALIGNMENT))
@@ -162,7 +174,7 @@ class RunWriter:
 
     def sync(self) -> None:
         """All blocks so far are on the medium. Blocks. Raises DiskTrouble."""
-        with _disk(self.path):
+        with on_disk(self.path):
             os.fdatasync(self._fd)
 
     def finish(self) -> None:
@@ -183,7 +195,7 @@ class RunWriter:
             separators=(",", ":"),
         ).encode()
         self._write(footer + encode_tail(footer))
-        with _disk(self.path):
+        with on_disk(self.path):
             os.fsync(self._fd)
         self.close()
 
@@ -203,15 +215,15 @@ class RunWriter:
         self.room.free()
 
     def _open(self, flags: int) -> int:
-        with _disk(self.path):
+        with on_disk(self.path):
             return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
 
     def _write(self, data: bytes | memoryview) -> None:
-        if not self.room.try_grow(len(data)):
+        if not self.room.try_grow(len(data), of_kept=self._of_kept):
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(data)} bytes of {self.path}", full=True
             )
-        with _disk(self.path):
+        with on_disk(self.path):
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -239,9 +251,7 @@ class RunFile:
         try:
             self.rows = int(footer["rows"])
             self.retractions = int(footer["retractions"])
-            self.tombstones = int(
-                footer.get("tombstones", 0)
-            )  # a file of an earlier release says nothing of them
+            self.tombstones = int(footer.get("tombstones", 0))  # a file of an earlier release does not say
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
@@ -298,28 +308,47 @@ class RunFile:
         return before + int(np.searchsorted(self._block(number).hashes, np.uint64(hash_), "left"))
 
     def between(self, low: int, high: int) -> Updates:
+        return Updates.in_order(self._layout, self.parts_between(low, high))
+
+    def parts_between(self, low: int, high: int) -> list[Updates]:
+        return [self._block(number).between(low, high) for number in self._blocks_between(low, high)]
+
+    def bytes_between(self, low: int, high: int) -> int:
+        found = 0
+        for number in self._blocks_between(low, high):
+            entry = self.blocks[number]
+            inside = low <= entry.low and entry.high <= high
+            rows = entry.rows if inside else len(self._block(number).between(low, high))
+            found += entry.size_bytes * rows // entry.rows
+        return found
+
+    def _blocks_between(self, low: int, high: int) -> range:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
-        stop = int(np.searchsorted(self._lows, np.uint64(high), "right"))
-        parts = []
-        for number in range(start, stop):
-            block = self._block(number)
-            begin = int(np.searchsorted(block.hashes, np.uint64(low), "left"))
-            parts.append(block.slice(begin, int(np.searchsorted(block.hashes, np.uint64(high), "right"))))
-        return self._put_together(parts)
+        return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
     def of_hashes(self, hashes: Hashes) -> Updates:
-        return self._put_together([block.of_hashes(wanted) for block, wanted in self._with(hashes)])
+        parts = [self._block(number).of_hashes(wanted) for number, wanted in self._with(hashes)]
+        return Updates.in_order(self._layout, parts)
 
     def retractions_of(self, hashes: Hashes) -> Updates:
         blocks = self._with(hashes) if self.retractions else ()
-        return self._put_together([block.retractions_of(wanted) for block, wanted in blocks])
+        parts = [self._block(number).retractions_of(wanted) for number, wanted in blocks]
+        return Updates.in_order(self._layout, parts)
 
     def having(self, hashes: Hashes) -> Hashes:
-        found = [block.having(wanted) for block, wanted in self._with(hashes)]
+        found = [self._block(number).having(wanted) for number, wanted in self._with(hashes)]
         return np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
 
-    def _with(self, hashes: Hashes) -> Iterator[tuple[Updates, Hashes]]:
-        """The blocks that may have some of these hashes, and which."""
+    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        found = np.zeros(len(hashes))
+        for number, wanted in self._with(hashes):
+            entry = self.blocks[number]
+            counts = self._block(number).counts_of(wanted)
+            found[np.searchsorted(hashes, wanted)] += counts * (entry.size_bytes / entry.rows)
+        return found
+
+    def _with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:
+        """The numbers of the blocks that may have some of these hashes, and which."""
         if not len(hashes) or not self.blocks:
             return
         # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
@@ -329,11 +358,12 @@ class RunFile:
         np.add.at(touched, first, 1)
         np.add.at(touched, np.maximum(first, last), -1)
         for number in np.flatnonzero(np.cumsum(touched[:-1])).tolist():
-            yield self._block(number), hashes[(first <= number) & (last > number)]
+            yield number, hashes[(first <= number) & (last > number)]
 
-    def changed(self, after: int, upto: int) -> Hashes:
+    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
         found = [np.zeros(0, np.uint64)]
-        for number, entry in enumerate(self.blocks):
+        for number in self._blocks_between(low, high):
+            entry = self.blocks[number]
             first, last = (
                 (entry.first_version, entry.last_version)
                 if self.version is None
@@ -341,24 +371,9 @@ class RunFile:
             )
             if last <= after or first > upto:
                 continue
-            block = self._block(number)
+            block = self._block(number).between(low, high)
             found.append(block.hashes[(block.versions > after) & (block.versions <= upto)])
         return np.concatenate(found)
-
-    def _put_together(self, parts: list[Updates]) -> Updates:
-        """The updates of neighbouring blocks, which are in order."""
-        parts = [part for part in parts if len(part)]
-        if not parts:
-            return Updates.empty(self._layout)
-        if len(parts) == 1:
-            return parts[0]
-        return Updates(
-            self._layout,
-            pa.concat_batches([part.rows for part in parts]),
-            np.concatenate([part.hashes for part in parts]),
-            np.concatenate([part.versions for part in parts]),
-            np.concatenate([part.diffs for part in parts]),
-        )
 
     def _block(self, number: int) -> Updates:
         entry = self.blocks[number]
@@ -378,19 +393,3 @@ class RunFile:
             return read_at(fd, self.path, entry.offset, entry.size_bytes)
         finally:
             os.close(fd)
-
-
-class _disk:  # noqa: N801  # used as a statement
-    """Turns OSError into DiskTrouble."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise trouble_with(self._path, error) from error

@@ -10,7 +10,7 @@ Sorting
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -56,6 +56,13 @@ class Updates:
     def joined(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
         """All updates of sorted parts, sorted."""
         parts = [part for part in parts if len(part)]
+        found = cls.in_order(layout, parts)
+        return found if len(parts) < 2 else found._sorted()
+
+    @classmethod
+    def in_order(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
+        """All updates of parts that follow each other."""
+        parts = [part for part in parts if len(part)]
         if not parts:
             return cls.empty(layout)
         if len(parts) == 1:
@@ -66,7 +73,7 @@ class Updates:
             np.concatenate([part.hashes for part in parts]),
             np.concatenate([part.versions for part in parts]),
             np.concatenate([part.diffs for part in parts]),
-        )._sorted()
+        )
 
     @cached_property
     def size_bytes(self) -> int:
@@ -83,6 +90,11 @@ class Updates:
     def tombstones(self) -> int:
         """How many diffs are ``DELETE``."""
         return int(np.count_nonzero(self.diffs == DELETE))
+
+    @property
+    def only_removes(self) -> bool:
+        """Whether each diff is below zero, of retractions or tombstones, and there is one."""
+        return 0 < len(self) == self.retractions + self.tombstones
 
     @cached_property
     def retracted(self) -> Hashes:
@@ -119,6 +131,16 @@ class Updates:
             self.diffs[start:stop],
         )
 
+    def cut(self, max_rows: int, max_bytes: int) -> Iterator[Updates]:
+        """Parts of at most so many rows and about so many bytes, but of one row at least; they share memory."""
+        start = 0
+        while start < len(self):
+            part = self.slice(start, min(start + max_rows, len(self)))
+            while len(part) > 1 and part.size_bytes > max_bytes:
+                part = part.slice(0, max(1, len(part) * max_bytes // part.size_bytes))
+            yield part
+            start += len(part)
+
     def take(self, indices: Numbers) -> Updates:
         """These rows, in the order of ``indices``, which must keep them sorted."""
         return Updates(
@@ -132,6 +154,20 @@ class Updates:
     def where(self, wanted: Flags) -> Updates:
         """The rows of these places."""
         return self if wanted.all() else self.take(np.flatnonzero(wanted))
+
+    def between(self, low: int, high: int) -> Updates:
+        """The rows whose hash is from ``low`` to ``high``, both included; shares memory."""
+        start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
+        return self.slice(start, int(np.searchsorted(self.hashes, np.uint64(high), "right")))
+
+    def negated(self) -> Updates:
+        """The updates that take these back, of which none is a tombstone."""
+        return Updates(self.layout, self.rows, self.hashes, self.versions, -self.diffs)
+
+    def counts_of(self, hashes: Hashes) -> Numbers:
+        """How many rows each of these hashes has."""
+        starts = np.searchsorted(self.hashes, hashes, "left")
+        return np.searchsorted(self.hashes, hashes, "right") - starts
 
     def of_hashes(self, hashes: Hashes) -> Updates:
         """The rows with one of these hashes, which are sorted and unique."""

@@ -292,11 +292,11 @@ def test_a_target_that_refuses_is_shown_and_gets_everything_once_when_it_takes_r
     log, append = engine.target.log, LogFile.append
     refused = asyncio.Event()
 
-    def refusing(self: LogFile, entries: Any) -> None:
+    def refusing(self: LogFile, entries: Any, **facts: Any) -> None:
         if self is log:
             engine.loop.call_soon_threadsafe(refused.set)
             raise DiskTrouble("no space left on device", full=True)
-        append(self, entries)
+        append(self, entries, **facts)
 
     monkeypatch.setattr(LogFile, "append", refusing)
     for number in range(3):

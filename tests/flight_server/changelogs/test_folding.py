@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from flight_server.changelogs.folding import Elsewhere, compacted, deltas, snapshot
 from flight_server.protocol import KeepRule
-from flight_server.rules import make_rule
+from flight_server.rules import Rule, make_rule
 from flight_server.runs import DELETE, Layout, Updates
 from tests.support import keep_model
 from tests.support.run_rows import LATEST, SCHEMA, Row, fewer_bits, latest, listed, updates_of
@@ -57,9 +58,17 @@ def deleted_up_to(updates: list[Update], row: Row, version: int) -> int:
     return max(deletes, default=0)
 
 
+def batches(updates: Updates, version: int, rule: Rule, max_rows: int) -> Iterator[pa.RecordBatch]:
+    start, left = 0, True
+    while left:
+        batch, left = snapshot(updates, version, rule, start, max_rows)
+        start += batch.num_rows
+        yield batch
+
+
 def read(updates: Updates, version: int) -> Counter[Row]:
     found: Counter[Row] = Counter()
-    for batch in snapshot(updates, version, RULE, 2):
+    for batch in batches(updates, version, RULE, 2):
         zeros = np.zeros(batch.num_rows, np.int64)
         found.update(row for row, _, _ in listed(Updates(updates.layout, batch, NO_HASHES, zeros, zeros)))
     return found
@@ -152,13 +161,13 @@ def test_a_row_that_is_there_a_million_times_comes_in_small_batches() -> None:
     updates = updates_of(
         Layout(schema, None), [((1,), 1, 1_000_000), ((2,), 1, 0), ((3,), 1, -4), ((4,), 1, 2)]
     )
-    found = list(snapshot(updates, 1, make_rule(None, schema), 300_000))
+    found = list(batches(updates, 1, make_rule(None, schema), 300_000))
     assert [batch.num_rows for batch in found] == [300_000, 300_000, 300_000, 100_002]
     assert Counter(value for batch in found for value in batch.column(0).to_pylist()) == {1: 1_000_000, 4: 2}
 
 
 def test_nothing_is_read_of_nothing() -> None:
     empty = Updates.empty(latest())
-    assert [batch.num_rows for batch in snapshot(empty, 1, RULE, 2)] == [0]
+    assert [batch.num_rows for batch in batches(empty, 1, RULE, 2)] == [0]
     assert changes(empty, 0, 1) == {}
     assert len(compacted(empty, 1, RULE)) == 0
