@@ -29,7 +29,6 @@ from flight_server.protocol import (
     HoldRequest,
     InvalidRequest,
     Kind,
-    NotFound,
     OutOfBudget,
     RuleName,
     Unavailable,
@@ -44,10 +43,11 @@ from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
 from .commits import Commits
 from .compactor import Compactor
 from .emitting import Emitter, is_emitting
-from .journal import hold_entry, release_entry
+from .holding import take_hold
+from .making import new_changelog
 from .reads import ChangelogReads
 from .rule_checks import RuleChecks
-from .saving import KEPT_DISK_PARTS, OF_KEPT_FOR_HOLDS
+from .saving import KEPT_DISK_PARTS
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
@@ -266,7 +266,7 @@ class Store:
 
     def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
         """In a thread: a rule's first use may import libraries, and a query is tried."""
-        return Changelog.created(
+        return new_changelog(
             request,
             generation,
             layout,
@@ -331,58 +331,8 @@ class Store:
         return await self.hold(dataset, request)
 
     async def hold(self, dataset: Dataset, request: HoldRequest) -> dict[str, object]:
-        """Take, renew, move or release a hold; it is on disk.
-
-        Raises:
-            Compacted, InvalidRequest: see :meth:`Holds.check`.
-            NotFound: a release of a hold that there is not.
-            Unavailable: the disk refuses.
-        """
-        changelog = self.of(dataset)
-        async with changelog.turn:
-            changelog.step("write")
-            released = set() if request.releases is None else {request.releases} - {request.hold}
-            if request.release and not changelog.holds.knows(request.hold):
-                raise NotFound(
-                    f"dataset {dataset.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
-                    "ended long ago; 'statistics' lists the holds that there are",
-                    dataset=dataset.name,
-                )
-            if request.release:
-                released.add(request.hold)
-            now = time.monotonic()
-            until = now + request.lease_seconds
-            held = changelog.holds.get(request.hold)
-            entries = [release_entry(sorted(released))] if released else []
-            if request.release:
-                version = changelog.upper if held is None else held.version
-            else:
-                version = changelog.holds.check(
-                    request.hold, request.version, changelog.since, changelog.upper
-                )
-                # Before the disk is awaited, so that no merge goes past it meanwhile.
-                hold = changelog.holds.put(request.hold, version, until, taken=now, owner=request.owner)
-                entries.append(hold_entry(request.hold, hold))
-            try:
-                await to_its_end(
-                    asyncio.get_running_loop().run_in_executor(
-                        self.threads, partial(changelog.log.append, entries, of_kept=OF_KEPT_FOR_HOLDS)
-                    )
-                )
-            except DiskTrouble as trouble:
-                raise Unavailable(
-                    f"dataset {dataset.name!r}: the hold is not on disk: {trouble}; ask again",
-                    dataset=dataset.name,
-                ) from None
-            changelog.holds.release(released)
-        changelog.wake()
-        return {
-            "hold": request.hold,
-            "version": version,
-            "since": changelog.since,
-            "upper": changelog.upper,
-            "lease_left_seconds": 0.0 if request.release else round(until - time.monotonic(), 3),
-        }
+        """Take, renew, move or release a hold; as :func:`~flight_server.changelogs.holding.take_hold`."""
+        return await take_hold(self.of(dataset), request, self.threads)
 
     def expire_holds(self) -> None:
         """End holds whose lease or lag has ended, and idle processes of queries; log holds that hold compaction back
