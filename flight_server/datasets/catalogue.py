@@ -172,10 +172,9 @@ class Catalogue:
         name if that has the write's transaction.
 
         Raises:
-            Draining: the server is going down.
-            AlreadyExists: mode ``new``, and the name leads to a dataset.
+            AlreadyExists: mode ``new``, and the name leads to a dataset. NotFound: mode ``delete``, and it does not.
             Conflict, InvalidRequest: mode ``append``, and the dataset cannot be extended, or not with that schema.
-            InvalidRequest, OutOfBudget: see :meth:`prepare`.
+            Draining, InvalidRequest, OutOfBudget: the server is going down; or see :meth:`prepare`.
         """
         self.check_open()
         write, mode = request.write, request.mode

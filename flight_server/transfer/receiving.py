@@ -5,8 +5,7 @@ breaks off, is refused, commits other totals than arrived or sends a wrong check
 a commit, leaves nothing behind: its partition fails, or its attempt is discarded.
 
 Broken off or ended
-    gRPC reports both as the end of the requests, so a put without a commit is sealed only after
-    :meth:`PutAnswers.confirm_end`.
+    gRPC reports both as the end of the requests, so a put without a commit awaits :meth:`PutAnswers.confirm_end`.
 
 Decoding
     A thread decodes large or compressed messages. The account of arrivals counts their decoded size, ``builder`` what

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ import pytest
 
 from flight_server.changelogs import writes
 from flight_server.changelogs.writes import MAX_DIFF
-from flight_server.protocol import BadFrame
+from flight_server.protocol import BadFrame, HoldRequest, OutOfBudget
 from flight_server.runs import RunFile
-from tests.support.changelog_store import Engine
+from tests.support.changelog_store import NAME, Engine
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -151,3 +153,31 @@ def test_the_event_loop_reads_no_run_file_for_a_large_put_that_retracts_during_a
         assert blocks
         assert not any(blocks)
         assert engine.deltas(1, 2) == {(n,): -1 for n in range(6)}
+
+
+def test_at_the_disk_limit_puts_are_refused_and_retractions_and_the_ends_of_holds_are_taken(
+    tmp_path: Path,
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+        engine.commit([((n,), 1) for n in range(8)])
+        hold = HoldRequest(NAME, "reader", lease_seconds=600.0)
+        engine.run(engine.store.hold(engine.catalogue.find(NAME), hold))
+        pool = engine.disk.pool
+        pool.limit_bytes = 8 << 20
+        others = pool.reserve((7 << 20) - pool.used_bytes)
+
+        async def together() -> list[Any]:
+            puts = [engine._commit(batch([diff], pa.int64()), None) for diff in (1, -1, 1)]
+            return await asyncio.gather(*puts, return_exceptions=True)
+
+        first, second, third = engine.run(together())
+        assert isinstance(first, OutOfBudget)
+        assert second == 2
+        assert isinstance(third, OutOfBudget)
+        others.grow((1 << 20) - 4000)
+        released = engine.run(engine.store.hold(engine.catalogue.find(NAME), replace(hold, release=True)))
+        assert released["version"] == 1
+        with pytest.raises(OutOfBudget, match="disk limit"):
+            engine.commit([((1,), -1)])
+        others.free()
+        assert engine.commit([((9,), 1)]) == 3
