@@ -159,6 +159,7 @@ class Server:
         if self._grpc is not None:
             await self._health.enter_graceful_shutdown()
         await self.node.running.end(grace_seconds)
+        await asyncio.to_thread(self.node.changelogs.end_queries)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()
 
@@ -180,11 +181,10 @@ class Server:
         )
         recovered = recover(self.catalogue)
         recover_changelogs(self.node.changelogs)
+        disk = self.catalogue.budget.disk
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
-            self.catalogue.budget.disk.limit_bytes = recovered.disk_bytes + int(
-                free_bytes * DEFAULT_DISK_SHARE
-            )
+            disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
         if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -33,29 +34,24 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flight_server.concurrency import Changes
-from flight_server.memory import MemoryPool, Reservation
+from flight_server.datasets import Transactions
+from flight_server.memory import MemoryPool, Metadata, Reservation
 from flight_server.protocol import (
-    CreateRequest,
     DataQuarantined,
     DatasetDropped,
     InvalidRequest,
-    RuleName,
-    Transaction,
 )
-from flight_server.rules import Rule, make_rule
+from flight_server.rules import Rule
 from flight_server.runs import Layout, LogFile, MemoryRun, Run, RunFile
 from flight_server.storage import Forgotten
 
 from .holds import Holds, gone
 from .journal import State, log_name, run_name
+from .rule_checks import RuleChecks
 from .timeline import Timeline, past_time
 from .views import View
 from .waiting import waiting
 
-MAX_TRANSACTIONS = 1000
-"""How many ids a changelog remembers; the one that was used least recently is forgotten."""
-EMITTED = ":emitted"
-"""Ends the ids of changelogs that emit into this one: these are not forgotten."""
 DEFAULT_DELAY_SECONDS = 1.0
 FUEL_OF_A_ROW = 4
 """How many rows of merging a committed row buys."""
@@ -101,8 +97,17 @@ class Changelog:
     Args:
         state: what it was created with, or what was found on disk.
         disk: counts its files.
+        metadata: counts its transactions.
         hooks: are told what happens to it.
     """
+
+    # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger.
+    # Of a rule of the user's own: runs all that runs it, so that nothing else waits for that; and tests puts.
+    querying: Executor | None = None
+    checks: RuleChecks | None = None
+    damage: str | None = None
+    final: View | None = None  # of a closed changelog, for the readers that it has
+    not_emitting: str | None = None  # why what its rule puts together goes nowhere
 
     def __init__(
         self,
@@ -112,6 +117,7 @@ class Changelog:
         directory: Path,
         *,
         disk: MemoryPool,
+        metadata: Metadata,
         max_lag_seconds: float,
         hooks: Hooks,
     ) -> None:
@@ -131,9 +137,7 @@ class Changelog:
         self.since = state.since
         self.upper = state.covered
         self.timeline = Timeline(state.delay_seconds, state.covered, past_time(state.covered_time))
-        self.transactions: dict[str, tuple[int, int]] = {
-            name: (number, version) for name, (number, version) in state.transactions.items()
-        }
+        self.transactions = Transactions(self.name, metadata, state.transactions, state.forgotten)
         # The last one takes appends; each with the last version in it.
         self.logs: list[tuple[int, LogFile]] = []
         self.merges: list[Any] = []  # at most one of runs in memory and one of files, see ``merges``
@@ -146,39 +150,9 @@ class Changelog:
         # Of the compactor: when the next tick brings fuel, and since when old rows wait that are too few for a merge.
         self.tick_at = 0.0
         self.old_since: float | None = None
-        # Only a rule of the user's own is tested, see ``writes``: on how many rows it was.
-        self.untested = state.keep is not None and state.keep["rule"] == RuleName.SQL
-        self.checked_rows = 0
-        self.damage: str | None = None
-        self.not_emitting: str | None = None  # why what its rule puts together goes nowhere
+        self.readers = 0  # open streams
         self._next_run = 1
         self._hooks = hooks
-
-    @classmethod
-    def created(
-        cls,
-        request: CreateRequest,
-        generation: str,
-        layout: Layout,
-        directory: Path,
-        *,
-        disk: MemoryPool,
-        max_lag_seconds: float,
-        hooks: Hooks,
-    ) -> Changelog:
-        """A new one, not yet on disk. Raises InvalidRequest if its rule does not fit its schema."""
-        assert request.schema is not None
-        state = State(
-            request.dataset,
-            generation,
-            request.schema,
-            None if request.keep is None else request.keep.to_json(),
-            DEFAULT_DELAY_SECONDS if request.delay_seconds is None else request.delay_seconds,
-            request.lease_seconds,
-            covered_time=time.time(),
-        )
-        rule = make_rule(request.keep, layout.schema)
-        return cls(state, layout, rule, directory, disk=disk, max_lag_seconds=max_lag_seconds, hooks=hooks)
 
     # States
 
@@ -214,7 +188,11 @@ class Changelog:
         self.step("damage")
 
     def close(self) -> None:
-        """Take nothing more; followers get an error, and reads of a version end. The files stay. Twice is fine."""
+        """Take nothing more; followers get an error. The files stay. Twice is fine. Reads of a version that have begun
+        go on to their end, unless memory gets short (``final``).
+        """
+        if self.state is not ChangelogState.CLOSED and self.readers:
+            self.final = self.view()
         self.step("close")
         runs, self.runs = self.runs, ()
         for run in runs:
@@ -226,14 +204,17 @@ class Changelog:
 
     # Writing
 
-    def check_producer(self, schema: pa.Schema) -> None:
-        """Raise InvalidRequest unless rows of this schema can be put into it."""
-        self.layout.check_producer(schema, self.name)
+    def check_producer(self, schema: pa.Schema, *, deletes: bool = False) -> None:
+        """Raise InvalidRequest unless rows of this schema can be put into it, or keys of it be deleted."""
+        check = self.layout.check_deleter if deletes else self.layout.check_producer
+        check(schema, self.name)
 
     # Reading
 
     def view(self) -> View:
         """What can be read now. Raises DatasetDropped."""
+        if self.final is not None:
+            return self.final
         self.step("read")
         return View(self.layout, self.rule, self.runs, self.since, self.upper)
 
@@ -273,27 +254,18 @@ class Changelog:
         self.runs = (*self.runs[:start], *after, *self.runs[start + len(before) :])
         self.changes.tell()
 
-    def note_transaction(self, transaction: tuple[str, int] | None, version: int) -> None:
-        if transaction is not None:
-            name, number = transaction
-            self.transactions.pop(name, None)
-            self.transactions[name] = (number, version)
-            if len(self.transactions) > MAX_TRANSACTIONS:
-                oldest = (each for each in self.transactions if not each.endswith(EMITTED))
-                self.transactions.pop(next(oldest, name))
-
-    def has(self, transaction: Transaction) -> bool:
-        """Whether a put with this transaction is a repetition."""
-        return self.transactions.get(transaction.id, (-1, 0))[0] >= transaction.version
-
     def wake(self) -> None:
         """A merge may be due."""
         self._hooks.wake(self)
 
+    def horizon(self, now: float) -> int:
+        """The version up to which compaction would go now without holds."""
+        return min(self.timeline.horizon(now), self.upper)
+
     def advanced_since(self, now: float) -> int:
         """The version up to which compaction may go now."""
         held = self.holds.oldest()
-        wanted = min(self.timeline.horizon(now), self.upper)
+        wanted = self.horizon(now)
         return max(self.since, wanted if held is None else min(wanted, held))
 
     # Files
@@ -356,6 +328,9 @@ class Changelog:
 
     def statistics(self) -> dict[str, Any]:
         """For the action ``statistics``."""
+        now = time.monotonic()
+        horizon = self.horizon(now)
+        held = self.holds.held_back(horizon, now)
         return {
             "state": self.state.value,
             "keep": self.declared.keep,
@@ -364,6 +339,7 @@ class Changelog:
             "upper": self.upper,
             "keys": self.keys,
             "rows": self.rows,
+            "tombstones": sum(run.tombstones for run in self.runs),
             "runs": len(self.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,
@@ -372,14 +348,16 @@ class Changelog:
             "merging": bool(self.merges),
             **waiting(
                 self.runs,
-                self.holds,
-                self.timeline,
-                self.since,
+                max(self.since, horizon),
+                self.advanced_since(now),
+                held,
                 merging=bool(self.merges),
                 fuel_rows=self.fuel_rows,
             ),
-            "holds": self.holds.listed(time.monotonic()),
+            "held_back": None if held is None else held.to_json(),
+            "holds": self.holds.listed(now),
             "followers": self.holds.followers,
+            "transaction_ids": len(self.transactions),
             **({} if self.damage is None else {"damage": self.damage}),
             **({} if self.not_emitting is None else {"not_emitting": self.not_emitting}),
         }

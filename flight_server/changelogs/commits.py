@@ -9,7 +9,12 @@ Grouping
     already, is a group of its own.
 
 Repetition
-    A commit whose transaction was committed before changes nothing and returns the version that it had then.
+    A commit whose transaction was committed before changes nothing and returns the version that it had then. One that
+    may have been, or that another one of its id has overtaken, is refused (``datasets.transactions``).
+
+A full disk
+    Commits that only retract or delete may take a part of what the disk pool keeps (``saving``), because merges free
+    what they remove. In a group that has no room the others are refused first.
 
 Waiting
     While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` runs, commits wait for the
@@ -31,7 +36,6 @@ import structlog
 from flight_server.concurrency import Background, Waits
 from flight_server.memory import MemoryPool, reserve
 from flight_server.protocol import (
-    Conflict,
     DatasetDropped,
     FlightShuffleError,
     OutOfBudget,
@@ -43,6 +47,7 @@ from flight_server.storage import DiskTrouble, sync_directory, to_its_end
 
 from .changelog import Changelog, ChangelogState
 from .journal import Commit, commit_entry
+from .saving import OF_KEPT_FOR_DELETES
 from .timeline import wall_time
 
 GROUP_ROWS = 64 << 10
@@ -59,6 +64,7 @@ class _Waiting:
     files: list[RunFile]
     rows: int
     transaction: Transaction | None
+    only_removes: bool = False
     done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -100,11 +106,15 @@ class Commits:
         """The version that these updates became. Cancelling is safe: the commit may take place all the same.
 
         Raises:
-            Conflict, DataQuarantined: the changelog takes no writes; or the transaction follows one that is not there.
+            DatasetDropped, DataQuarantined: the changelog takes no writes.
+            Conflict: see :meth:`Transactions.find` and ``check_after``.
             Unavailable: the disk did not take it; nothing of it is there.
             OutOfBudget: the compactor did not make room until the deadline.
         """
-        waiting = _Waiting(updates, files, rows, transaction)
+        only_removes = (updates is None or updates.only_removes) and all(
+            file.retractions + file.tombstones == file.rows for file in files
+        )
+        waiting = _Waiting(updates, files, rows, transaction, only_removes)
         try:
             changelog.check_step("write")
         except FlightShuffleError:
@@ -211,18 +221,12 @@ class Commits:
             changelog.step("write")
             if transaction is None:
                 return False
-            last, version = changelog.transactions.get(transaction.id, (None, 0))
-            if last is not None and last >= transaction.version:
+            version = changelog.transactions.find(transaction)
+            if version is not None:
                 self._abandon(waiting)
                 waiting.done.set_result(version)
                 return True
-            if transaction.after is not None and (last is None or last < transaction.after):
-                had = "none of them" if last is None else f"them up to {last}"
-                raise Conflict(
-                    f"dataset {changelog.name!r} has lost what {transaction.id} wrote before {transaction.version}: it "
-                    f"has {had}; it was dropped and created again",
-                    dataset=changelog.name,
-                )
+            changelog.transactions.check_after(transaction)
         except FlightShuffleError as error:
             self._abandon(waiting)
             waiting.done.set_exception(error.fresh())
@@ -249,13 +253,18 @@ class Commits:
         ]
         files = [file for waiting in group for file in waiting.files]
         work = asyncio.get_running_loop().run_in_executor(
-            self._threads, _append, changelog, commits, [waiting.updates for waiting in group], files
+            self._threads, _append, changelog, commits, group, files
         )
         try:
             updates = await to_its_end(work)
         except DiskTrouble as trouble:
             _log.warning("commit_failed", dataset=changelog.name, trouble=str(trouble))
-            self._refuse(changelog, group, trouble)
+            frees = [waiting for waiting in group if waiting.only_removes] if trouble.full else []
+            if len(frees) == len(group):
+                frees = []
+            self._refuse(changelog, [waiting for waiting in group if waiting not in frees], trouble)
+            if frees:
+                await self._write(changelog, frees)
             return
         if changelog.state is ChangelogState.CLOSED:
             self._refuse(changelog, group, None)
@@ -265,9 +274,7 @@ class Commits:
         if len(updates):
             runs.append(MemoryRun(updates, first, last, self.memory.reserve(updates.size_bytes)))
         for commit in commits:
-            changelog.note_transaction(commit.transaction, commit.version)
-        for merge in changelog.merges:
-            merge.committed(runs)
+            changelog.transactions.note(commit.transaction, commit.version, commit.time)
         changelog.logs[-1] = (last, changelog.log)
         changelog.published(runs, last, now, sum(commit.rows for commit in commits))
         for waiting, commit in zip(group, commits, strict=True):
@@ -296,12 +303,12 @@ class Commits:
 
 
 def _append(
-    changelog: Changelog, commits: list[Commit], parts: list[Updates | None], files: list[RunFile]
+    changelog: Changelog, commits: list[Commit], group: list[_Waiting], files: list[RunFile]
 ) -> Updates:
     """Write the group's entry to the log; its updates with their versions. Runs in a thread. Raises DiskTrouble."""
     changelog.check_held()
     versioned = []
-    for commit, part in zip(commits, parts, strict=True):
+    for commit, part in zip(commits, (waiting.updates for waiting in group), strict=True):
         if part is not None and len(part):
             versions = np.full(len(part), commit.version, np.int64)
             versioned.append(Updates(part.layout, part.rows, part.hashes, versions, part.diffs))
@@ -315,7 +322,8 @@ def _append(
             raise DiskTrouble(f"{changelog.directory}: {error.strerror or error}", full=False) from error
     body = to_block(updates).to_pybytes() if len(updates) else b""
     entry: Entry = commit_entry(commits, [file.path.name for file in files], body)
-    changelog.log.append([entry])
+    frees = all(waiting.only_removes for waiting in group)
+    changelog.log.append([entry], of_kept=OF_KEPT_FOR_DELETES if frees else 0.0)
     return updates
 
 

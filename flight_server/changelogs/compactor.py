@@ -1,5 +1,7 @@
 """Compactor: the one duty that merges runs, of all changelogs in turn, a slice at a time, in one thread.
 
+Changelogs with rules of users' own are merged beside the others (``Changelog.querying``), which wait for no query.
+
 Guarantee: a changelog costs nothing here while there is nothing to merge: it has no task and no timer. Merges go on
 without new input until nothing is left to compact.
 
@@ -27,10 +29,11 @@ import math
 import time
 import weakref
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
+from flight_server.concurrency import Background
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetDropped, FlightShuffleError
 from flight_server.runs import Damaged
@@ -57,10 +60,12 @@ class Compactor:
 
     Args:
         memory: counts memory runs.
+        background: has the tasks that look at changelogs with rules of users' own.
     """
 
-    def __init__(self, memory: MemoryPool) -> None:
+    def __init__(self, memory: MemoryPool, background: Background) -> None:
         self._memory = memory
+        self._background = background
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-merge")
         self._due: OrderedDict[Changelog, None] = OrderedDict()
         # When changelogs are looked at again. Each has one entry that counts; an earlier one replaces it, and entries
@@ -71,6 +76,7 @@ class Compactor:
         self._entered = 0
         self._slow_at = 0.0  # when old rows that are too few may be merged
         self._looking = False
+        self._apart: set[Changelog] = set()
         self._wake = asyncio.Event()
 
     def poke(self, changelog: Changelog) -> None:
@@ -100,22 +106,42 @@ class Compactor:
             if due is not None:
                 self._times.pop(due, None)
                 self._due[due] = None
-        if self._due:
+        if self._next() is not None:
             return 0.0
         return self._later[0][0] - now if self._later else None
 
     async def look_at_next(self) -> None:
-        """Look at the changelog that is due first; there is one."""
+        """Look at the changelog that is due first, of those that are not looked at; there is one."""
+        found = self._next()
+        assert found is not None
+        del self._due[found]
+        if found.querying is not None:
+            self._apart.add(found)
+            self._background.start(self._look_apart(found), f"merge of {found.name}")  # type: ignore[unused-awaitable]
+            return
+        changelogs = [found]
+        del found  # no variable holds it while this waits
         self._looking = True
         try:
-            await self.look(self._due.popitem(last=False)[0])  # no variable holds it while this waits
+            await self.look(changelogs.pop())
         finally:
             self._looking = False
+
+    def _next(self) -> Changelog | None:
+        return next((each for each in self._due if each not in self._apart), None)
+
+    async def _look_apart(self, changelog: Changelog) -> None:
+        """Look at a changelog whose rule may take long, while others are looked at."""
+        try:
+            await self.look(changelog)
+        finally:
+            self._apart.discard(changelog)
+            self._wake.set()
 
     @property
     def busy(self) -> bool:
         """Whether a changelog is looked at, or is to be at once."""
-        return bool(self._due) or self._looking
+        return bool(self._due) or self._looking or bool(self._apart)
 
     @property
     def timers(self) -> int:
@@ -136,7 +162,7 @@ class Compactor:
             for merge in list(changelog.merges):
                 await self._work(changelog, merge)
             if not changelog.merges and changelog.log.size_bytes > LOG_BYTES:  # of holds
-                await begin_log(changelog, self._threads)
+                await begin_log(changelog, self._threads_of(changelog))
         except (DiskTrouble, OSError) as trouble:
             _log.warning("merge_failed", dataset=changelog.name, trouble=str(trouble))
             await self._abandon(changelog)
@@ -222,18 +248,23 @@ class Compactor:
                 return
             changelog.tick_at = time.monotonic() + TICK_SECONDS
             changelog.fuel_rows = TICK_ROWS
-        rows = await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, merge.step))
+        threads = self._threads_of(changelog)
+        rows = await to_its_end(asyncio.get_running_loop().run_in_executor(threads, merge.step))
         if files:
             changelog.fuel_rows -= rows
         if merge.done:
-            await merge.publish(self._threads, self._memory)
+            await merge.publish(threads, self._memory)
         elif merge.checkpoint_due():
-            await merge.checkpoint(self._threads)
+            await merge.checkpoint(threads)
         self.poke(changelog)
 
     async def _abandon(self, changelog: Changelog) -> None:
+        threads = self._threads_of(changelog)
         for merge in list(changelog.merges):
-            await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, merge.abandon))
+            await to_its_end(asyncio.get_running_loop().run_in_executor(threads, merge.abandon))
+
+    def _threads_of(self, changelog: Changelog) -> Executor:
+        return changelog.querying or self._threads
 
     def _look_at(self, changelog: Changelog, when: float) -> None:
         if when < self._times.get(changelog, math.inf):

@@ -1,20 +1,27 @@
 """Holds: the versions that readers keep readable, each with a lease and a maximal lag.
 
 Guarantee: compaction does not go past the oldest hold. A hold ends with its lease, or when its version has been out of
-date for ``max_lag_seconds``; who reads on from it then gets ``Compacted``. The names of the last ``MAX_LAPSED`` that
-ended so are remembered: who asks for such a hold again gets the version that it held, or ``Compacted``, never another.
+date for ``max_lag_seconds``; who reads on from it then gets ``Compacted``. An emitter's has no maximal lag. The names
+of the last ``MAX_LAPSED`` that ended so are remembered: who asks for such a hold again gets the version that it held,
+or ``Compacted``, never another.
+
+Owners
+    A hold says who holds, in words for people: it gives no right. Any client may renew or release any hold by its whole
+    name, as it may drop the changelog. The open stream of a follower is shown with its peer, and cannot be released.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flight_server.protocol import Compacted, InvalidRequest
 
 MAX_LAPSED = 1000
+FOLLOWER = "a follower"
+SAID_SECONDS = 60.0
 
 T = TypeVar("T")
 
@@ -24,12 +31,45 @@ class Hold:
     """One hold; times in seconds of the monotonic clock.
 
     Args:
+        taken: when it was first taken, at this version or an earlier one.
+        owner: who holds, as the last request with an owner says it.
         passed: since when there is a newer version, as far as was looked; None if there was none.
+        lasting: whether it has no maximal lag.
     """
 
     version: int
     until: float
+    taken: float
+    owner: str | None = None
     passed: float | None = None
+    lasting: bool = False
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """The hold that compaction waits for: without it ``since`` would be greater.
+
+    Args:
+        hold: its name, or ``FOLLOWER`` for an open stream.
+        seconds: how long its version has been out of date.
+    """
+
+    hold: str
+    owner: str | None
+    version: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "hold": self.hold,
+            "owner": self.owner,
+            "version": self.version,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        owner = "" if self.owner is None else f" of {self.owner}"
+        return f"hold {self.hold!r}{owner}, at version {self.version}"
 
 
 class Holds:
@@ -40,17 +80,38 @@ class Holds:
         self._max_lag_seconds = max_lag_seconds
         self._holds: dict[str, Hold] = {}
         self.lapsed: dict[str, int] = {}
-        # Of readers whose stream is open: they need no lease.
+        # Of readers whose stream is open.
         self._followers: dict[object, Hold] = {}
+        self._said: HeldBack | None = None
 
     def __len__(self) -> int:
         return len(self._holds) + len(self._followers)
 
     def oldest(self) -> int | None:
         """The oldest version that is held."""
-        return min(
-            (hold.version for hold in (*self._holds.values(), *self._followers.values())), default=None
-        )
+        return min((hold.version for _, hold in self._all()), default=None)
+
+    def held_back(self, wanted: int, now: float) -> HeldBack | None:
+        """The oldest hold, if it holds a version before the one up to which compaction would go."""
+        name, hold = min(self._all(), key=lambda each: each[1].version, default=(FOLLOWER, None))
+        if hold is None or hold.version >= wanted:
+            return None
+        return HeldBack(name, hold.owner, hold.version, 0.0 if hold.passed is None else now - hold.passed)
+
+    def long_held_back(self, wanted: int, now: float) -> HeldBack | None:
+        """As :meth:`held_back`, once that has lasted for ``SAID_SECONDS``, and again whenever the time has doubled."""
+        held, said = self.held_back(wanted, now), self._said
+        if held is None or said is None or (held.hold, held.version) != (said.hold, said.version):
+            self._said = said = held and replace(held, seconds=SAID_SECONDS / 2)
+        if held is None or said is None or held.seconds < 2 * said.seconds:
+            return None
+        self._said = held
+        return held
+
+    def _all(self) -> Iterator[tuple[str, Hold]]:
+        yield from self._holds.items()
+        for hold in self._followers.values():
+            yield FOLLOWER, hold
 
     def get(self, name: str) -> Hold | None:
         return self._holds.get(name)
@@ -84,23 +145,37 @@ class Holds:
             raise gone(self._dataset, wanted, since, upper)
         return wanted
 
-    def put(self, name: str, version: int, until: float) -> None:
+    def put(self, name: str, version: int, until: float, *, taken: float, owner: str | None = None) -> Hold:
+        """Take, renew or move the hold. One that there is keeps ``taken``, and its owner unless one is given."""
         held = self._holds.get(name)
-        passed = held.passed if held is not None and held.version == version else None
-        self._holds[name] = Hold(version, until, passed)
+        if held is None:
+            held = Hold(version, until, taken, owner)
+        passed = held.passed if held.version == version else None
+        held = replace(held, version=version, until=until, owner=owner or held.owner, passed=passed)
+        self._holds[name] = held
         self.lapsed.pop(name, None)
+        return held
 
     def release(self, names: Iterable[str]) -> None:
         for name in names:
             self._holds.pop(name, None)
             self.lapsed.pop(name, None)
 
-    def named(self, prefix: str) -> list[str]:
-        return [name for name in self._holds if name.startswith(prefix)]
-
-    def follow(self, follower: object, version: int) -> None:
-        """An open stream has been sent everything up to this version."""
-        self._followers[follower] = Hold(version, math.inf)
+    def follow(
+        self,
+        follower: object,
+        version: int,
+        owner: str | None = None,
+        *,
+        until: float = math.inf,
+        lasting: bool = False,
+    ) -> None:
+        """An open stream has been sent everything up to this version, or reads it; its hold ends at ``until``.
+        ``lasting``: see :class:`Hold`.
+        """
+        held = self._followers.get(follower)
+        passed = held.passed if held is not None and held.version == version else None
+        self._followers[follower] = Hold(version, until, -math.inf, owner, passed, lasting)
 
     def leave(self, follower: object) -> None:
         self._followers.pop(follower, None)
@@ -116,27 +191,34 @@ class Holds:
         self.lapsed |= {name: before[name] for name in ended}
         while len(self.lapsed) > MAX_LAPSED:
             del self.lapsed[next(iter(self.lapsed))]
-        return ended + ["a follower" for _ in self._expired(self._followers, now, upper)]
+        return ended + [FOLLOWER for _ in self._expired(self._followers, now, upper)]
 
     def _expired(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
         ended = []
         for name, hold in list(holds.items()):
             passed = None if hold.version >= upper else now if hold.passed is None else hold.passed
-            if hold.until <= now or (passed is not None and now - passed > self._max_lag_seconds):
+            late = not hold.lasting and passed is not None and now - passed > self._max_lag_seconds
+            if hold.until <= now or late:
                 del holds[name]
                 ended.append(name)
             elif passed != hold.passed:
                 holds[name] = replace(hold, passed=passed)
         return ended
 
-    def leases(self) -> dict[str, tuple[int, float]]:
-        """The version and the end of each hold that has a name."""
-        return {name: (hold.version, hold.until) for name, hold in self._holds.items()}
+    def named(self) -> dict[str, Hold]:
+        """The holds that have a name."""
+        return dict(self._holds)
 
     def listed(self, now: float) -> list[dict[str, Any]]:
         """For ``statistics``."""
         return [
-            {"hold": name, "version": hold.version, "lease_left_seconds": round(hold.until - now, 3)}
+            {
+                "hold": name,
+                "owner": hold.owner,
+                "version": hold.version,
+                "held_seconds": round(now - hold.taken, 3),
+                "lease_left_seconds": round(hold.until - now, 3),
+            }
             for name, hold in self._holds.items()
         ]
 

@@ -8,12 +8,13 @@ Files of a changelog's directory
     ``changelog``            the state file, the JSON object of :class:`State`
     ``log-000001`` …         the commits after version ``covered``, in entries of these headers:
                                  {"commits": [[version, time, rows, [id, version] or null], …], "files": [name, …]}
-                                 {"hold": name, "version": v, "until": time}      {"release": [name, …]}
+                                 {"hold": name, "version": v, "until": time, "taken": time, "owner": text or null}
+                                 {"release": [name, …]}
                              The body has the commits' updates; ``files`` are runs of a large put, each with the rows
                              of the one version.
     ``run-000001`` …         runs that the state file or a log entry names, and the output of the merge in progress
 
-    Times are seconds since the epoch.
+    Times are seconds since the epoch. Older files have holds without ``taken`` and ``owner``.
 
 Covering
     ``covered`` is the last version up to which all updates are in the state file's runs. A log whose versions are all
@@ -22,13 +23,20 @@ Covering
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from flight_server.runs import STATE_NAME, UNFINISHED_NAME, Damaged, Entry
+from flight_server.storage import TransactionEntry, parse_transaction
+
+from .holds import Hold, Holds
+from .timeline import monotonic_time, past_time, wall_time
 
 _LOG = re.compile("log-([0-9]{6,})")
 _RUN = re.compile("run-([0-9]{6,})")
@@ -49,7 +57,9 @@ class Commit:
 
 @dataclass
 class State:
-    """The state file. ``keep`` and ``schema`` as ``create`` gave them; ``merge`` as ``merges.Merge`` says."""
+    """The state file. ``keep`` and ``schema`` as ``create`` gave them; ``merge`` as ``merges.Merge`` says; ``holds`` as
+    :func:`stored_hold`; ``transactions`` and ``forgotten``: see ``datasets.transactions``.
+    """
 
     dataset: str
     generation: str
@@ -62,13 +72,14 @@ class State:
     covered_time: float = 0.0
     first_log: int = 1
     runs: list[tuple[str, int | None]] = field(default_factory=list)
-    holds: dict[str, list[float]] = field(default_factory=dict)
+    holds: dict[str, list[Any]] = field(default_factory=dict)
     lapsed: dict[str, int] = field(default_factory=dict)
-    transactions: dict[str, list[int]] = field(default_factory=dict)
+    transactions: dict[str, TransactionEntry] = field(default_factory=dict)
+    forgotten: str = ""
     merge: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> State:
@@ -78,10 +89,15 @@ class State:
             state.runs = [
                 (str(name), None if version is None else int(version)) for name, version in state.runs
             ]
+            state.transactions = {
+                name: parse_transaction(value, state.covered_time)
+                for name, value in state.transactions.items()
+            }
+            base64.b64decode(state.forgotten, validate=True)
             for name, _ in state.runs:
                 if not _RUN.fullmatch(name):
                     raise Damaged(f"{STATE_NAME} names a run {name!r}")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise Damaged(f"{STATE_NAME} does not have its fields: {error}") from error
         return state
 
@@ -92,9 +108,28 @@ def commit_entry(commits: list[Commit], files: list[str], body: bytes) -> Entry:
     return Entry(header | ({"files": files} if files else {}), body)
 
 
-def hold_entry(name: str, version: int, until: float) -> Entry:
+def hold_entry(name: str, hold: Hold) -> Entry:
     """The entry of a hold."""
-    return Entry({"hold": name, "version": version, "until": until}, b"")
+    fields = ("version", "until", "taken", "owner")
+    return Entry({"hold": name, **dict(zip(fields, stored_hold(hold), strict=True))}, b"")
+
+
+def stored_hold(hold: Hold) -> list[Any]:
+    """Its version, until, taken and owner, with times of the host's clock."""
+    return [hold.version, wall_time(hold.until), wall_time(hold.taken), hold.owner]
+
+
+def bring_back_hold(holds: Holds, name: str, stored: Sequence[Any]) -> None:
+    """Put a hold as :func:`stored_hold` gave it. Raises TypeError or ValueError."""
+    version, until, taken, owner = (*stored, None, None)[:4]
+    since = past_time(time.time() if taken is None else float(taken))
+    holds.put(
+        name,
+        int(version),
+        monotonic_time(float(until)),
+        taken=since,
+        owner=None if owner is None else str(owner),
+    )
 
 
 def release_entry(names: list[str]) -> Entry:

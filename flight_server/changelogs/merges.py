@@ -1,16 +1,22 @@
 """Merge: replaces neighbouring runs by one that stands for them at every version from ``since`` on.
 
 Guarantee: a merge changes no snapshot and no deltas of versions from its ``since`` on. It works in slices of whole
-keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and commits go on.
+keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and commits go on. A key that is too large for
+a slice is merged in pieces (``large_keys``), with the same look-ups; if the rule leaves too much of it, or has to know
+more, its updates are only added up.
 
 What it may leave out
     A merge sees its own runs only. The rule says what is needed of a part as of the whole (a keep rule is idempotent),
-    with one exception: retractions whose rows are elsewhere. So the rule is not applied to keys that have updates in
-    other runs while one side has retractions: their updates are only added up.
+    if it knows the retractions of these rows that are in other runs, older or newer: the merge looks them up
+    (``_elsewhere``), of the keys of which the rule leaves something out. A rule of ``whole_keys`` is not applied to
+    keys that have updates in other runs: these are only added up.
 
-    Rows that a commit retracts while the merge runs may bring back rows that the merge leaves out. At the end the keys
-    of such retractions get back all that they had (``patch``), so that a version that was read before reads the same
-    after. For this the merge is told each commit.
+    Commits while the merge runs may change what it should have left out. At the end the keys of their retractions (of
+    ``whole_keys`` of all their updates) are compacted again with them, and the output gets the difference
+    (``_patches``), so that a version that was read before reads the same after. These commits are in the runs that the
+    changelog has at the end, and whose last version is above ``began``.
+
+    Tombstones stay until a merge includes the oldest run (``deletes``).
 
 Resuming
     A merge of files writes its output's blocks and the state file every ``CHECKPOINT_ROWS``. After a crash it goes on
@@ -24,26 +30,33 @@ Two at once
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.memory import MemoryPool
-from flight_server.runs import Block, Layout, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
+from flight_server.memory import MemoryPool, Reservation
+from flight_server.runs import DELETE, MAX_HASH, Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
 
+from . import views
 from .changelog import Changelog, ChangelogState
-from .folding import compacted
+from .deletes import living
+from .folding import Elsewhere, added_up, compacted
 from .journal import State
+from .large_keys import needed, pieces
 from .planning import Plan
-from .saving import delete_covered, in_thread, rotate, save, state_of
-from .views import View, hash_ranges
+from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
+from .views import View, slice_end
 
 CHECKPOINT_ROWS = 1 << 20
+HELD_BYTES = views.FOLDED_BYTES
+"""What is held of a large key to apply the rule to it."""
 
 Hashes = NDArray[np.uint64]
+T = TypeVar("T")
 
 
 class Merge:
@@ -69,18 +82,20 @@ class Merge:
         self.done = False
         self._to_file = plan.to_file
         self.of_files = plan.of_files
-        self._view: View = replace(
-            changelog.view(), runs=self.runs
-        )  # no other runs: they would stay in memory
+        # No other runs: they would stay in memory.
+        self._view: View = replace(changelog.view(), runs=self.runs)
+        self._oldest = changelog.runs[: len(self.runs)] == self.runs
+        # What is left of the oldest runs is needed; what is left of others may stand for nothing beside older ones.
+        self.settles = since if self._oldest else 0
         self._writer = writer
         self._parts: list[Updates] = []
+        self._large: Iterator[int] | None = None
         self._saved = saved
         self._low = 0 if saved is None else int(saved["low"])
-        self._retracted: list[Hashes] = []
+        self._began = changelog.upper if saved is None else int(saved["began"])
         self._checkpoint_rows = 0
-        self._finished: list[Run] | None = None
-        # What is left of the oldest runs is needed; what is left of others may stand for nothing beside older ones.
-        self.settles = since if changelog.runs[: len(self.runs)] == self.runs else 0
+        self._outputs: list[Run] | None = None
+        self._patched = self._began
         changelog.merges.append(self)
 
     @property
@@ -90,13 +105,13 @@ class Merge:
     @property
     def begun(self) -> bool:
         """Whether there is something to checkpoint."""
-        return self._writer is not None
+        return (
+            self._writer is not None and self._large is None
+        )  # a key that is written in part could not be resumed
 
     def to_json(self) -> dict[str, Any] | None:
         """What the state file says of it, to resume it behind its last checkpoint; None before the first one."""
-        if self._saved is None:
-            return None
-        return self._saved | {"retracted": [int(hash_) for hash_ in self._retracted_hashes()]}
+        return self._saved
 
     def _progress(self) -> dict[str, Any]:
         assert self._writer is not None
@@ -107,17 +122,11 @@ class Merge:
             "output": self._writer.path.name,
             "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self._writer.blocks],
             "retractions": self._writer.retractions,
+            "tombstones": self._writer.tombstones,
             "ages": self._writer.ages.to_json(),
             "low": self._low,
+            "began": self._began,
         }
-
-    def committed(self, runs: list[Run]) -> None:
-        """A commit added these runs while this merge goes on."""
-        self._retracted += [run.retracted() for run in runs if run.retractions]
-
-    def told(self, hashes: Hashes) -> None:
-        """Keys that commits before a restart retracted while this merge went on."""
-        self._retracted.append(hashes)
 
     def step(self) -> int:
         """Merge one slice; how many rows it read. Blocks.
@@ -126,20 +135,63 @@ class Merge:
             Damaged: a run is not what was written.
             DiskTrouble: the disk has no room, or refuses.
         """
-        for low, high in hash_ranges(self.runs, self._view.slice_rows(), self._low):
-            parts = [run.between(low, high) for run in self.runs]
-            updates = Updates.joined(self.changelog.layout, parts)
-            untouched = self._untouched(updates, low, high)
-            self._add(compacted(updates, self.since, self.changelog.rule, untouched))
-            self._low = high + 1
-            self.done = self._low >= 1 << 64
-            self._checkpoint_rows += len(updates)
-            return max(1, len(updates))
-        self.done = True
-        return 1
+        if self._large is not None:
+            rows = next(self._large, None)
+            if rows is not None:
+                return max(1, rows)
+            self._large = None
+            return self._merged_to(self._low, 0)
+        low = self._low
+        if low > MAX_HASH:  # resumed behind its last slice
+            return self._merged_to(MAX_HASH, 0)
+        high, large = slice_end(self.runs, self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
+        if large:
+            self._large = self._large_key(low)
+            return 1
+        updates = Updates.joined(self.changelog.layout, [run.between(low, high) for run in self.runs])
+        self._add(compacted(updates, self.since, self.changelog.rule, self._elsewhere, oldest=self._oldest))
+        return self._merged_to(high, len(updates))
+
+    def _merged_to(self, high: int, rows: int) -> int:
+        self._low = high + 1
+        self.done = self._low > MAX_HASH
+        self._checkpoint_rows += rows
+        return max(1, rows)
+
+    def _large_key(self, hash_: int) -> Iterator[int]:
+        """Merge the updates of one hash in pieces; how many rows each has."""
+        left = yield from self._needed(hash_, self._others)
+        if left is not None:
+            self._add(left)
+            return
+        for piece in self._pieces(_parts(self.runs, hash_)):
+            self._add(piece)
+            yield len(piece)
+
+    def _needed(self, hash_: int, others: Sequence[Run]) -> Generator[int, None, Updates | None]:
+        """See :func:`~flight_server.changelogs.large_keys.needed`."""
+        changelog = self.changelog
+        return needed(
+            changelog.layout,
+            _parts(self.runs, hash_),
+            _parts(others, hash_),
+            changelog.rule,
+            since=self.since,
+            upto=changelog.upper,
+            oldest=self._oldest,
+            piece_bytes=views.SLICE_BYTES,
+            limit_bytes=HELD_BYTES,
+        )
+
+    def _pieces(self, runs: Sequence[Sequence[Updates]]) -> Iterator[Updates]:
+        changelog = self.changelog
+        return pieces(
+            changelog.layout, runs, self.since, changelog.upper, views.SLICE_BYTES, oldest=self._oldest
+        )
 
     def checkpoint_due(self) -> bool:
-        return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and not self.done
+        ready = self._large is None and not self.done
+        return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and ready
 
     async def checkpoint(self, threads: Executor) -> None:
         """Make what is done so far survive a crash. Raises DiskTrouble."""
@@ -157,26 +209,26 @@ class Merge:
             self._parts.append(updates)
             return
         if self._writer is None:
-            changelog = self.changelog
             self._writer = RunWriter(
-                changelog.next_run(), changelog.layout, changelog.disk.empty(), self.settles
+                self.changelog.next_run(),
+                self.changelog.layout,
+                self.changelog.disk.empty(),
+                since=self.settles,
+                of_kept=OF_KEPT_FOR_MERGES,
             )
         self._writer.add(updates)
 
-    def _untouched(self, updates: Updates, low: int, high: int) -> Hashes:
-        """See "What it may leave out" in the module's text."""
-        others = [run for run in self.changelog.runs if run not in self.runs]
-        suspects = [updates.retracted]
-        for run in others:
-            if run.retractions:
-                found = run.retracted()
-                start = np.searchsorted(found, np.uint64(low), "left")
-                suspects.append(found[start : np.searchsorted(found, np.uint64(high), "right")])
-        hashes = np.unique(np.concatenate(suspects))
-        if not len(hashes) or not others:
-            return hashes[:0]
-        elsewhere = [run.of_hashes(hashes).hashes for run in others]
-        return np.unique(np.concatenate(elsewhere))
+    def _elsewhere(self, hashes: Hashes, others: Sequence[Run] | None = None) -> Elsewhere:
+        """See "What it may leave out" in the module's text. ``others``: all other runs that are there now."""
+        layout, others = self.changelog.layout, self._others if others is None else others
+        if self.changelog.rule.whole_keys:
+            found = [run.having(hashes) for run in others]
+            return Elsewhere(np.unique(np.concatenate([hashes[:0], *found])), Updates.empty(layout))
+        return Elsewhere(hashes[:0], Updates.joined(layout, [run.retractions_of(hashes) for run in others]))
+
+    @property
+    def _others(self) -> list[Run]:
+        return [run for run in self.changelog.runs if run not in self.runs]
 
     async def publish(self, threads: Executor, memory: MemoryPool) -> None:
         """Put the output in the place of the runs, on disk and in memory. Cancelling is safe.
@@ -185,6 +237,9 @@ class Merge:
             DiskTrouble, Forgotten: nothing was changed; the merge is to be abandoned.
         """
         changelog = self.changelog
+        if self._to_file:
+            # Nearly all is written before the turn is taken, so commits wait for little of it.
+            await in_thread(threads, self._finish, memory)
         async with changelog.turn:
             changelog.step("merge")
             outputs = await in_thread(threads, self._finish, memory)
@@ -201,7 +256,7 @@ class Merge:
                 await in_thread(threads, save, changelog, state)
             except Uncertain:
                 changelog.doubtful += [run for run in outputs if isinstance(run, RunFile)]
-                self._finished = None
+                self._outputs = None
                 changelog.merges.append(self)
                 raise
             except BaseException:
@@ -217,43 +272,83 @@ class Merge:
             await in_thread(threads, replaced.clear)
 
     def _finish(self, memory: MemoryPool) -> list[Run]:
-        """The output as runs, in files if it leaves memory."""
-        if self._finished is not None:
-            return self._finished
-        first, last = self.runs[0].first_version, self.runs[-1].last_version
-        layout = self.changelog.layout
-        hashes = self._retracted_hashes()
+        """The output as runs, in files if it leaves memory, with what all commits so far retracted. Again is fine."""
         if not self._to_file:
-            whole = Updates.joined(layout, self._parts)
-            whole = Updates.joined(layout, [whole, self._patch(hashes, whole.of_hashes(hashes))])
-            room = memory.reserve(whole.size_bytes)
-            return [MemoryRun(whole, first, last, room, since=self.settles)] if len(whole) else []
-        outputs: list[Run] = []
-        has = Updates.empty(layout)
-        if self._writer is not None and self._writer.blocks:
-            outputs.append(_file(self._writer, layout, first, last))
-            has = outputs[0].of_hashes(hashes)
-        elif self._writer is not None:
-            self._writer.abandon()
-        patch = self._patch(hashes, has)
-        if len(patch):
-            writer = RunWriter(self.changelog.next_run(), layout, self.changelog.disk.empty())
-            writer.add(patch)
-            outputs.append(_file(writer, layout, first, last))
-        self._writer, self._finished = None, outputs
-        return outputs
+            whole = Updates.joined(self.changelog.layout, self._parts)
+            patches = (living(patch)[0] for patch in self._patches([self._run_of(whole, memory.empty())]))
+            whole = Updates.joined(self.changelog.layout, [whole, *patches])
+            return [self._run_of(whole, memory.reserve(whole.size_bytes))] if len(whole) else []
+        if self._outputs is None:
+            self._outputs = []
+            if self._writer is not None and self._writer.blocks:
+                self._outputs.append(self._file(self._writer))
+            elif self._writer is not None:
+                self._writer.abandon()
+            self._writer = None
+        upto = self.changelog.upper
+        for patch in self._patches(self._outputs):
+            if len(patch):
+                self._add(patch)
+        if self._writer is not None:
+            self._outputs.append(self._file(self._writer))
+            self._writer = None
+        self._patched = upto
+        return self._outputs
 
-    def _patch(self, hashes: Hashes, has: Updates) -> Updates:
-        """What the output, which ``has`` these updates of the keys retracted meanwhile, lacks of them."""
-        layout = self.changelog.layout
-        if not len(hashes):
-            return Updates.empty(layout)
-        had = [run.of_hashes(hashes) for run in self.runs]
-        less = Updates(layout, has.rows, has.hashes, has.versions, -has.diffs)
-        return compacted(Updates.joined(layout, [*had, less]), self.since, self.changelog.rule, hashes)
+    def _patches(self, outputs: Sequence[Run]) -> Iterator[Updates]:
+        """What the output lacks because of the commits since it was last patched, in slices; with the tombstones above
+        ``since``, because a later merge may take the patch without the output.
+        """
+        changelog, layout = self.changelog, self.changelog.layout
+        whole_keys = changelog.rule.whole_keys
+        others = self._others
+        runs = [run for run in others if run.last_version > self._began]
+        older = [run for run in others if run.last_version <= self._began]
+        late = [run for run in runs if run.last_version > self._patched and (whole_keys or run.retractions)]
 
-    def _retracted_hashes(self) -> Hashes:
-        return np.unique(np.concatenate([np.zeros(0, np.uint64), *self._retracted]))
+        def elsewhere(hashes: Hashes) -> Elsewhere:
+            found = self._elsewhere(hashes, older)
+            news = [run.of_hashes(hashes) if whole_keys else run.retractions_of(hashes) for run in runs]
+            return Elsewhere(found.untouched, Updates.joined(layout, [found.pending, *news]))
+
+        low = 0
+        while late and low <= MAX_HASH:
+            high, large = slice_end([*late, *self.runs], self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
+            news = [part for run in late for part in run.parts_between(low, high)]
+            hashes = np.unique(
+                np.concatenate(
+                    [
+                        np.zeros(0, np.uint64),
+                        *(each.hashes if whole_keys else each.retracted for each in news),
+                    ]
+                )
+            )
+            if large and len(hashes):
+                yield from self._patches_of_large_key(low, outputs)
+            elif len(hashes):
+                had = Updates.joined(layout, [run.of_hashes(hashes) for run in self.runs])
+                should = compacted(had, self.since, changelog.rule, elsewhere)
+                rows = [living(should)[0], *(_less(run.of_hashes(hashes)) for run in outputs)]
+                patch = added_up(Updates.joined(layout, rows))
+                if len(patch):
+                    yield Updates.joined(layout, [patch, _deletes_above(should, self.since)])
+            low = high + 1
+
+    def _patches_of_large_key(self, hash_: int, outputs: Sequence[Run]) -> Iterator[Updates]:
+        left = _returned(self._needed(hash_, self._others))
+        should = _parts(self.runs, hash_) if left is None else [[left]]
+        has = [[_less(part) for part in parts] for parts in _parts(outputs, hash_)]
+        yield from self._pieces([*should, *has])
+
+    def _run_of(self, updates: Updates, room: Reservation) -> MemoryRun:
+        first, last = self.runs[0].first_version, self.runs[-1].last_version
+        return MemoryRun(updates, first, last, room, since=self.settles)
+
+    def _file(self, writer: RunWriter) -> RunFile:
+        writer.finish()
+        run = RunFile(writer.path, self.changelog.layout, writer.room)
+        run.first_version, run.last_version = self.runs[0].first_version, self.runs[-1].last_version
+        return run
 
     def abandon(self) -> None:
         """Delete the output so far. Blocks. Twice is fine."""
@@ -262,19 +357,35 @@ class Merge:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
-        for run in self._finished or ():
+        for run in self._outputs or ():
             if isinstance(run, RunFile):
                 run.delete()
-        self._finished = None
-
-
-def _file(writer: RunWriter, layout: Layout, first: int, last: int) -> RunFile:
-    writer.finish()
-    run = RunFile(writer.path, layout, writer.room)
-    run.first_version, run.last_version = first, last
-    return run
+        self._outputs = None
 
 
 def _write_checkpoint(writer: RunWriter, changelog: Changelog, state: State) -> None:
     writer.sync()
     save(changelog, state)
+
+
+def _parts(runs: Sequence[Run], hash_: int) -> list[list[Updates]]:
+    return [run.parts_between(hash_, hash_) for run in runs]
+
+
+def _less(updates: Updates) -> Updates:
+    """What takes these back; tombstones stay."""
+    return living(updates)[0].negated()
+
+
+def _deletes_above(updates: Updates, since: int) -> Updates:
+    return updates.where((updates.diffs == DELETE) & (updates.versions > since))
+
+
+def _returned(steps: Generator[object, None, T]) -> T:
+    """What the steps return at their end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found

@@ -16,10 +16,8 @@ import base64
 import os
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import structlog
-from numpy.typing import NDArray
 
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
@@ -54,13 +52,12 @@ from flight_server.storage import (
 
 from .changelog import Changelog
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, delete_forgotten
-from .journal import State, commits_of, numbered
+from .journal import State, bring_back_hold, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
+from .saving import OF_KEPT_FOR_MERGES
 from .store import Store
-from .timeline import monotonic_time, past_time
-
-Hashes = NDArray[np.uint64]
+from .timeline import past_time
 
 JOINED_ROWS = 32 << 10
 """Commits of a log are brought back in runs of up to so many rows."""
@@ -115,21 +112,25 @@ def _recover(store: Store, directory: Path, marker: Marker, state: State) -> Non
     changelog = Changelog(
         state,
         layout,
-        make_rule(keep, layout.schema),
+        make_rule(keep, layout.schema, store.queries),
         directory,
         disk=catalogue.disk.pool,
+        metadata=catalogue.budget.metadata,
         max_lag_seconds=store.max_lag_seconds,
         hooks=store,
     )
     damage = noted_damage(directory, marker)
     changelog.runs = tuple(_run(changelog, name, version) for name, version in state.runs)
     changelog.holds.lapsed = {name: int(version) for name, version in state.lapsed.items()}
-    for name, (version, until) in state.holds.items():
-        changelog.holds.put(name, int(version), monotonic_time(until))
+    try:
+        for name, stored in state.holds.items():
+            bring_back_hold(changelog.holds, name, stored)
+    except (TypeError, ValueError) as error:
+        raise Damaged(f"a hold in the state file does not have its fields: {error}") from error
     used = {name for name, _ in state.runs}
-    retracted = _replay(store, changelog, state, used)
+    _replay(store, changelog, state, used)
     if state.merge is not None:
-        used |= _resume(changelog, state, retracted)
+        used |= _resume(changelog, state)
     logs = frozenset(log.path.name for _, log in changelog.logs)
     changelog.numbers_from(max(numbered(directory)[1], default=0) + 1)
     delete_files(directory, frozenset(used) | logs)
@@ -168,13 +169,12 @@ def _run(changelog: Changelog, name: str, version: int | None) -> RunFile:
         raise Damaged(f"{name} is missing") from None
 
 
-def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) -> list[Hashes]:
-    """Bring back what the logs have beyond the covered versions; the keys that it retracts."""
+def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) -> None:
+    """Bring back what the logs have beyond the covered versions."""
     logs = {
         number: path for number, path in numbered(changelog.directory)[0].items() if number >= state.first_log
     }
     waiting: list[Updates] = []
-    retracted: list[Hashes] = []
 
     def publish() -> None:
         if waiting:
@@ -196,11 +196,8 @@ def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) ->
                 publish()
                 changelog.runs += tuple(files)
                 used |= {file.path.name for file in files}
-                retracted += [file.retracted() for file in files if file.retractions]
             if updates is not None:
                 waiting.append(updates)
-                if updates.retractions:
-                    retracted.append(updates.retracted)
             if sum(map(len, waiting)) >= JOINED_ROWS:
                 publish()
         log = LogFile(path, changelog.disk.empty(), size_bytes)
@@ -208,16 +205,14 @@ def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) ->
     publish()
     if not changelog.logs:
         changelog.new_log(state.first_log)
-    return retracted
 
 
 def _replay_entry(changelog: Changelog, entry: Entry, covered: int) -> tuple[Updates | None, list[RunFile]]:
     header = entry.header
     try:
         if "hold" in header:
-            changelog.holds.put(
-                str(header["hold"]), int(header["version"]), monotonic_time(float(header["until"]))
-            )
+            stored = [header.get(field) for field in ("version", "until", "taken", "owner")]
+            bring_back_hold(changelog.holds, str(header["hold"]), stored)
         changelog.holds.release(map(str, header.get("release", ())))
         names = [str(name) for name in header.get("files", ())]
     except (TypeError, ValueError, KeyError) as error:
@@ -230,7 +225,7 @@ def _replay_entry(changelog: Changelog, entry: Entry, covered: int) -> tuple[Upd
             raise Damaged(f"version {commit.version} follows version {changelog.upper} in the log")
         changelog.upper = commit.version
         changelog.timeline.add(commit.version, past_time(commit.time))
-        changelog.note_transaction(commit.transaction, commit.version)
+        changelog.transactions.note(commit.transaction, commit.version, commit.time)
     files = [_run(changelog, name, commits[0].version) for name in names]
     return (of_block(changelog.layout, entry.body) if entry.body else None), files
 
@@ -246,10 +241,12 @@ def _cut(path: Path, size_bytes: int) -> None:
     sync_directory(path.parent)
 
 
-def _resume(changelog: Changelog, state: State, retracted: list[Hashes]) -> set[str]:
+def _resume(changelog: Changelog, state: State) -> set[str]:
     """Go on with the merge that the state file names, if its output is there; the name of that."""
     said = state.merge
     assert said is not None
+    if "began" not in said:
+        return set()  # an earlier version began it, which wrote another field; the merge begins again
     by_name = {run.path.name: run for run in changelog.runs if isinstance(run, RunFile)}
     try:
         runs = tuple(by_name[str(name)] for name in said["runs"])
@@ -258,16 +255,13 @@ def _resume(changelog: Changelog, state: State, retracted: list[Hashes]) -> set[
         end = blocks[-1].offset + blocks[-1].size_bytes if blocks else 0
         if not path.exists() or path.stat().st_size < end:
             return set()  # it was abandoned after its last checkpoint
-        writer = RunWriter.resumed(
-            path, changelog.layout, changelog.disk.empty(), blocks, int(said["retractions"])
-        )
+        counts = int(said["retractions"]), int(said.get("tombstones", 0))
+        room = changelog.disk.empty()
+        writer = RunWriter.resumed(path, changelog.layout, room, blocks, counts, of_kept=OF_KEPT_FOR_MERGES)
         merge = Merge(changelog, Plan(runs, to_file=True), int(said["since"]), writer=writer, saved=said)
         writer.since = merge.settles
         if "ages" in said:  # servers before this one did not say
             writer.ages = Ages(said["ages"])
-        merge.told(np.array(said["retracted"], np.uint64))
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"the merge in the state file does not have its fields: {error}") from error
-    for hashes in retracted:
-        merge.told(hashes)
     return {path.name}

@@ -14,10 +14,17 @@ from flight_server.runs import LogFile, MemoryRun, Run, RunFile
 from flight_server.storage import to_its_end
 
 from .changelog import Changelog
-from .journal import State
+from .journal import State, stored_hold
 from .timeline import wall_time
 
 T = TypeVar("T")
+
+KEPT_DISK_PARTS = 8
+"""While there is a changelog, one part in so many of the disk limit is kept for what makes room: see the next three."""
+OF_KEPT_FOR_DELETES = 0.5
+OF_KEPT_FOR_MERGES = 0.75
+OF_KEPT_FOR_HOLDS = 1.0
+"""What each may take of it: deletes leave room for the merges that they need, and both for the ends of holds."""
 
 
 def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State:
@@ -44,9 +51,10 @@ def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State
         wall_time(changelog.timeline.last),
         _number(first_log),
         files,
-        {name: [version, wall_time(until)] for name, (version, until) in changelog.holds.leases().items()},
+        {name: stored_hold(hold) for name, hold in changelog.holds.named().items()},
         changelog.holds.lapsed,
-        {name: list(numbers) for name, numbers in changelog.transactions.items()},
+        changelog.transactions.entries(),
+        changelog.transactions.forgotten,
         merge,
     )
 

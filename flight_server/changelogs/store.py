@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import structlog
 
-from flight_server.concurrency import Background, Waits
+from flight_server.concurrency import Background, OneByOne, Waits
 from flight_server.datasets import Catalogue, Dataset, check_same
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
@@ -27,11 +29,12 @@ from flight_server.protocol import (
     HoldRequest,
     InvalidRequest,
     Kind,
-    NotFound,
+    OutOfBudget,
+    RuleName,
     Unavailable,
     directory_name,
 )
-from flight_server.rules import Emitting
+from flight_server.rules import SAMPLE_BYTES, Emitting, Query, QueryProcesses
 from flight_server.runs import Layout
 from flight_server.storage import DiskTrouble, Quarantined, to_its_end
 
@@ -40,13 +43,19 @@ from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
 from .commits import Commits
 from .compactor import Compactor
 from .emitting import Emitter, is_emitting
-from .journal import hold_entry, release_entry
+from .holding import take_hold
+from .making import new_changelog
 from .reads import ChangelogReads
-from .timeline import wall_time
+from .rule_checks import RuleChecks
+from .saving import KEPT_DISK_PARTS
 from .writes import ChangelogWrite
 
 MEMORY_SHARE = 16
 """Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""
+
+QUERIES = 3
+"""Queries of users' rules that run at the same time, each in a thread, which waits for a process: one slow rule and one
+slow ``create`` leave one to others."""
 
 CHANGELOG_BYTES = 4096
 """An idle changelog beside its dataset: the object, its state, its rule and its log."""
@@ -82,7 +91,10 @@ class Store:
         )
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-commit")
         self._reading = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-read")
-        self.compactor = Compactor(self.memory)
+        self.queries = QueryProcesses()
+        self._querying = ThreadPoolExecutor(max_workers=QUERIES, thread_name_prefix="flight-server-query")
+        self._declaring = OneByOne(self._querying)
+        self.compactor = Compactor(self.memory, background)
         self.commits = Commits(
             background, waits, self.memory, self.threads, deadline_seconds=deadline_seconds, short=self.short
         )
@@ -93,6 +105,7 @@ class Store:
             max_message_bytes=max_message_bytes,
         )
         self._changelogs: dict[str, Changelog] = {}  # by generation
+        self._left: list[Changelog] = []  # closed ones with readers
         self._emitters: dict[str, Emitter] = {}  # by the generation of their source
         self._background = background
 
@@ -115,7 +128,11 @@ class Store:
             self.catalogue.disk.disposal.damaged(dataset.files, said)
 
     def short(self) -> None:
-        """Memory is short: let the changelog with the most of it move its runs to disk."""
+        """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that
+        were dropped.
+        """
+        for changelog in self._left:
+            changelog.final = None
         held = [each for each in self if all(merge.of_files for merge in each.merges)]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
@@ -146,16 +163,19 @@ class Store:
                 dataset, _ = self.catalogue.create(request, stored)
             else:
                 known, dataset = None, await self._made(request, layout, stored)
-        await self._emit_from(self.of(dataset))
+        changelog = self.of(dataset)
+        await self._emit_from(changelog, partial(self._made_target, changelog))
         return dataset, known is None
 
     async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored)
         directory = self._directory(request.dataset, dataset.generation)
+        own = request.keep is not None and request.keep.rule is RuleName.SQL
+        threads = self._declaring if own else self.threads
         changelog = await to_its_end(
             asyncio.get_running_loop().run_in_executor(
-                self.threads, self._new, request, dataset.generation, layout, directory
+                threads, self._new, request, dataset.generation, layout, directory
             )
         )
         self._check_emitted(changelog)
@@ -186,16 +206,40 @@ class Store:
             ) from None
         return dataset
 
-    async def _emit_from(self, changelog: Changelog) -> None:
-        """Begin to emit what its rule puts together; makes the other changelog if there is none."""
-        emitter = self._emitters.get(changelog.generation)
-        if not is_emitting(changelog) or (emitter is not None and emitter.open):
+    async def _emit_from(self, changelog: Changelog, target: Callable[[], Awaitable[Dataset]]) -> None:
+        """Begin to emit what its rule puts together, if it does not yet. Raises as ``target`` does."""
+        if not is_emitting(changelog) or self._is_emitting(changelog):
             return
-        target, _ = await self.create(*_emitted(changelog))
-        changelog.not_emitting = None
-        self._emitters[changelog.generation] = Emitter(
-            changelog, self.of(target), self.commits, self._background, self.threads
-        )
+        # What is put together until there is an emitter is kept for it, also if the target cannot be made now.
+        changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
+        try:
+            found = self.of(await target())
+        except FlightShuffleError as trouble:
+            changelog.not_emitting = f"{trouble.message}; then create {changelog.name!r} again"
+            _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
+            if not isinstance(trouble, (Unavailable, OutOfBudget)):
+                changelog.holds.leave(changelog.generation)
+            raise
+        if not self._is_emitting(changelog):  # by another call
+            self._emitters[changelog.generation] = Emitter(
+                changelog, found, self.commits, self._background, self._reading
+            )
+        changelog.holds.leave(changelog.generation)
+
+    async def _made_target(self, changelog: Changelog) -> Dataset:
+        return (await self.create(*_emitted(changelog)))[0]
+
+    async def _found_target(self, changelog: Changelog) -> Dataset:
+        request, schema = _emitted(changelog)
+        target = self.catalogue.find(request.dataset)
+        check_same(target, request, schema)
+        return target
+
+    def _is_emitting(self, changelog: Changelog) -> bool:
+        emitter = self._emitters.get(changelog.generation)
+        if emitter is not None:
+            emitter.look()
+        return emitter is not None and emitter.open
 
     def _check_emitted(self, changelog: Changelog) -> None:
         """Raise InvalidRequest or AlreadyExists if what it emits has no place in the dataset that its rule names."""
@@ -213,31 +257,31 @@ class Store:
 
     async def start(self) -> None:
         """Go on with what recovered changelogs emit; once, before the compactor runs. A changelog whose rule names
-        something else by now emits nothing: a log line and ``statistics`` say so.
+        something else by now, or nothing, emits nothing: a log line and ``statistics`` say so.
         """
         for changelog in self:
-            try:
-                await self._emit_from(changelog)
-            except FlightShuffleError as trouble:
-                changelog.not_emitting = trouble.message
-                _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
+            with suppress(FlightShuffleError):
+                await self._emit_from(changelog, partial(self._found_target, changelog))
             self.wake(changelog)
 
     def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
-        """In a thread: a rule's first use may import libraries."""
-        return Changelog.created(
+        """In a thread: a rule's first use may import libraries, and a query is tried."""
+        return new_changelog(
             request,
             generation,
             layout,
             directory,
             disk=self.catalogue.disk.pool,
+            metadata=self.catalogue.budget.metadata,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
+            queries=self.queries,
         )
 
     def _count(self, changelog: Changelog) -> None:
+        size_bytes = CHANGELOG_BYTES + (SAMPLE_BYTES if isinstance(changelog.rule, Query) else 0)
         changelog.room = self.catalogue.budget.metadata.reserve(
-            CHANGELOG_BYTES, f"changelog {changelog.name!r}", dataset=changelog.name
+            size_bytes, f"changelog {changelog.name!r}", dataset=changelog.name
         )
 
     def add(self, dataset: Dataset, changelog: Changelog, files: ChangelogFiles) -> None:
@@ -247,9 +291,15 @@ class Store:
         dataset.files = files
         dataset.changelog = changelog
         files.in_use = lambda: changelog.state is not ChangelogState.CLOSED
+        if isinstance(changelog.rule, Query):
+            changelog.querying = OneByOne(self._querying)
+            changelog.checks = RuleChecks(
+                changelog.name, changelog.rule, changelog.layout, changelog.querying
+            )
         changelog.save = files.save
         changelog.check_held = self.catalogue.disk.check_held
         self._changelogs[dataset.generation] = changelog
+        self.catalogue.disk.pool.kept_parts = KEPT_DISK_PARTS
 
     def _directory(self, name: str, generation: str) -> Path:
         data_dir = self.catalogue.disk.data_dir
@@ -257,75 +307,64 @@ class Store:
             raise InvalidRequest("this server has no data directory, which changelogs need")
         return data_dir / CHANGELOGS_NAME / f"{directory_name(name)}-{generation}"
 
-    def write(self, dataset: Dataset) -> ChangelogWrite:
-        """A new write. Raises DatasetDropped or DataQuarantined."""
-        return ChangelogWrite(self.of(dataset), self.commits, self.threads)
+    def write(self, dataset: Dataset, *, deletes: bool = False) -> ChangelogWrite:
+        """A new write, of rows or of keys to delete. Raises DatasetDropped or DataQuarantined."""
+        return ChangelogWrite(self.of(dataset), self.commits, self.threads, deletes=deletes)
 
     # Holds
 
-    async def hold(self, dataset: Dataset, request: HoldRequest) -> dict[str, object]:
-        """The answer to the action ``hold``; the hold is on disk.
+    async def asked_to_hold(self, body: bytes) -> dict[str, object]:
+        """The answer to the action ``hold`` with this body.
 
         Raises:
-            Compacted, InvalidRequest: see :meth:`Holds.check`.
-            NotFound: a release of a hold that there is not.
-            Unavailable: the disk refuses.
+            InvalidRequest: the body, or the dataset is no changelog.
+            NotFound: there is no such dataset; or, like the other errors, as :meth:`hold`.
         """
-        changelog = self.of(dataset)
-        async with changelog.turn:
-            changelog.step("write")
-            released = [] if request.releases is None else changelog.holds.named(request.releases)
-            released = [name for name in released if name != request.hold or request.release]
-            if request.release and not released and not changelog.holds.knows(request.hold):
-                raise NotFound(
-                    f"dataset {dataset.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
-                    "ended long ago; 'statistics' lists the holds that there are",
-                    dataset=dataset.name,
-                )
-            if request.release:
-                released = sorted({*released, request.hold})
-            until = time.monotonic() + request.lease_seconds
-            held = changelog.holds.get(request.hold)
-            entries = [release_entry(released)] if released else []
-            if request.release:
-                version = changelog.upper if held is None else held.version
-            else:
-                version = changelog.holds.check(
-                    request.hold, request.version, changelog.since, changelog.upper
-                )
-                entries.append(hold_entry(request.hold, version, wall_time(until)))
-                # Before the disk is awaited, so that no merge goes past it meanwhile.
-                changelog.holds.put(request.hold, version, until)
-            try:
-                await to_its_end(
-                    asyncio.get_running_loop().run_in_executor(self.threads, changelog.log.append, entries)
-                )
-            except DiskTrouble as trouble:
-                raise Unavailable(
-                    f"dataset {dataset.name!r}: the hold is not on disk: {trouble}; ask again",
-                    dataset=dataset.name,
-                ) from None
-            changelog.holds.release(released)
-        changelog.wake()
-        return {
-            "hold": request.hold,
-            "version": version,
-            "since": changelog.since,
-            "upper": changelog.upper,
-            "lease_left_seconds": 0.0 if request.release else round(until - time.monotonic(), 3),
-        }
+        request = HoldRequest.parse(body)
+        dataset = self.catalogue.find(request.dataset, request.generation)
+        if dataset.kind is not Kind.CHANGELOG:
+            raise InvalidRequest(
+                f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only versions of a changelog are held",
+                dataset=dataset.name,
+            )
+        dataset.touch()
+        return await self.hold(dataset, request)
+
+    async def hold(self, dataset: Dataset, request: HoldRequest) -> dict[str, object]:
+        """Take, renew, move or release a hold; as :func:`~flight_server.changelogs.holding.take_hold`."""
+        return await take_hold(self.of(dataset), request, self.threads)
 
     def expire_holds(self) -> None:
-        """End holds whose lease or lag has ended, and forget closed changelogs: a duty of the server."""
+        """End holds whose lease or lag has ended, and idle processes of queries; log holds that hold compaction back
+        for long, and forget closed changelogs: a duty of the server.
+        """
         now = time.monotonic()
+        if len(self.queries):
+            self.threads.submit(self.queries.end_idle, now)
+        for emitter in self._emitters.values():
+            emitter.look()
+        for changelog in self._left:
+            if not changelog.readers:
+                changelog.final = None
+        self._left = [changelog for changelog in self._left if changelog.final is not None]
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
                 del self._changelogs[generation]
+                if changelog.final is not None:
+                    self._left.append(changelog)
                 self._emitters.pop(generation, None)
+                if not self._changelogs:
+                    self.catalogue.disk.pool.kept_parts = None
                 self.threads.submit(delete_forgotten, changelog.directory)
-            elif len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
+                continue
+            if len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
                 _log.info("holds_ended", dataset=changelog.name, holds=ended)
                 changelog.wake()
+            held = changelog.holds.long_held_back(changelog.horizon(now), now)
+            if held is not None:
+                _log.warning(
+                    "compaction_held_back", dataset=changelog.name, rows=changelog.rows, **held.to_json()
+                )
 
     def drain(self) -> None:
         """End the streams of followers once they have what there is. Twice is fine."""
@@ -333,8 +372,14 @@ class Store:
         for changelog in self:
             changelog.changes.tell()
 
+    def end_queries(self) -> None:
+        """End the queries of users' rules, so that nothing waits for them. Blocks. Twice is fine."""
+        self.queries.close()
+
     def close(self) -> None:
         """End the threads. Blocks. Twice is fine."""
+        self.end_queries()
+        self._querying.shutdown(wait=True, cancel_futures=True)
         self.threads.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
         self.compactor.close()

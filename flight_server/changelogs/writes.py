@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
-from flight_server.runs import MAX_HASH, RunFile, RunWriter, Updates
+from flight_server.runs import RunFile, RunWriter, Updates, is_encoded, is_nested
 from flight_server.storage import DiskTrouble, to_its_end
 
 from .changelog import Changelog
 from .commits import Commits, delete_soon
+from .deletes import tombstones
+from .saving import OF_KEPT_FOR_DELETES
 
 T = TypeVar("T")
 
@@ -35,10 +37,10 @@ CHUNK_ROWS = 256 << 10
 CHUNK_BYTES = 16 << 20
 MAX_DIFF = (1 << 31) - 1
 """So the sum of the diffs of 2**32 rows fits into 64 bits."""
-CHECKED_ROWS = 5_000
-"""How many of a changelog's first rows a rule of the user's own is tested on."""
 IN_LOOP_ROWS = 256
-"""So few rows are sorted in the event loop, in less than a millisecond."""
+IN_LOOP_BYTES = 64 << 10
+IN_LOOP_COLUMNS = 64
+"""So small a put is sorted in the event loop, in about a millisecond, unless it has lists, structs or dictionaries."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,18 @@ class Committed:
 
 
 class ChangelogWrite:
-    """See the module's text. ``add`` and ``commit`` are called one at a time."""
+    """See the module's text. ``add`` and ``commit`` are called one at a time.
 
-    def __init__(self, changelog: Changelog, commits: Commits, threads: Executor) -> None:
+    Args:
+        deletes: the rows are keys, whose rows are deleted.
+    """
+
+    def __init__(
+        self, changelog: Changelog, commits: Commits, threads: Executor, *, deletes: bool = False
+    ) -> None:
         changelog.check_step("write")
+        self._deletes = deletes
+        self._made = _tombstones if deletes else _updates
         self.changelog = changelog
         self.rows = 0
         self.size_bytes = 0
@@ -67,13 +77,14 @@ class ChangelogWrite:
         self._chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
 
     async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
-        """Take a batch whose schema has passed ``Layout.check_producer``.
+        """Take a batch whose schema has passed ``Layout.check_producer``, or of a delete ``check_deleter``.
 
         Args:
             room: counts the batch's bytes; the write owns it from now on.
 
         Raises:
-            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``; or, of a large write, as of ``commit``.
+            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``.
+            BadFrame, InvalidRequest: of a large write, as of ``commit``.
             OutOfBudget, Unavailable: the disk does not take a large write now.
         """
         self._check(batch)
@@ -109,23 +120,39 @@ class ChangelogWrite:
     async def commit(self, transaction: Transaction | None = None) -> Committed:
         """Make it a version. Cancelling is safe: it may become one all the same.
 
-        Raises as :meth:`Commits.commit`, and BadFrame: a column that is declared without nulls has some.
+        Raises as :meth:`Commits.commit`, and:
+            BadFrame: a column that is declared without nulls has some.
+            InvalidRequest: a rule of the user's own fails on these rows, see ``rule_checks``.
         """
         changelog = self.changelog
         updates: Updates | None = None
         if self._files and self._batches:
             await self._to_file()
         if self._batches:
-            few = self._waiting_rows <= IN_LOOP_ROWS
             batches = self._batches
+            made = self._made
             updates = (
-                _updates(changelog, batches) if few else await self._in_thread(_updates, changelog, batches)
+                made(changelog, batches)
+                if self._is_small()
+                else await self._in_thread(made, changelog, batches)
             )
-        await self._test_rule(None if updates is None else updates.rows)
+            if transaction is None or changelog.transactions.find(transaction) is None:
+                await self._check_rule(updates)
         files, self._files = self._files, []
         version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
         self._batches, self._rooms = [], []
         return Committed(version, self.rows, self.size_bytes)
+
+    def _is_small(self) -> bool:
+        """Whether its rows may be sorted in the event loop."""
+        schema = self.changelog.layout.schema
+        return (
+            self._waiting_rows <= IN_LOOP_ROWS
+            and self.size_bytes <= IN_LOOP_BYTES
+            and len(schema) <= IN_LOOP_COLUMNS
+            and not any(is_nested(field.type) for field in schema)
+            and not any(is_encoded(kind) for batch in self._batches for kind in batch.schema.types)
+        )
 
     def abort(self) -> None:
         """Leave nothing behind. Twice is fine."""
@@ -134,20 +161,18 @@ class ChangelogWrite:
         for file in files:
             delete_soon(self._threads, file)
 
-    async def _test_rule(self, rows: pa.RecordBatch | None) -> None:
-        """Test a rule of the user's own on the first rows that come, before they are acknowledged."""
-        changelog = self.changelog
-        if rows is not None and changelog.untested and changelog.checked_rows < CHECKED_ROWS:
-            sample = rows.slice(0, CHECKED_ROWS)
-            await self._in_thread(changelog.rule.check_idempotent, sample)
-            changelog.checked_rows += sample.num_rows
+    async def _check_rule(self, updates: Updates) -> None:
+        if self.changelog.checks is not None and not self._deletes:
+            await self.changelog.checks.check(updates)
 
     async def _to_file(self) -> None:
         changelog = self.changelog
         changelog.check_step("write")
         batches, self._batches = self._batches, []
         try:
-            file = await self._in_thread(_file, changelog, changelog.next_run(), batches)
+            updates = await self._in_thread(self._made, changelog, batches)
+            await self._check_rule(updates)
+            file = await self._in_thread(_file, changelog, changelog.next_run(), updates)
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
@@ -156,8 +181,6 @@ class ChangelogWrite:
         self._files.append(file)
         self._rooms = []
         self._waiting_rows = 0
-        if changelog.untested:
-            await self._test_rule(file.between(0, MAX_HASH).rows)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
@@ -181,10 +204,14 @@ def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return diffs
 
 
-def _file(changelog: Changelog, path: Path, batches: list[pa.RecordBatch]) -> RunFile:
-    """A run file of the rows, or none after an error. Runs in a thread."""
-    updates = _updates(changelog, batches)
-    writer = RunWriter(path, changelog.layout, changelog.disk.empty())
+def _tombstones(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
+    return tombstones(changelog.layout, batches, changelog.name)
+
+
+def _file(changelog: Changelog, path: Path, updates: Updates) -> RunFile:
+    """A run file of these, or none after an error. Runs in a thread."""
+    of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
+    writer = RunWriter(path, changelog.layout, changelog.disk.empty(), of_kept=of_kept)
     try:
         writer.add(updates)
         writer.finish()

@@ -3,6 +3,7 @@
 from .background import Background
 from .broadcast_queue import BroadcastQueue, EndOfQueue, Gone, Subscription, WouldBlock
 from .changes import Changes
+from .one_by_one import OneByOne
 from .running import Running
 from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
 from .turns import Turns
@@ -15,6 +16,7 @@ __all__ = [
     "Changes",
     "EndOfQueue",
     "Gone",
+    "OneByOne",
     "Running",
     "Slice",
     "Subscription",

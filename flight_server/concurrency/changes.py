@@ -15,9 +15,11 @@ import asyncio
 class Changes:
     """See the module's text."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_waiting", "told")
 
     def __init__(self) -> None:
+        self.told = 0
+        """How many changes there were."""
         self._waiting: set[asyncio.Future[None]] | None = None  # made for the first task that waits
 
     @property
@@ -25,6 +27,7 @@ class Changes:
         return len(self._waiting or ())
 
     def tell(self) -> None:
+        self.told += 1
         if self._waiting:
             waiting, self._waiting = self._waiting, None
             for future in waiting:

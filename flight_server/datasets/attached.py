@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from flight_server.concurrency import Changes
-from flight_server.protocol import Transaction
+
+from .transactions import Transactions
 
 
 class Puller(Protocol):
@@ -28,6 +29,7 @@ class Changelogged(Protocol):
     @property
     def declared(self) -> Declared: ...
 
+    transactions: Transactions
     since: int
     upper: int
     changes: Changes  # tells each new version
@@ -41,11 +43,8 @@ class Changelogged(Protocol):
     @property
     def memory_bytes(self) -> int: ...
 
-    def check_producer(self, schema: pa.Schema) -> None:
-        """Raise InvalidRequest if rows of this schema cannot be put into it."""
-
-    def has(self, transaction: Transaction) -> bool:
-        """Whether a put with this transaction is a repetition."""
+    def check_producer(self, schema: pa.Schema, *, deletes: bool = False) -> None:
+        """Raise InvalidRequest if rows of this schema cannot be put into it, or keys of it deleted."""
 
     def close(self) -> None:
         """Take nothing more: the dataset was dropped, or the server stops. Files stay."""

@@ -34,6 +34,7 @@ from flight_server.protocol import (
     OutOfBudget,
     Ticket,
     Unavailable,
+    WriteMode,
     check_new_dataset_name,
 )
 from flight_server.storage import Disk, DurableFiles, Leaving, to_its_end
@@ -44,6 +45,7 @@ from .generations import missing, new_generation, stale
 from .host_copies import HostCopies
 from .repeated_creation import check_same
 from .staged_writes import Sealed, StagedWrites, as_it_was, check_mode, is_repeated
+from .transactions import Transactions
 
 DEFAULT_MAX_DATASETS = 100_000
 
@@ -139,7 +141,7 @@ class Catalogue:
         """Those whose name starts with ``prefix``, sorted by name."""
         return [self._datasets[name] for name in sorted(self._datasets) if name.startswith(prefix)]
 
-    def transactions_of(self, dataset: Dataset) -> dict[str, int]:
+    def transactions_of(self, dataset: Dataset) -> Transactions:
         """What it remembers once it has its name; see ``transactions``."""
         before = self._datasets.get(dataset.name)
         return dataset.transactions.replacing(None if before is None else before.transactions)
@@ -170,16 +172,15 @@ class Catalogue:
         name if that has the write's transaction.
 
         Raises:
-            Draining: the server is going down.
-            AlreadyExists: mode ``new``, and the name leads to a dataset.
+            AlreadyExists: mode ``new``, and the name leads to a dataset. NotFound: mode ``delete``, and it does not.
             Conflict, InvalidRequest: mode ``append``, and the dataset cannot be extended, or not with that schema.
-            InvalidRequest, OutOfBudget: see :meth:`prepare`.
+            Draining, InvalidRequest, OutOfBudget: the server is going down; or see :meth:`prepare`.
         """
         self.check_open()
         write, mode = request.write, request.mode
         assert write is not None
         assert mode is not None
-        old = self._datasets.get(request.dataset)
+        old = self.find(request.dataset) if mode is WriteMode.DELETE else self._datasets.get(request.dataset)
         repeated = old is not None and is_repeated(request, old)
         if old is not None and repeated and self.staged.has_ended(write):
             return old, False
@@ -277,7 +278,7 @@ class Catalogue:
         before = self._datasets.get(dataset.name)
         self._datasets[dataset.name] = dataset
         if before is not None and before is not dataset:
-            dataset.transactions.replace(before.transactions)
+            dataset.transactions = dataset.transactions.replacing(before.transactions)
             before.replaced()
             self.forget(before)
 

@@ -79,7 +79,7 @@ class Dataset(Lifetime):
         self.changes = Changes()  # of what FlightInfo and PollInfo report
         self.puller: Puller | None = None
         self.changelog: Changelogged | None = None
-        self.transactions = Transactions()
+        self.transactions = Transactions(name, self._metadata)
         self._schema: SchemaMessage | None = None
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}

@@ -20,6 +20,7 @@ What the seal does
     append      its partitions that have frames become the last ones of the dataset of that name,
                 whose generation and other partitions stay as they are; without one it takes the name;
                 of a changelog its rows become a version (``transfer.version_appends``)
+    delete      its rows are keys, and their rows are deleted from the changelog of that name, in one version
     ==========  ====================================================================================
 """
 
@@ -192,11 +193,9 @@ class StagedWrites:
 
 
 def is_repeated(request: CreateRequest, old: Dataset) -> bool:
-    """Whether the dataset of the name has the write already."""
-    if request.transaction is None:
-        return False
-    written = old.transactions if old.changelog is None else old.changelog
-    return written.has(request.transaction)
+    """Whether the dataset of the name has the write already. Raises as :meth:`Transactions.find`."""
+    written = (old if old.changelog is None else old.changelog).transactions
+    return request.transaction is not None and written.find(request.transaction) is not None
 
 
 def as_it_was(request: CreateRequest, old: Dataset) -> CreateRequest:
@@ -218,6 +217,7 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
 
     Raises:
         AlreadyExists: mode ``new``.
+        InvalidRequest: mode ``delete``, and ``old`` is no changelog with such a key.
         Conflict: mode ``append``, and ``old`` cannot be extended; mode ``overwrite``, and it is a changelog, or durable
             and the write is not.
         InvalidRequest: mode ``append``, and ``old`` has another schema.
@@ -230,12 +230,17 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
         if mode is WriteMode.OVERWRITE:
             raise Conflict(
                 f"dataset {old.name!r} is a changelog, which is not overwritten: drop it, or append its rows once more "
-                f"with -1 in column {DIFF_COLUMN!r}, which retracts them",
+                f"with -1 in column {DIFF_COLUMN!r}, which retracts them, or delete their keys",
                 dataset=old.name,
             )
         if schema is not None:
-            old.changelog.check_producer(schema.schema)
+            old.changelog.check_producer(schema.schema, deletes=mode is WriteMode.DELETE)
         return
+    if mode is WriteMode.DELETE:
+        raise InvalidRequest(
+            f"dataset {old.name!r} is not a changelog: nothing can be deleted from it by key",
+            dataset=old.name,
+        )
     if mode is WriteMode.OVERWRITE:
         check_as_durable(old, durable=durable)
         return

@@ -1,71 +1,215 @@
-"""Transactions: which writes of each id a dataset has, so that one which is repeated changes nothing.
+"""Transactions: which writes of each id a dataset or a changelog has, so that one which is repeated changes nothing.
 
-Guarantee: a dataset has a transaction if a write with it, or with a later version of its id, made a part of the
-dataset or of an earlier generation that it replaced. They live as long as the name leads to a dataset: a drop, or the
-end of a lease, forgets them with the data. Those of a durable dataset are in its manifest, and so are on disk exactly
-when the dataset is. A changelog keeps its own (``changelogs.changelog``).
+Guarantee: a write whose number was committed is not committed again. It is answered as the first one was, or, if that
+was forgotten, refused with Conflict. A number that was never committed is never answered as if it was. Numbers of an
+id rise: below the last one nothing is taken.
 
-``MAX_TRANSACTIONS`` ids are remembered; the one that was used least recently is forgotten.
+What is remembered
+    The last ``NUMBERS`` numbers of each id, each with the version that it made; the ``IDS`` ids that were used last,
+    and each one for ``DAYS`` after its last use. If there are so many that were all used since, a new id is refused.
+    Of each id that was forgotten a hash stays, and the id is refused for good; so is every new one once there are
+    ``HASHES``. The bytes are reserved in the account ``metadata``.
+
+Following
+    A write with ``after`` is refused unless ``after`` is the last number of its id: what came before is lost, or
+    another writer uses the id.
+
+Lifetime
+    They live as long as the name leads to the dataset: an overwrite takes them over, a drop or the end of a lease
+    forgets them with the data. Those of a durable dataset are in its manifest, those of a changelog in its state file
+    and its log, and so are on disk exactly when the data is.
 """
 
 from __future__ import annotations
 
-from flight_server.protocol import Conflict, Transaction
+import base64
+import hashlib
+import time
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Mapping
 
-MAX_TRANSACTIONS = 1000
+from flight_server.memory import Metadata
+from flight_server.protocol import Conflict, Transaction
+from flight_server.storage import TransactionEntry
+
+NUMBERS = 8
+IDS = 10_000
+DAYS = 30
+HASHES = 100_000
+ID_BYTES = 1280
+"""One id: its text of up to 100 characters, its numbers and its entry in the table."""
+HASH_BYTES = 8
 
 
 class Transactions:
-    """Those of one dataset. Synchronous; ``known`` are from its manifest."""
+    """Those of one dataset. Synchronous. Its length is the number of ids."""
 
-    __slots__ = ("_earlier", "_own")
+    __slots__ = ("_dataset", "_forgotten", "_ids", "_lasting", "_metadata", "_room")
 
-    def __init__(self, known: dict[str, int] | None = None) -> None:
-        self._own: dict[str, int] = dict(known or {})  # the last version of each id
-        self._earlier: dict[str, int] = {}  # of generations that this one replaced
+    def __init__(
+        self,
+        dataset: str,
+        metadata: Metadata | None = None,
+        known: Mapping[str, TransactionEntry] | None = None,
+        forgotten: str = "",
+    ) -> None:
+        """``known`` and ``forgotten`` as :meth:`entries` and :attr:`forgotten` gave them."""
+        self._dataset = dataset
+        self._metadata = metadata or Metadata()
+        self._ids: dict[str, TransactionEntry] = dict(
+            known or {}
+        )  # the one that was used least recently is the first
+        self._lasting: set[str] = set()
+        self._forgotten = array("Q", base64.b64decode(forgotten))  # sorted
+        size_bytes = ID_BYTES * len(self._ids) + HASH_BYTES * len(self._forgotten)
+        self._room = self._metadata.pool.reserve(size_bytes)
 
-    def has(self, transaction: Transaction) -> bool:
-        """Whether a write with this transaction is a repetition."""
-        known = (each.get(transaction.id, -1) for each in (self._own, self._earlier))
-        return max(known) >= transaction.version
+    def __len__(self) -> int:
+        return len(self._ids)
 
-    def check_after(self, transaction: Transaction | None, dataset: str) -> None:
-        """Raise Conflict if this generation does not have the version that the transaction follows."""
-        if transaction is None or transaction.after is None:
+    def find(self, transaction: Transaction) -> int | None:
+        """The version that a write with this transaction made; None if it is to be made.
+
+        Raises:
+            Conflict: the number is below the last one and not remembered, or the id was forgotten, or is one too many.
+            OutOfBudget: there is no room for a new id.
+        """
+        name, number = transaction.id, transaction.version
+        entry = self._ids.get(name)
+        if entry is None:
+            self._check_new(name, number)
+            return None
+        below, last = entry[1], entry[-2]
+        if number > last:
+            return None
+        for known, version in zip(entry[2::2], entry[3::2], strict=True):
+            if known == number:
+                return version
+        raise self._conflict(
+            f"number {number} of transaction id {name!r} may have been committed: of an id the last {NUMBERS} numbers "
+            f"are remembered, here from {entry[2]} on. Look whether its rows are there, and go on above {last}"
+            if number < below
+            else f"number {number} of transaction id {name!r} was never committed, and {last} was: numbers of an id "
+            f"rise, so nothing of this write is taken. Send it with a number above {last}; if two writers use this id, "
+            "give each its own"
+        )
+
+    def check_after(self, transaction: Transaction) -> None:
+        """Check that a write, which :meth:`find` does not know, follows the last one of its id, if it says so. Raises
+        Conflict.
+        """
+        name, number, after = transaction.id, transaction.version, transaction.after
+        entry = self._ids.get(name)
+        last, version = (None, 0) if entry is None else entry[-2:]
+        if after is None or (last == after and version):
             return
-        last = self._own.get(transaction.id)
-        if last is None or last < transaction.after:
-            had = "none of them" if last is None else f"them up to version {last}"
-            raise Conflict(
-                f"dataset {dataset!r} has lost what {transaction.id} appended before version "
-                f"{transaction.version}: it has {had}; it was dropped, overwritten, or lost with its server",
-                dataset=dataset,
+        if last is None:
+            why = "has had no write with this id since it was created"
+        elif last < after:
+            why = f"has those up to {last}"
+        elif last > after:
+            raise self._conflict(
+                f"number {number} of transaction id {name!r} is to follow {after}, and {last} was committed since: "
+                "two writers use this id; give each its own"
             )
+        else:
+            why = "was overwritten since"
+        raise self._conflict(
+            f"number {number} of transaction id {name!r} is to follow {after}, and the dataset {why}. Write again what "
+            "is missing; or go on without it: a put without 'after', a Spark query with 'fail_on_data_loss' 'false'"
+        )
 
-    def note(self, transaction: Transaction | None) -> None:
-        """A write with this transaction is in the dataset."""
-        if transaction is not None:
-            self._own.pop(transaction.id, None)
-            self._own[transaction.id] = transaction.version
-            self._own = _last(self._own)
+    def note(self, transaction: tuple[str, int] | None, version: int, used: float | None = None) -> None:
+        """A write with this id and number is in the dataset. Twice is fine.
+
+        Args:
+            used: when, in seconds since the epoch; now.
+        """
+        if transaction is None:
+            return
+        name, number = transaction
+        now = int(time.time() if used is None else used)
+        before = self._ids.pop(name, None)
+        if before is None:
+            self._room.grow(ID_BYTES)
+            before = (now, 0)
+        below, numbers = before[1], before[2:]
+        if not numbers or number > numbers[-2]:  # else the state file had what the log has, too
+            numbers = (*numbers, number, version)
+        if len(numbers) > 2 * NUMBERS:
+            below, numbers = numbers[0] + 1, numbers[2:]
+        self._ids[name] = (max(now, before[0]), below, *numbers)
+        while len(self._ids) > IDS and (oldest := self._forgettable(now)) is not None:
+            del self._ids[oldest]
+            insort(self._forgotten, _hash(oldest))
+            self._room.shrink(ID_BYTES - HASH_BYTES)
+
+    def last(self, name: str) -> int | None:
+        """The last number of an id."""
+        entry = self._ids.get(name)
+        return None if entry is None else entry[-2]
+
+    def keep(self, name: str) -> None:
+        """Do not forget this id, however old it gets."""
+        self._lasting.add(name)
 
     def begin(self, transaction: Transaction | None) -> None:
         """A write with this transaction makes the dataset."""
-        self._own = {}
-        self.note(transaction)
+        self._room.shrink(ID_BYTES * len(self._ids))
+        self._ids.clear()
+        self.note(None if transaction is None else (transaction.id, transaction.version), 1)
 
-    def replacing(self, before: Transactions | None) -> dict[str, int]:
-        """The last version of each id when the dataset replaces one that has ``before``."""
-        known = {} if before is None else {**before._earlier, **before._own}
-        for name, version in self._own.items():
-            last = known.pop(name, -1)
-            known[name] = max(last, version)
-        return _last(known)
+    def replacing(self, before: Transactions | None) -> Transactions:
+        """What the dataset remembers once it replaces one that has ``before``."""
+        if before is None or before is self:
+            return self
+        known = {name: (*entry[:-1], 0) for name, entry in before._ids.items()}
+        both = Transactions(self._dataset, self._metadata, known, before.forgotten)
+        for name, entry in self._ids.items():
+            both.note((name, entry[-2]), entry[-1], entry[0])
+        return both
 
-    def replace(self, before: Transactions) -> None:
-        """The dataset replaces one that has ``before``."""
-        self._earlier = self.replacing(before)
+    def entries(self) -> dict[str, TransactionEntry]:
+        """All ids, to be stored."""
+        return dict(self._ids)
+
+    @property
+    def forgotten(self) -> str:
+        """The hashes of the ids that were forgotten, to be stored: base64 of 8 bytes each."""
+        return base64.b64encode(self._forgotten.tobytes()).decode()
+
+    def _check_new(self, name: str, number: int) -> None:
+        hash_ = _hash(name)
+        place = bisect_left(self._forgotten, hash_)
+        if place < len(self._forgotten) and self._forgotten[place] == hash_:
+            raise self._conflict(
+                f"transaction id {name!r} was not used for {DAYS} days, and was forgotten: number {number} may have "
+                "been committed. Look whether its rows are there, and go on under a new id (Spark: a new checkpoint)"
+            )
+        if len(self._ids) >= IDS and self._forgettable(int(time.time())) is None:
+            why = (
+                f"as many were forgotten as can be told from new ones ({HASHES})"
+                if len(self._forgotten) >= HASHES
+                else f"{IDS} others were used in the last {DAYS} days"
+            )
+            raise self._conflict(
+                f"transaction id {name!r} is new, and {why}: use an id for many writes, with numbers that rise"
+            )
+        self._metadata.reserve(
+            ID_BYTES, f"another transaction id of {self._dataset!r}", dataset=self._dataset
+        )
+
+    def _forgettable(self, now: int) -> str | None:
+        if len(self._forgotten) >= HASHES:
+            return None
+        name = next((each for each in self._ids if each not in self._lasting), None)
+        return name if name is not None and now - self._ids[name][0] >= DAYS * 86_400 else None
+
+    def _conflict(self, what: str) -> Conflict:
+        return Conflict(f"dataset {self._dataset!r}: {what}", dataset=self._dataset)
 
 
-def _last(versions: dict[str, int]) -> dict[str, int]:
-    return dict(list(versions.items())[-MAX_TRANSACTIONS:])
+def _hash(name: str) -> int:
+    # Not Python's own, which differs from process to process. Two of 100,000 ids have one with a probability of 1e-9.
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

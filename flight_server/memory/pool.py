@@ -17,6 +17,10 @@ Parts
     queues of the pool and of all parts are served by turns. A queue whose part is full is passed over, so it delays no
     request of the others. The requests of a part go before those of its own parts.
 
+Keeping
+    One part in ``kept_parts`` of the limit is kept for ``try_grow(size, of_kept=share)``, for work that takes bytes to
+    give more of them back: it may take that share of what is kept.
+
 Waiting
     ``request(size, granted)`` queues a callback. A pool's queue is served first come, first served: small requests do
     not overtake a large one. A part's queue is served from both ends by turns, the newest first: among many readers
@@ -38,8 +42,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from .pool_statistics import PoolStatistics
 from .return_lock import ReturnLock
 
 FRESH_SECONDS = 1.0
@@ -51,17 +55,6 @@ _pools: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
 def live_pools() -> list[MemoryPool]:
     """All referenced pools, for tests."""
     return list(_pools)
-
-
-@dataclass(frozen=True)
-class PoolStatistics:
-    """One consistent reading of a pool."""
-
-    name: str
-    limit_bytes: int | None
-    used_bytes: int
-    peak_bytes: int
-    waiting: int
 
 
 class Request:
@@ -104,9 +97,9 @@ class Reservation:
         self._pool._add(size_bytes)
         self._size_bytes += size_bytes
 
-    def try_grow(self, size_bytes: int) -> bool:
-        """Add bytes if they fit and no request waits before; False changes nothing."""
-        if not self._pool._try_add(size_bytes):
+    def try_grow(self, size_bytes: int, *, of_kept: float = 0.0) -> bool:
+        """Add bytes if they fit and no request waits before; False changes nothing. ``of_kept``: see "Keeping"."""
+        if not self._pool._try_add(size_bytes, of_kept=of_kept):
             return False
         self._size_bytes += size_bytes
         return True
@@ -167,6 +160,7 @@ class MemoryPool:
         self._tell: Callable[[], object] | None = None
         self._queue: deque[Request] = deque()
         self._accounts: list[MemoryPool] = []
+        self.kept_parts: int | None = None  # see "Keeping"
         # A part's ``_whole`` is the pool around all parts, which serves the queues of its ``_sharers``, itself among
         # them, in this order.
         self._whole: MemoryPool = _parent._whole if _within and _parent is not None else self
@@ -312,11 +306,13 @@ class MemoryPool:
         with self._lock:
             self._count(size_bytes)
 
-    def _try_add(self, size_bytes: int) -> bool:
+    def _try_add(self, size_bytes: int, *, of_kept: float = 0.0) -> bool:
         if size_bytes < 0:
             raise ValueError(f"cannot grow by {size_bytes} bytes")
         with self._lock:
-            if self._queue or self._behind() or not self._fits(size_bytes):
+            kept = (self.limit_bytes or 0) // self.kept_parts if self.kept_parts else 0
+            kept_bytes = int(kept * (1 - of_kept))
+            if self._queue or self._behind() or not self._fits(size_bytes + kept_bytes):
                 return False
             if self._whole._next_queue() is not None:
                 return False

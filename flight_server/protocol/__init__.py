@@ -48,7 +48,7 @@ from .headers import (
     ROWS_TRAILER,
     UNTIL_TRAILER,
 )
-from .hold_requests import HOLD, HoldRequest
+from .hold_requests import HOLD, MAX_OWNER_CHARACTERS, HoldRequest
 from .ipc_framing import (
     CONTINUATION,
     END_OF_STREAM,
@@ -126,6 +126,7 @@ __all__ = [
     "HASH_COLUMN",
     "HOLD",
     "LENGTH",
+    "MAX_OWNER_CHARACTERS",
     "MAX_PARTITIONS",
     "PARTITION_HEADER",
     "PLAN",

@@ -10,6 +10,7 @@ from .stream_requests import MAX_VERSION, check_attempt
 from .strict_json import Fields, dump_json, parse_json
 
 HOLD = "hold"
+MAX_OWNER_CHARACTERS = 300
 MAX_HOLD_SECONDS = 30 * 24 * 3600.0
 
 
@@ -21,8 +22,9 @@ class HoldRequest:
         hold: its name, the holder's choice. A repeated call renews the lease.
         version: what it holds. None: what the hold of this name holds, or the newest version for a new one. A hold
             moves forward only.
-        release: end it, and the holds of :attr:`releases`.
-        releases: a prefix: other holds whose names begin with it are released in the same step.
+        release: end it.
+        releases: the name of another hold, which is released in the same step.
+        owner: who holds, for people: at most 300 printable characters. Without one it stays as it is.
     """
 
     dataset: str
@@ -32,6 +34,7 @@ class HoldRequest:
     lease_seconds: float = 60.0
     release: bool = False
     releases: str | None = None
+    owner: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> HoldRequest:
@@ -43,11 +46,19 @@ class HoldRequest:
             fields.integer("version", 0, MAX_VERSION),
             fields.number("lease_seconds", 0.1, MAX_HOLD_SECONDS) or 60.0,
             fields.flag("release"),
-            None if (prefix := fields.any("releases")) is None else check_attempt(prefix, "hold: 'releases'"),
+            None if (other := fields.any("releases")) is None else check_attempt(other, "hold: 'releases'"),
+            fields.text("owner"),
         )
         fields.end()
         if request.release and request.version is not None:
             raise InvalidRequest("hold: a 'release' names no 'version'")
+        if request.owner is not None and not (
+            0 < len(request.owner) <= MAX_OWNER_CHARACTERS and request.owner.isprintable()
+        ):
+            raise InvalidRequest(
+                f"hold: 'owner' must be 1 to {MAX_OWNER_CHARACTERS} printable characters, not "
+                f"{request.owner[:MAX_OWNER_CHARACTERS]!r}"
+            )
         return request
 
     def encode(self) -> bytes:
@@ -59,5 +70,6 @@ class HoldRequest:
             "lease_seconds": self.lease_seconds,
             "release": self.release or None,
             "releases": self.releases,
+            "owner": self.owner,
         }
         return dump_json({key: value for key, value in body.items() if value is not None})

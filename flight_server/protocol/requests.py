@@ -70,6 +70,7 @@ class WriteMode(StrEnum):
     OVERWRITE = "overwrite"
     NEW = "new"
     APPEND = "append"
+    DELETE = "delete"
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,9 @@ def partition_metadata(partition: int) -> bytes:
 
 @dataclass(frozen=True)
 class Transaction:
-    """Makes a write happen once: of one ``id``, a ``version`` is written only if it is above the last one. With
-    ``after`` it is refused unless the dataset has that version, so that a lost one is noticed.
+    """Makes a write happen once: of one ``id``, a ``version`` is written only if it is above the last one; one that was
+    written is answered as it was then, another one is refused. With ``after`` it is refused unless that is the last
+    one, so that a lost one and another writer are noticed.
     """
 
     id: str
@@ -145,10 +146,11 @@ class Versions:
 
 @dataclass(frozen=True)
 class PutCommand:
-    """The command in a DoPut's descriptor.
+    """The command in a DoPut's descriptor, or in that of a request for a FlightInfo.
 
     ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
-    for kinds with many producers, ``transaction`` for a changelog.
+    for kinds with many producers, ``transaction`` and ``delete`` for a changelog: with that the rows are keys, whose
+    rows are deleted. ``seen`` is for PollFlightInfo, see ``reporting.flight_infos.look``.
     """
 
     dataset: str
@@ -158,6 +160,8 @@ class PutCommand:
     mode: str = "create"
     generation: str | None = None
     transaction: Transaction | None = None
+    seen: int | None = None
+    delete: bool = False
 
     @classmethod
     def parse(cls, data: bytes) -> PutCommand:
@@ -173,8 +177,12 @@ class PutCommand:
             mode=fields.text("mode") or "create",
             generation=fields.text("generation"),
             transaction=Transaction.parse(fields.any("transaction"), "the command"),
+            seen=fields.integer("seen", 0, MAX_VERSION),
+            delete=fields.flag("delete"),
         )
         fields.end()
+        if command.delete and command.mode == "overwrite":
+            raise InvalidRequest("the command: 'delete' does not go with 'mode' 'overwrite'")
         if command.mode not in ("create", "overwrite"):
             raise InvalidRequest(f"the command: 'mode' is 'create' or 'overwrite', not {command.mode!r}")
         if (command.producer is None) != (command.attempt is None):
@@ -190,6 +198,8 @@ class PutCommand:
             "mode": None if self.mode == "create" else self.mode,
             "generation": self.generation,
             "transaction": None if self.transaction is None else self.transaction.to_json(),
+            "seen": self.seen,
+            "delete": self.delete or None,
         }
         return dump_json({key: value for key, value in body.items() if value is not None})
 

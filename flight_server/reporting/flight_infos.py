@@ -22,7 +22,16 @@ from pyarrow import flight
 
 from flight_server.concurrency import in_slices
 from flight_server.datasets import Dataset, PartitionState
-from flight_server.protocol import PUT_PATH, REUSE_CONNECTION, Ticket, bulk_path, dump_json, ipc_framing, wire
+from flight_server.protocol import (
+    PUT_PATH,
+    REUSE_CONNECTION,
+    PutCommand,
+    Ticket,
+    bulk_path,
+    dump_json,
+    ipc_framing,
+    wire,
+)
 
 EMPTY_SCHEMA = pa.schema([])
 _ENDPOINTS_AT_ONCE = 500
@@ -158,12 +167,14 @@ def _location(uri: str) -> bytes:
 
 async def poll_info(locations: Locations, dataset: Dataset, only: int | None = None) -> bytes:
     """The PollInfo message, as :func:`flight_info`; with a descriptor to ask again with while the dataset, or the one
-    partition, is filling.
+    partition, is filling, which says what this answer is of.
     """
+    seen = look(dataset)
     info = await _info(locations, dataset, only)
     parts = [wire.field_head(1, sum(map(len, info))), *info]
     if filling(dataset, only):
-        parts.append(wire.field(2, _descriptor(dataset, only).serialize()))
+        again = PutCommand(dataset.name, only, generation=dataset.generation, seen=seen).encode()
+        parts.append(wire.field(2, flight.FlightDescriptor.for_command(again).serialize()))
     parts.append(wire.double_field(3, await progress(dataset, only)))
     ends_at = expiration(dataset)
     if ends_at is not None:
@@ -176,17 +187,18 @@ def filling(dataset: Dataset, only: int | None) -> bool:
     return dataset.filling and (only is None or dataset.partition(only).state is PartitionState.OPEN)
 
 
-async def next_look(dataset: Dataset) -> None:
-    """Return when a filling dataset has more to show: at its next change, of a changelog at its next version.
-    Cancelling is safe.
+def look(dataset: Dataset) -> int:
+    """What there is to see: another number after each change, of a changelog its newest version."""
+    return dataset.changes.told if dataset.changelog is None else dataset.changelog.upper
+
+
+async def next_look(dataset: Dataset, seen: int) -> None:
+    """Return when a filling dataset has other things to show than when :func:`look` was ``seen``, at once if it has
+    them already. Cancelling is safe.
     """
-    changelog = dataset.changelog
-    if changelog is None:
-        await dataset.changes.next()
-        return
-    upper = changelog.upper
-    while changelog.upper == upper and dataset.filling:
-        await changelog.changes.next()
+    changes = dataset.changes if dataset.changelog is None else dataset.changelog.changes
+    while look(dataset) == seen and dataset.filling:
+        await changes.next()
 
 
 async def progress(dataset: Dataset, only: int | None = None) -> float:

@@ -40,6 +40,7 @@ _COUNTERS = {
 }
 _OF_CHANGELOGS = {
     "changelogs_damaged": "changelogs that were found damaged on disk",
+    "changelogs_not_emitting": "changelogs whose rule's pairs go nowhere, or wait until their target takes rows",
     "changelog_rows": "updates in the runs of all changelogs",
     "changelog_keys": "at most so many keys of all changelogs; one that is in several runs counts in each",
     "changelog_runs": "runs of all changelogs",
@@ -49,6 +50,8 @@ _OF_CHANGELOGS = {
     "changelog_fuel_rows": "updates that may be merged now",
     "changelog_holds": "holds on versions",
     "changelog_followers": "open streams of deltas",
+    "changelogs_held_back": "changelogs whose compaction waits for a hold; statistics and the log name it",
+    "changelogs_held_back_max_seconds": "how long the version of such a hold has been out of date, at most",
     "changelog_versions": "versions committed to the changelogs that there are",
 }
 CHANGELOGS_AT_ONCE = 10
@@ -76,7 +79,12 @@ async def _changelogs(server: Observed) -> Counter[str]:
     async for changelog in in_slices(found, CHANGELOGS_AT_ONCE):
         numbers = changelog.statistics()
         sums["changelogs_damaged"] += "damage" in numbers
+        sums["changelogs_not_emitting"] += "not_emitting" in numbers
         sums["changelog_holds"] += len(numbers["holds"])
+        if (held := numbers["held_back"]) is not None:
+            sums["changelogs_held_back"] += 1
+            longest = "changelogs_held_back_max_seconds"
+            sums[longest] = max(sums[longest], held["seconds"])
         sums["changelog_versions"] += numbers["upper"]
         sums["changelog_memory_bytes"] += numbers["bytes"]
         for name in ("rows", "keys", "runs", "disk_bytes", "debt_rows", "fuel_rows", "followers"):

@@ -1,10 +1,26 @@
 """Keep rules: which rows of a changelog are still needed. Arrow and numpy in, Arrow and numpy out; no state, no files.
 
-``changelogs`` calls them. :func:`make_rule` gives the rule that a ``create`` declares.
+``changelogs`` calls them. :func:`make_rule` gives the rule that a ``create`` declares. The queries of the rule ``sql``
+run in processes of their own, which :class:`QueryProcesses` has.
 """
 
 from .groups import Groups, Kept
+from .queries import Query
 from .query_limits import QueryLimits
-from .rule import Emitting, Rule, make_rule
+from .query_processes import QueryProcesses
+from .rule import Emitting, EveryRow, Rule, make_rule
+from .samples import SAMPLE_BYTES, Sample
 
-__all__ = ["Emitting", "Groups", "Kept", "QueryLimits", "Rule", "make_rule"]
+__all__ = [
+    "SAMPLE_BYTES",
+    "Emitting",
+    "EveryRow",
+    "Groups",
+    "Kept",
+    "Query",
+    "QueryLimits",
+    "QueryProcesses",
+    "Rule",
+    "Sample",
+    "make_rule",
+]

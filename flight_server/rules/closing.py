@@ -4,11 +4,11 @@ A closing row has all values of ``closed_by``; a null is none of them. A key is 
 above zero: all its rows are shown. A closed key shows the k greatest of its other rows, and never a closing row.
 The order of arrival does not matter: a greater bid that comes after the closing row wins.
 
-What is needed. Of the closing rows the greatest one, once: it alone says that the key is closed, and late rows must
-find it so. That is ``top_k`` with k = 1 over the closing rows, and its proof in :mod:`flight_server.rules.ranked`
-holds: a version is closed exactly if the greatest closing row is there. Of the other rows, if some closing row is there
-at every version that can still be asked for (its count and its later retractions sum to more than zero), what ``top_k``
-needs; else all.
+What is needed. Of the closing rows the greatest one: it alone says that the key is closed, and late rows must find it
+so. That is ``top_k`` with k = 1 over the closing rows, and its proof in :mod:`flight_server.rules.ranked` holds: a
+version is closed exactly if the greatest closing row is there. Of the other rows, if some closing row is there at every
+version that can still be asked for (its count and its later retractions sum to more than zero), what ``top_k`` needs;
+else all.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from .ranked import greatest, needed_of_greatest, of_rows, sums
 
 class UntilClosed:
     """See the module's text. Raises InvalidRequest if a value does not fit its column's type."""
+
+    whole_keys = False
+    in_parts = True
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         self._closed_by = [
@@ -47,9 +50,6 @@ class UntilClosed:
         winners = needed_of_greatest(groups, np.where(closing, 0, counts), later_retractions, self._k)
         others = np.where(of_rows(groups, stays_closed), winners, counts)
         return Kept(groups.rows, np.where(closing, closings, others))
-
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        pass
 
     def _closing(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         closing = np.ones(rows.num_rows, np.bool_)

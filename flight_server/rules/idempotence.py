@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from flight_server.protocol import InvalidRequest
 
-from .query_text import shown
+from .query_errors import shown
 from .sandbox import Sandbox
 
 _SEED, _SPLITS, _SHOWN_ROWS, _SHOWN_CHARACTERS = 8, 8, 5, 70
@@ -108,9 +108,11 @@ def _key_numbers(rows: pa.RecordBatch, key: Sequence[str]) -> NDArray[np.int64]:
     return numbers
 
 
+def shown_row(row: dict[str, object]) -> str:
+    """A row in a message."""
+    text = ascii(row)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
 def _text(rows: pa.Table) -> str:
-    texts = [ascii(row) for row in rows.to_pylist()]
-    short = [
-        text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..." for text in texts
-    ]
-    return ", ".join(short) or "none"
+    return ", ".join(map(shown_row, rows.to_pylist())) or "none"

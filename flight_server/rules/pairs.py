@@ -1,14 +1,15 @@
 """``pair``: rows of a key that have the first and the second value of ``kind`` cancel; rows without a partner stay.
 
-At most one row of each kind per key is meant at a time: a key that is one message, one request. They may come in either
-order. If a key has several of one kind, the least (by ``order_by``) pair first and the greatest remain without a
-partner. How many remain is then always right. Which of them remain is not, once compaction has removed pairs: a smaller
-row that comes later would have taken the place of a row that is gone.
+The first row of one kind pairs with the first of the other, the second with the second, and so on, by ``order_by`` and
+then by all columns; a row with count 3 is three rows. The greatest of the kind that has more remain. The order of
+arrival does not matter, until compaction has removed a pair: it is settled then, and a smaller row that comes after the
+delay pairs with what is left.
 
-What is needed: the rows that are shown, and every count below zero. In a key with later retractions all rows are
-needed: the partner of a retracted row is without a partner again. For keys as they are meant this changes nothing that
-is shown later: with one row of each kind, what is shown depends only on the difference of their counts, and a pair has
-one copy of each.
+What is needed: the rows that are shown, every count below zero, and each pair that a later version may undo. In each
+kind the rows before the first one that later updates change are, at every version that can still be asked for, the
+first of their kind. So the pairs among these, the first with the first, are the same at each of these versions, and
+without them the others pair as they did. That holds only if all rows of the key are known, so the rule is not applied
+to a part of a key (``whole_keys``).
 
 Emitting. :meth:`Pairs.paired` has one row for each pair: the columns of the key; with ``order_by`` its first column of
 the row of the first kind and of the second, named as the two values (``send``, ``recv``), and ``latency``, the second
@@ -32,6 +33,9 @@ LATENCY_COLUMN = "latency"
 
 class Pairs:
     """See the module's text. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
+
+    whole_keys = True
+    in_parts = False
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         assert spec.kind is not None
@@ -67,20 +71,16 @@ class Pairs:
         return self._pairs(pa.RecordBatch.from_pylist([], self._schema), none, none).schema
 
     def kept(self, groups: Groups) -> Kept:
-        first, second = self._kinds(groups.rows)
-        return Kept(groups.rows, _alone(groups, first, second))
+        return Kept(groups.rows, self._alone(groups, np.zeros(len(groups.counts), np.int64)))
 
     def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
-        first, second = self._kinds(groups.rows)
-        settled = of_rows(groups, sums(groups, later_retractions < 0) == 0) & (groups.counts >= 0)
-        return Kept(groups.rows, np.where(settled, _alone(groups, first, second), groups.counts))
-
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        pass
+        alone = self._alone(groups, later_retractions)
+        return Kept(groups.rows, np.where(groups.counts < 0, groups.counts, alone))
 
     def paired(self, groups: Groups) -> Kept:
         assert self._emits
-        kinds = [np.where(kind, np.maximum(groups.counts, 0), 0) for kind in self._kinds(groups.rows)]
+        present = np.maximum(groups.counts, 0)
+        kinds = [np.where(kind, present, 0) for kind in self._kinds(groups.rows)]
         pairs = np.minimum(*(sums(groups, each) for each in kinds))
         # All pairs lie one behind the other on a line, key by key. A row covers as many places as it has pairs; where a
         # row of either kind begins to cover, a new run of equal pairs begins.
@@ -90,6 +90,21 @@ class Pairs:
         firsts = row[np.searchsorted(at, begins, side="right") - 1]
         seconds = other[np.searchsorted(other_at, begins, side="right") - 1]
         return Kept(self._pairs(groups.rows, firsts, seconds), counts.astype(np.int64))
+
+    def _alone(self, groups: Groups, later: Counts) -> Counts:
+        """How many copies of each row remain without the pairs that ``later`` updates leave as they are."""
+        present = np.maximum(groups.counts, 0)
+        kinds = self._kinds(groups.rows)
+        copies = [np.where(kind, present, 0) for kind in kinds]
+        steady = [
+            sums(groups, np.where(_before_first(groups, kind & (later < 0)), each, 0))
+            for kind, each in zip(kinds, copies, strict=True)
+        ]
+        pairs = np.minimum(*steady)
+        for kind, each in zip(kinds, copies, strict=True):
+            left = greatest(groups, each, of_rows(groups, sums(groups, each) - pairs))
+            present = np.where(kind, left, present)
+        return present
 
     def _kinds(self, rows: pa.RecordBatch) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         column = rows.column(self._kind)
@@ -103,13 +118,12 @@ class Pairs:
         return pa.RecordBatch.from_arrays(columns, self._names)
 
 
-def _alone(groups: Groups, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Counts:
-    present = np.maximum(groups.counts, 0)
-    kinds = [np.where(kind, present, 0) for kind in (first, second)]
-    more = sums(groups, kinds[0]) - sums(groups, kinds[1])
-    firsts = greatest(groups, kinds[0], np.maximum(of_rows(groups, more), 0))
-    seconds = greatest(groups, kinds[1], np.maximum(of_rows(groups, -more), 0))
-    return np.where(first, firsts, np.where(second, seconds, present))
+def _before_first(groups: Groups, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """For each row whether neither it nor a smaller row of its key is marked."""
+    so_far = np.cumsum(marked)
+    before: Counts = so_far - marked
+    found: NDArray[np.bool_] = so_far == of_rows(groups, before[groups.starts])
+    return found
 
 
 def _cover(groups: Groups, present: Counts, pairs: Counts) -> tuple[Counts, Counts]:

@@ -10,13 +10,15 @@ class QueryLimits:
     """Limits of the rule ``sql``.
 
     Args:
-        memory_limit_bytes: DuckDB's memory of all queries with this limit together, outside the server's pool; and
-            for each query the size of its result, and about the size of its input if rows are in it repeatedly.
-        deadline_seconds: for each query, from its start. A run of the rule is two queries: the user's, and one that
-            counts equal rows.
+        memory_limit_bytes: address space of a process that runs queries, beyond what it has when it begins: the rows
+            that go in, DuckDB's work, and the result. Outside the server's pool.
+        duckdb_share: the part of it that DuckDB may use, so that it is DuckDB that says what it has no room for.
+        deadline_seconds: for all that a rule has to do for one slice of rows, by the clock on the wall. A process
+            works in one thread, so its CPU time is no more.
     """
 
     memory_limit_bytes: int = 256 << 20
+    duckdb_share: float = 0.75
     deadline_seconds: float = 10.0
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import duckdb
 
-from flight_server.protocol import InvalidRequest
+from .query_errors import first_line, refused
 
 INPUT = "input"
 _ROW_SOURCES = frozenset({"generate_series", "range", "unnest"})
@@ -45,23 +45,6 @@ def check_query(query: str, connection: duckdb.DuckDBPyConnection) -> None:
     for node in nodes:
         _check_sources(node, query, {INPUT} | defined)
         _check_settled(node, query, unsettled)
-
-
-def refused(query: str, why: str) -> InvalidRequest:
-    """The error for a query that can never be run as it is."""
-    return InvalidRequest(f"the rule's query {shown(query)} cannot be run: {why}")
-
-
-def shown(query: str) -> str:
-    """Its first line, in one line of ASCII: the message of an error is cut short otherwise."""
-    lines = query.strip().splitlines() or [""]
-    return ascii(lines[0][:100] + ("..." if len(lines) > 1 or len(lines[0]) > 100 else ""))
-
-
-def first_line(error: Exception) -> str:
-    """What DuckDB or Arrow says, without an excerpt of the query."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return ascii(lines[0][:300])[1:-1]
 
 
 def _check_sources(node: dict[str, Any], query: str, known: set[str]) -> None:

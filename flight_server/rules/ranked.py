@@ -8,13 +8,15 @@ later version that can be asked for the row is there at least m times, because o
 So at least A copies, the sum of m over the greater rows of its key, are above it at each of them. Assertions do not
 make A smaller.
 
-* A row without later retractions can be shown at most max(k - A, 0) times. More copies than these take no place from
-  a smaller row either, because they themselves and the A copies above them fill all k. So min(c, k - A) is needed.
+* A row without later retractions cannot be shown if A >= k. It takes no place from a smaller row either, because the A
+  copies above it fill all k. So it is not needed.
+* While A < k all its copies are needed: a row takes the same room whatever its count, and each of its retractions, also
+  one that comes after compaction, finds its copy.
 * A row with later retractions is needed as it is: the retractions must find what they retract.
-* A count below zero is an amount by which later assertions will not be shown. It is needed while A < k; with A >= k
-  the row can never be shown.
+* A count below zero is an amount by which later assertions will not be shown. It is needed until they come, also while
+  A >= k: the rows above may be retracted later.
 
-Removing copies changes no min(A, k), so doing it twice changes nothing more.
+Removing rows changes no min(A, k), so doing it twice changes nothing more.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from .groups import Groups, Kept
@@ -57,8 +58,7 @@ def greatest(groups: Groups, counts: Counts, k: int | Counts) -> Counts:
 def needed_of_greatest(groups: Groups, counts: Counts, later_retractions: Counts, k: int) -> Counts:
     """How many copies of each row must stay, so that the k greatest are right from now on; see the module's text."""
     lasting = np.clip(counts + later_retractions, 0, k)
-    room = k - _above(groups, lasting)
-    return np.where(later_retractions < 0, counts, np.where(room > 0, np.minimum(counts, room), 0))
+    return np.where((later_retractions < 0) | (counts < 0) | (_above(groups, lasting) < k), counts, 0)
 
 
 def _above(groups: Groups, present: Counts) -> Counts:
@@ -76,6 +76,9 @@ def _totals(values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
 class Greatest:
     """``latest`` (k = 1) and ``top_k``."""
 
+    whole_keys = False
+    in_parts = True
+
     def __init__(self, k: int) -> None:
         self._k = k
 
@@ -84,6 +87,3 @@ class Greatest:
 
     def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
         return Kept(groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k))
-
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        pass

@@ -5,8 +5,9 @@ the part that compaction leaves: after it, ``kept`` is the same as before at eve
 and at every later one to which further assertions lead. Doing it twice changes nothing more.
 (The idea, feeding the rows that a rule does not need back as retractions, is Frank McSherry's.)
 
-A retraction that comes after compaction, of a row that compaction removed, leaves a count below zero. A rule cannot
-bring back the row that would then be the next; a longer ``delay_seconds`` can, because compaction waits for it.
+A retraction that comes after compaction, of a row that compaction removed, leaves a count below zero, as one that comes
+before its row does: the two cannot be told apart, and a count below zero stays until its row comes. A rule cannot bring
+back the row that would then be the next; a longer ``delay_seconds`` can, because compaction waits for it.
 
 Rules have no state. Threads may use one rule at the same time.
 """
@@ -19,14 +20,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.protocol import KeepRule, RuleName, Unsupported
+from flight_server.protocol import KeepRule, RuleName
 
 from .groups import Groups, Kept
-from .query_limits import DEFAULT_LIMITS, QueryLimits
+from .queries import Query
+from .query_processes import QueryProcesses
 
 
 class Rule(Protocol):
     """One keep rule over rows of one schema. The counts of a call sum to less than 2**63."""
+
+    whole_keys: bool
+    """Whether ``needed`` has to know all updates of a key. Else a part of a key's updates is enough, with the
+    retractions of its rows that are elsewhere."""
+    in_parts: bool
+    """Whether what is needed of a part of a key's rows, added to the other rows, needs the same as all rows: then the
+    rows of a large key are taken in parts, each row with all its updates.
+    """
 
     def kept(self, groups: Groups) -> Kept:
         """What readers see of these keys: no count is below zero."""
@@ -35,16 +45,11 @@ class Rule(Protocol):
         """What compaction leaves of these keys. Counts may be below zero: retractions that wait for assertions.
 
         Args:
-            groups: counts are sums over all versions up to the one that compaction goes to (``since``).
-            later_retractions: int64, for each row the sum of its diffs below zero at versions after that.
-        """
-
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        """Raise InvalidRequest, with rows that show it, if compaction would change what the rule keeps.
-
-        Only a rule of the user's own can fail; for the others, which are proved, this does nothing. The engine calls it
-        with the rows that ``create`` brings, and else with the rows of the first commits, before it acknowledges them,
-        until it has seen some thousands of rows. A call runs the rule about thirty times.
+            groups: counts are sums over all versions up to the one that compaction goes to (``since``). Rows that only
+                later updates have are there with count 0.
+            later_retractions: int64, for each row the sum of its diffs below zero at versions after that, and in
+                updates that are not summed. Of a rule of ``whole_keys`` less the sum of those above zero, so below zero
+                for each row that they change.
         """
 
 
@@ -67,29 +72,30 @@ class Emitting(Protocol):
 class EveryRow:
     """No rule: every row is shown and needed."""
 
+    whole_keys = False
+    in_parts = True
+
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, np.maximum(groups.counts, 0))
 
     def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:  # noqa: ARG002  # all are needed
         return Kept(groups.rows, groups.counts)
 
-    def check_idempotent(self, sample: pa.RecordBatch) -> None:
-        pass
 
-
-def make_rule(spec: KeepRule | None, schema: pa.Schema, limits: QueryLimits = DEFAULT_LIMITS) -> Rule:
+def make_rule(spec: KeepRule | None, schema: pa.Schema, processes: QueryProcesses | None = None) -> Rule:
     """The rule that a ``create`` declares, for rows of this schema; without a declaration every row is kept.
 
     Args:
         schema: the declared columns, dictionary-encoded ones as their value type.
-        limits: of the queries of the rule ``sql``.
+        processes: run the queries of the rule ``sql``, which needs them. Its query is not checked here: see
+            :meth:`Query.check`.
 
-    Raises InvalidRequest if the declaration does not fit the schema, or if its query cannot be run over it;
-    Unsupported for ``sql`` if the server has no DuckDB.
+    Raises InvalidRequest if the declaration does not fit the schema; Unsupported for ``sql`` if the server has no
+    DuckDB.
     """
     if spec is None:
         return EveryRow()
-    # Imported for the first rule: Arrow's compute kernels and DuckDB cost a server without changelogs 0.1 s each.
+    # Imported for the first rule: Arrow's compute kernels cost a server without changelogs 0.1 s.
     from .declared import check_columns  # noqa: PLC0415  # as said above
 
     check_columns(spec, schema)
@@ -107,12 +113,5 @@ def make_rule(spec: KeepRule | None, schema: pa.Schema, limits: QueryLimits = DE
 
             return Pairs(spec, schema)
         case RuleName.SQL:
-            try:
-                from .queries import Query  # noqa: PLC0415  # as said above
-            except ModuleNotFoundError as missing:
-                if missing.name != "duckdb":
-                    raise
-                raise Unsupported(
-                    "keep: the rule 'sql' needs DuckDB on the server: install flight-shuffle[server,sql] there"
-                ) from missing
-            return Query(spec, schema, limits)
+            assert processes is not None
+            return Query(spec, schema, processes)

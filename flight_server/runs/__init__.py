@@ -4,14 +4,17 @@
 """
 
 from .ages import Ages
-from .layout import Layout, no_rows
+from .blocks import Block, of_block, to_block
+from .codes import is_nested
+from .layout import Layout, is_encoded, no_rows
 from .log import Entry, LogFile, read_log
 from .run import MAX_HASH, Damaged, MemoryRun, Run
-from .run_files import Block, RunFile, RunWriter, of_block, to_block
+from .run_files import RunFile, RunWriter
 from .state_file import STATE_NAME, UNFINISHED_NAME, Uncertain, read_state, write_state
-from .updates import Updates
+from .updates import DELETE, Updates
 
 __all__ = [
+    "DELETE",
     "MAX_HASH",
     "STATE_NAME",
     "UNFINISHED_NAME",
@@ -27,6 +30,8 @@ __all__ = [
     "RunWriter",
     "Uncertain",
     "Updates",
+    "is_encoded",
+    "is_nested",
     "no_rows",
     "of_block",
     "read_log",

@@ -78,6 +78,13 @@ def has_elements(kind: pa.DataType) -> bool:
     )
 
 
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether its values have others in them: lists, maps and structs, also as the storage of an extension type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return is_nested(kind.storage_type)
+    return bool(pa.types.is_nested(kind))
+
+
 def plain(array: pa.Array) -> pa.Array:
     """The array without its extension type."""
     return array.storage if isinstance(array, pa.ExtensionArray) else array

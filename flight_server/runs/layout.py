@@ -15,13 +15,18 @@ from .key_hashes import Hashes, key_hashes
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
     """The type in which values of this one are kept: dictionaries, views and run-end encodings by their values."""
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+    if is_encoded(kind):
         return stored_type(kind.value_type)
     if kind == pa.string_view():
         return pa.string()
     if kind == pa.binary_view():
         return pa.binary()
     return kind
+
+
+def is_encoded(kind: pa.DataType) -> bool:
+    """Whether values of this type may take far more bytes once they are decoded for keeping."""
+    return bool(pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind))
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
@@ -62,6 +67,8 @@ class Layout:
         self.key = list(range(len(names))) if keep is None else [names.index(name) for name in keep.key]
         order = () if keep is None else keep.order_by
         self.order = [(names.index(each.column), each.smallest_first) for each in order]
+        # What a delete names; without columns nothing can be deleted by key.
+        self.key_schema = pa.schema([] if keep is None else [self.schema.field(name) for name in keep.key])
 
     @cached_property
     def delta_schema(self) -> pa.Schema:
@@ -93,18 +100,48 @@ class Layout:
                 dataset=dataset,
             )
 
+    def check_deleter(self, schema: pa.Schema, dataset: str) -> None:
+        """Raise InvalidRequest unless a producer's schema is the key of the changelog."""
+        wanted = {field.name: field.type for field in self.key_schema}
+        if not wanted:
+            raise InvalidRequest(
+                f"dataset {dataset!r} has no keep rule with a 'key', by which its rows could be deleted: retract them, "
+                f"with -1 in column {DIFF_COLUMN!r}",
+                dataset=dataset,
+            )
+        if DIFF_COLUMN in schema.names:
+            raise InvalidRequest(
+                f"dataset {dataset!r}: a delete has no column {DIFF_COLUMN!r}: it takes all rows of its keys; leave "
+                "the column out, or retract rows instead",
+                dataset=dataset,
+            )
+        given = {field.name: stored_type(field.type) for field in schema}
+        if len(given) != len(schema.names) or given != wanted:
+            raise InvalidRequest(
+                f"dataset {dataset!r}: the columns of the delete are {_shown(given)}, and the changelog's key is "
+                f"{_shown(wanted)}; give these columns alone, or cast or rename them",
+                dataset=dataset,
+            )
+
+    def key_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """As :meth:`rows`, the columns of the key. The batch has passed ``check_deleter``."""
+        return self._rows(batch, self.key_schema)
+
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The declared columns of a producer's batch, in their stored types. It has passed ``check_producer``."""
+        return self._rows(batch, self.schema)
+
+    def _rows(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         names = batch.schema.names
         columns = []
-        for field in self.schema:
+        for field in schema:
             column = batch.column(names.index(field.name))
             columns.append(column if column.type == field.type else _stored(column, field.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def check_nulls(self, rows: pa.RecordBatch, dataset: str) -> None:
         """Raise BadFrame if one of the declared columns, or a nested field, has a null and is declared without."""
-        for field, column in zip(self.schema, rows.columns, strict=True):
+        for field, column in zip(rows.schema, rows.columns, strict=True):
             name = _null_in(column, field)
             if name is not None:
                 raise BadFrame(

@@ -71,8 +71,11 @@ class LogFile:
         if room.size_bytes < size_bytes:
             room.grow(size_bytes - room.size_bytes)
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[Entry], *, of_kept: float = 0.0) -> None:
         """Write the entries to the medium, all or none. Blocks. One call at a time.
+
+        Args:
+            of_kept: the share that they may take of what the disk pool keeps (``memory.pool``).
 
         Raises:
             DiskTrouble: none of them is there. If they could not be cut off either, the log is ``suspect``: after a
@@ -84,7 +87,7 @@ class LogFile:
             self._cut_back()
         if self.suspect:
             raise DiskTrouble(f"{self.path} could not be cut back after an error", full=False)
-        if not self.room.try_grow(size_bytes):
+        if not self.room.try_grow(size_bytes, of_kept=of_kept):
             raise DiskTrouble(
                 f"the disk limit leaves no room for {size_bytes} bytes of {self.path}", full=True
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
 
@@ -46,13 +47,14 @@ class Run(Protocol):
 
     @property
     def retractions(self) -> int:
-        """How many of its diffs are below zero."""
+        """How many of its diffs are below zero, without tombstones."""
+
+    @property
+    def tombstones(self) -> int:
+        """How many of its updates delete their keys."""
 
     def rows_upto(self, version: int) -> int:
         """How many rows have at most this version: not more than there are, and about as many."""
-
-    def retracted(self) -> Hashes:
-        """The hashes of updates whose diff is below zero; sorted and unique."""
 
     def rows_below(self, hash_: int) -> int:
         """How many rows have a smaller hash."""
@@ -60,11 +62,28 @@ class Run(Protocol):
     def between(self, low: int, high: int) -> Updates:
         """The updates whose hash is from ``low`` to ``high``, both included."""
 
+    def parts_between(self, low: int, high: int) -> list[Updates]:
+        """The same in parts that follow each other and share the run's memory or mapping."""
+
+    def bytes_between(self, low: int, high: int) -> int:
+        """About how many bytes they have."""
+
     def of_hashes(self, hashes: Hashes) -> Updates:
         """The updates with one of these hashes, which are sorted and unique."""
 
-    def changed(self, after: int, upto: int) -> Hashes:
-        """The hashes, with repetitions, of updates whose version is above ``after`` and not above ``upto``."""
+    def retractions_of(self, hashes: Hashes) -> Updates:
+        """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
+
+    def having(self, hashes: Hashes) -> Hashes:
+        """Those of these hashes, sorted and unique, that an update has. Reads no row."""
+
+    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        """About how many bytes the updates of each of these hashes have."""
+
+    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
+        """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
+        ``after`` and not above ``upto``.
+        """
 
 
 class MemoryRun:
@@ -100,27 +119,41 @@ class MemoryRun:
     def retractions(self) -> int:
         return self.updates.retractions
 
+    @property
+    def tombstones(self) -> int:
+        return self.updates.tombstones
+
     def rows_upto(self, version: int) -> int:
         if version >= self.last_version:
             return self.rows
         return int(np.count_nonzero(self.updates.versions <= version)) if version >= self.first_version else 0
 
-    def retracted(self) -> Hashes:
-        return self.updates.retracted
-
     def rows_below(self, hash_: int) -> int:
         return int(np.searchsorted(self.updates.hashes, np.uint64(hash_), "left"))
 
     def between(self, low: int, high: int) -> Updates:
-        hashes = self.updates.hashes
-        start = int(np.searchsorted(hashes, np.uint64(low), "left"))
-        return self.updates.slice(start, int(np.searchsorted(hashes, np.uint64(high), "right")))
+        return self.updates.between(low, high)
+
+    def parts_between(self, low: int, high: int) -> list[Updates]:
+        return [self.updates.between(low, high)]
+
+    def bytes_between(self, low: int, high: int) -> int:
+        return self.updates.between(low, high).size_bytes
+
+    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        return self.updates.counts_of(hashes).astype(np.float64) * (self.size_bytes / max(1, self.rows))
 
     def of_hashes(self, hashes: Hashes) -> Updates:
         return self.updates.of_hashes(hashes)
 
-    def changed(self, after: int, upto: int) -> Hashes:
-        updates = self.updates
+    def retractions_of(self, hashes: Hashes) -> Updates:
+        return self.updates.retractions_of(hashes)
+
+    def having(self, hashes: Hashes) -> Hashes:
+        return self.updates.having(hashes)
+
+    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
+        updates = self.updates.between(low, high)
         if after < self.first_version and upto >= self.last_version:
             return updates.hashes
         return updates.hashes[(updates.versions > after) & (updates.versions <= upto)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,10 +67,17 @@ def read_footer(path: Path) -> dict[str, Any]:
     return {**found, "size_bytes": size_bytes}
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """OSError of what works on this file is raised as DiskTrouble."""
-    try:
-        yield
-    except OSError as error:
-        raise trouble_with(path, error) from error
+class on_disk:  # noqa: N801  # used as a statement
+    """Turns OSError into DiskTrouble."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise trouble_with(self._path, error) from error

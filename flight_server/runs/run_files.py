@@ -5,9 +5,10 @@ Format
 
         8 bytes   magic, "FLSHRUN1"
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
-                  ``BLOCK_ROWS`` rows with the changelog's columns and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, first_version, last_version, since (see ``Run``), ages: how many rows
-                  have which version (see ``Ages``), and for each block
+                  ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
+                  and _hash (uint64), _version, _diff (int64)
+        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, since (see ``Run``), ages: how
+                  many rows have which version (see ``Ages``), and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic
 
@@ -31,7 +32,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,63 +40,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.memory import Reservation
-from flight_server.protocol import DIFF_COLUMN, HASH_COLUMN, VERSION_COLUMN
 from flight_server.protocol.checksums import crc32c
 from flight_server.storage import DiskTrouble, open_regular
 
 from .ages import Ages
+from .blocks import Block, of_block, to_block
 from .key_hashes import Hashes
 from .layout import Layout
-from .run import Damaged
-from .run_bytes import MAGIC, disk_errors, encode_tail, map_file, read_at, read_footer
+from .run import MAX_HASH, Damaged
+from .run_bytes import MAGIC, encode_tail, map_file, on_disk, read_at, read_footer
 from .updates import Updates
 
 BLOCK_ROWS = 32 << 10
+BLOCK_BYTES = 4 << 20
 
 _ALIGNMENT = 64
-
-
-def stored_schema(layout: Layout) -> pa.Schema:
-    """The columns of a block."""
-    schema = layout.schema.remove_metadata()
-    for name, kind in ((HASH_COLUMN, pa.uint64()), (VERSION_COLUMN, pa.int64()), (DIFF_COLUMN, pa.int64())):
-        schema = schema.append(pa.field(name, kind, nullable=False))
-    return schema
-
-
-def to_block(updates: Updates) -> pa.Buffer:
-    """The encapsulated message of these updates."""
-    extra = [pa.array(updates.hashes), pa.array(updates.versions), pa.array(updates.diffs)]
-    batch = pa.RecordBatch.from_arrays([*updates.rows.columns, *extra], schema=stored_schema(updates.layout))
-    return batch.serialize()
-
-
-def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
-    """The updates of a message, which they refer to. Raises Damaged if it is none."""
-    try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), stored_schema(layout))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise Damaged(f"a block of {len(data)} bytes is not a record batch: {error}") from error
-    hashes, versions, diffs = (batch.column(-3 + place).to_numpy() for place in range(3))
-    rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)
-    if version is not None:
-        versions = np.full(len(diffs), version, np.int64)
-    return Updates(layout, rows, hashes, versions, diffs)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A block's entry in the footer, in the format's order. ``keys``: hashes that no block before it has."""
-
-    offset: int
-    size_bytes: int
-    rows: int
-    low: int
-    high: int
-    first_version: int
-    last_version: int
-    crc32c: int
-    keys: int
 
 
 class RunWriter:
@@ -105,15 +63,19 @@ class RunWriter:
     Args:
         room: of the disk pool; grows with the file, before each write.
         since: see :class:`~flight_server.runs.run.Run`.
+        of_kept: the share that it may take of what the disk pool keeps (``memory.pool``).
     """
 
-    def __init__(self, path: Path, layout: Layout, room: Reservation, since: int = 0) -> None:
+    def __init__(
+        self, path: Path, layout: Layout, room: Reservation, *, since: int = 0, of_kept: float = 0.0
+    ) -> None:
         self.path = path
+        self._of_kept = of_kept
         self._layout = layout
         self.room = room
         self.since, self.ages = since, Ages()
         self.blocks: list[Block] = []
-        self._retractions = 0
+        self.retractions = self.tombstones = 0
         self._offset = 0
         self._fd = -1
         self._fd = self._open(os.O_CREAT | os.O_EXCL)
@@ -121,29 +83,34 @@ class RunWriter:
 
     @classmethod
     def resumed(
-        cls, path: Path, layout: Layout, room: Reservation, blocks: Sequence[Block], retractions: int
+        cls,
+        path: Path,
+        layout: Layout,
+        room: Reservation,
+        blocks: Sequence[Block],
+        counts: tuple[int, int],
+        *,
+        of_kept: float = 0.0,
     ) -> RunWriter:
         """Go on behind these blocks, which :meth:`sync` had written; what follows them in the file is cut off. Rows
-        count as the newest of their block, and ``since`` as 0, unless the caller knows it better.
+        count as the newest of their block, and ``since`` as 0, unless the caller knows it better. ``counts``: of their
+        retractions and tombstones.
         """
         writer = cls.__new__(cls)
         writer._fd = -1
+        writer._of_kept = of_kept
         writer.path, writer._layout, writer.room = path, layout, room
-        writer.blocks, writer._retractions = list(blocks), retractions
+        writer.blocks, (writer.retractions, writer.tombstones) = list(blocks), counts
         writer.since, writer.ages = 0, Ages()
         for block in blocks:
             writer.ages.add(np.full(block.rows, block.last_version, np.int64))
         writer._offset = blocks[-1].offset + blocks[-1].size_bytes if blocks else len(MAGIC)
         writer._fd = writer._open(0)
         room.grow(writer._offset)
-        with disk_errors(path):
+        with on_disk(path):
             os.ftruncate(writer._fd, writer._offset)
             os.lseek(writer._fd, writer._offset, os.SEEK_SET)
         return writer
-
-    @property
-    def retractions(self) -> int:
-        return self._retractions
 
     def add(self, updates: Updates) -> None:
         """Append updates that follow all before. Blocks.
@@ -151,8 +118,7 @@ class RunWriter:
         Raises:
             DiskTrouble: the disk or its limit leaves no room.
         """
-        for start in range(0, len(updates), BLOCK_ROWS):
-            part = updates.slice(start, min(start + BLOCK_ROWS, len(updates)))
+        for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
             begun = bool(self.blocks) and self.blocks[-1].high == int(part.hashes[0])
             self._write(bytes(-self._offset % _ALIGNMENT))
@@ -169,12 +135,13 @@ class RunWriter:
             )
             self._write(memoryview(data))
             self.blocks.append(block)
-            self._retractions += part.retractions
+            self.retractions += part.retractions
+            self.tombstones += part.tombstones
             self.ages.add(part.versions)
 
     def sync(self) -> None:
         """All blocks so far are on the medium. Blocks. Raises DiskTrouble."""
-        with disk_errors(self.path):
+        with on_disk(self.path):
             os.fdatasync(self._fd)
 
     def finish(self) -> None:
@@ -186,7 +153,8 @@ class RunWriter:
         footer = json.dumps(
             {
                 "rows": sum(block.rows for block in self.blocks),
-                "retractions": self._retractions,
+                "retractions": self.retractions,
+                "tombstones": self.tombstones,
                 "first_version": min((block.first_version for block in self.blocks), default=0),
                 "last_version": max((block.last_version for block in self.blocks), default=0),
                 "since": self.since,
@@ -196,7 +164,7 @@ class RunWriter:
             separators=(",", ":"),
         ).encode()
         self._write(footer + encode_tail(footer))
-        with disk_errors(self.path):
+        with on_disk(self.path):
             os.fsync(self._fd)
         self.close()
 
@@ -216,15 +184,15 @@ class RunWriter:
         self.room.free()
 
     def _open(self, flags: int) -> int:
-        with disk_errors(self.path):
+        with on_disk(self.path):
             return os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
 
     def _write(self, data: bytes | memoryview) -> None:
-        if not self.room.try_grow(len(data)):
+        if not self.room.try_grow(len(data), of_kept=self._of_kept):
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(data)} bytes of {self.path}", full=True
             )
-        with disk_errors(self.path):
+        with on_disk(self.path):
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -252,6 +220,7 @@ class RunFile:
         try:
             self.rows = int(footer["rows"])
             self.retractions = int(footer["retractions"])
+            self.tombstones = int(footer.get("tombstones", 0))  # a file of an earlier release does not say
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
@@ -273,7 +242,6 @@ class RunFile:
         )
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
-        self._retracted: Hashes | None = None
         if room.size_bytes < self.size_bytes:
             room.grow(self.size_bytes - room.size_bytes)
 
@@ -307,13 +275,6 @@ class RunFile:
                     raise
         return data
 
-    def retracted(self) -> Hashes:
-        if self._retracted is None:
-            blocks = range(len(self.blocks)) if self.retractions else range(0)
-            found = [self._block(number).retracted.copy() for number in blocks]
-            self._retracted = np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
-        return self._retracted
-
     def rows_below(self, hash_: int) -> int:
         number = int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
         if number == len(self.blocks):
@@ -324,36 +285,62 @@ class RunFile:
         return before + int(np.searchsorted(self._block(number).hashes, np.uint64(hash_), "left"))
 
     def between(self, low: int, high: int) -> Updates:
+        return Updates.in_order(self._layout, self.parts_between(low, high))
+
+    def parts_between(self, low: int, high: int) -> list[Updates]:
+        return [self._block(number).between(low, high) for number in self._blocks_between(low, high)]
+
+    def bytes_between(self, low: int, high: int) -> int:
+        found = 0
+        for number in self._blocks_between(low, high):
+            entry = self.blocks[number]
+            inside = low <= entry.low and entry.high <= high
+            rows = entry.rows if inside else len(self._block(number).between(low, high))
+            found += entry.size_bytes * rows // entry.rows
+        return found
+
+    def _blocks_between(self, low: int, high: int) -> range:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
-        stop = int(np.searchsorted(self._lows, np.uint64(high), "right"))
-        parts = []
-        for number in range(start, stop):
-            block = self._block(number)
-            begin = int(np.searchsorted(block.hashes, np.uint64(low), "left"))
-            parts.append(block.slice(begin, int(np.searchsorted(block.hashes, np.uint64(high), "right"))))
-        return self._put_together(parts)
+        return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
     def of_hashes(self, hashes: Hashes) -> Updates:
+        parts = [self._block(number).of_hashes(wanted) for number, wanted in self._with(hashes)]
+        return Updates.in_order(self._layout, parts)
+
+    def retractions_of(self, hashes: Hashes) -> Updates:
+        blocks = self._with(hashes) if self.retractions else ()
+        parts = [self._block(number).retractions_of(wanted) for number, wanted in blocks]
+        return Updates.in_order(self._layout, parts)
+
+    def having(self, hashes: Hashes) -> Hashes:
+        found = [self._block(number).having(wanted) for number, wanted in self._with(hashes)]
+        return np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
+
+    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        found = np.zeros(len(hashes))
+        for number, wanted in self._with(hashes):
+            entry = self.blocks[number]
+            counts = self._block(number).counts_of(wanted)
+            found[np.searchsorted(hashes, wanted)] += counts * (entry.size_bytes / entry.rows)
+        return found
+
+    def _with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:
+        """The numbers of the blocks that may have some of these hashes, and which."""
         if not len(hashes) or not self.blocks:
-            return Updates.empty(self._layout)
+            return
         # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
         first = np.searchsorted(self._highs, hashes, "left")
         last = np.searchsorted(self._lows, hashes, "right")
-        parts = []
-        for number in self._touched(first, last):
-            wanted = hashes[(first <= number) & (last > number)]
-            parts.append(self._block(number).of_hashes(wanted))
-        return self._put_together(parts)
-
-    def _touched(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> Iterator[int]:
         touched = np.zeros(len(self.blocks) + 1, np.int64)
         np.add.at(touched, first, 1)
         np.add.at(touched, np.maximum(first, last), -1)
-        yield from np.flatnonzero(np.cumsum(touched[:-1])).tolist()
+        for number in np.flatnonzero(np.cumsum(touched[:-1])).tolist():
+            yield number, hashes[(first <= number) & (last > number)]
 
-    def changed(self, after: int, upto: int) -> Hashes:
+    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
         found = [np.zeros(0, np.uint64)]
-        for number, entry in enumerate(self.blocks):
+        for number in self._blocks_between(low, high):
+            entry = self.blocks[number]
             first, last = (
                 (entry.first_version, entry.last_version)
                 if self.version is None
@@ -361,24 +348,9 @@ class RunFile:
             )
             if last <= after or first > upto:
                 continue
-            block = self._block(number)
+            block = self._block(number).between(low, high)
             found.append(block.hashes[(block.versions > after) & (block.versions <= upto)])
         return np.concatenate(found)
-
-    def _put_together(self, parts: list[Updates]) -> Updates:
-        """The updates of neighbouring blocks, which are in order."""
-        parts = [part for part in parts if len(part)]
-        if not parts:
-            return Updates.empty(self._layout)
-        if len(parts) == 1:
-            return parts[0]
-        return Updates(
-            self._layout,
-            pa.concat_batches([part.rows for part in parts]),
-            np.concatenate([part.hashes for part in parts]),
-            np.concatenate([part.versions for part in parts]),
-            np.concatenate([part.diffs for part in parts]),
-        )
 
     def _block(self, number: int) -> Updates:
         entry = self.blocks[number]

@@ -10,7 +10,7 @@ Sorting
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +24,9 @@ from .layout import Layout, no_rows
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+DELETE = np.iinfo(np.int64).min
+"""The diff of a tombstone, which deletes what its key had before; see ``changelogs.deletes``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,13 @@ class Updates:
     def joined(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
         """All updates of sorted parts, sorted."""
         parts = [part for part in parts if len(part)]
+        found = cls.in_order(layout, parts)
+        return found if len(parts) < 2 else found._sorted()
+
+    @classmethod
+    def in_order(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
+        """All updates of parts that follow each other."""
+        parts = [part for part in parts if len(part)]
         if not parts:
             return cls.empty(layout)
         if len(parts) == 1:
@@ -63,7 +73,7 @@ class Updates:
             np.concatenate([part.hashes for part in parts]),
             np.concatenate([part.versions for part in parts]),
             np.concatenate([part.diffs for part in parts]),
-        )._sorted()
+        )
 
     @cached_property
     def size_bytes(self) -> int:
@@ -72,13 +82,39 @@ class Updates:
 
     @cached_property
     def retractions(self) -> int:
-        """How many diffs are below zero."""
-        return int(np.count_nonzero(self.diffs < 0))
+        """How many diffs are below zero, without tombstones."""
+        below = int(np.count_nonzero(self.diffs < 0))
+        return below - self.tombstones if below else 0
+
+    @cached_property
+    def tombstones(self) -> int:
+        """How many diffs are ``DELETE``."""
+        return int(np.count_nonzero(self.diffs == DELETE))
+
+    @property
+    def only_removes(self) -> bool:
+        """Whether each diff is below zero, of retractions or tombstones, and there is one."""
+        return 0 < len(self) == self.retractions + self.tombstones
 
     @cached_property
     def retracted(self) -> Hashes:
-        """uint64, sorted and unique: the hashes of updates whose diff is below zero."""
-        return np.unique(self.hashes[self.diffs < 0]) if self.retractions else self.hashes[:0]
+        """uint64, sorted and unique: the hashes of retractions."""
+        retracts = (self.diffs < 0) & (self.diffs != DELETE)
+        return np.unique(self.hashes[retracts]) if self.retractions else self.hashes[:0]
+
+    def retractions_of(self, hashes: Hashes) -> Updates:
+        """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
+        if not self.retractions:
+            return self.slice(0, 0)
+        found = self._places_of(hashes)
+        return self.take(found[self.diffs[found] < 0])
+
+    def having(self, hashes: Hashes) -> Hashes:
+        """Those of these hashes, sorted and unique, that an update has. Reads no row."""
+        places = np.searchsorted(self.hashes, hashes, "left")
+        there = places < len(self)
+        there[there] = self.hashes[places[there]] == hashes[there]
+        return hashes[there]
 
     @cached_property
     def distinct_hashes(self) -> int:
@@ -95,6 +131,16 @@ class Updates:
             self.diffs[start:stop],
         )
 
+    def cut(self, max_rows: int, max_bytes: int) -> Iterator[Updates]:
+        """Parts of at most so many rows and about so many bytes, but of one row at least; they share memory."""
+        start = 0
+        while start < len(self):
+            part = self.slice(start, min(start + max_rows, len(self)))
+            while len(part) > 1 and part.size_bytes > max_bytes:
+                part = part.slice(0, max(1, len(part) * max_bytes // part.size_bytes))
+            yield part
+            start += len(part)
+
     def take(self, indices: Numbers) -> Updates:
         """These rows, in the order of ``indices``, which must keep them sorted."""
         return Updates(
@@ -109,11 +155,27 @@ class Updates:
         """The rows of these places."""
         return self if wanted.all() else self.take(np.flatnonzero(wanted))
 
+    def between(self, low: int, high: int) -> Updates:
+        """The rows whose hash is from ``low`` to ``high``, both included; shares memory."""
+        start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
+        return self.slice(start, int(np.searchsorted(self.hashes, np.uint64(high), "right")))
+
+    def negated(self) -> Updates:
+        """The updates that take these back, of which none is a tombstone."""
+        return Updates(self.layout, self.rows, self.hashes, self.versions, -self.diffs)
+
+    def counts_of(self, hashes: Hashes) -> Numbers:
+        """How many rows each of these hashes has."""
+        starts = np.searchsorted(self.hashes, hashes, "left")
+        return np.searchsorted(self.hashes, hashes, "right") - starts
+
     def of_hashes(self, hashes: Hashes) -> Updates:
         """The rows with one of these hashes, which are sorted and unique."""
+        return self.take(self._places_of(hashes))
+
+    def _places_of(self, hashes: Hashes) -> Numbers:
         starts = np.searchsorted(self.hashes, hashes, "left")
-        counts = np.searchsorted(self.hashes, hashes, "right") - starts
-        return self.take(ranges(starts, counts))
+        return ranges(starts, np.searchsorted(self.hashes, hashes, "right") - starts)
 
     # Neighbours
 

@@ -30,6 +30,7 @@ from .ownership import (
 )
 from .quarantine import DAMAGE_NAME, NOTE_NAME, Quarantined, listed, noted_damage, put_aside
 from .segments import DiskTrouble, Segment, SegmentSlice, SegmentWriter, trouble_with
+from .transaction_entries import TransactionEntry, parse_transaction
 
 __all__ = [
     "DAMAGE_NAME",
@@ -59,11 +60,13 @@ __all__ = [
     "SegmentSlice",
     "SegmentWriter",
     "Torn",
+    "TransactionEntry",
     "is_real_directory",
     "listed",
     "make_dataset_directory",
     "noted_damage",
     "open_regular",
+    "parse_transaction",
     "put_aside",
     "raise_open_files_limit",
     "read_marker",

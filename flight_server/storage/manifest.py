@@ -6,7 +6,7 @@ the other accepts. A dataset is on disk if and only if its manifest and the segm
 Format
     ``manifest`` is in the directory of the dataset's segments. Numbers are unsigned and little-endian. ::
 
-        8 bytes   magic, "FLSHMAN3"
+        8 bytes   magic, "FLSHMAN4"
         u32       length of the header
         header    UTF-8 JSON: the fields of :class:`Manifest` but the frames
         frames    40 bytes each, the partitions' one after the other in the header's order:
@@ -35,12 +35,14 @@ Algorithm of a reader
     3. Open the segments; if one is missing or too short, the dataset is damaged (see ``tiering.recovery``).
     4. Delete every segment that the manifest does not name.
 
-A manifest is never changed. Its magic is its version: a file with another one is refused and left as it is. One with
-"FLSHMAN2" is read, too: its header has no "transactions".
+A manifest is never changed. Its magic is its version: a file with another one is refused and left as it is. Two earlier
+ones are read, too: "FLSHMAN3", whose header has no "forgotten" and the last number only of each transaction id, and
+"FLSHMAN2", whose header has no "transactions" either.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
@@ -51,12 +53,23 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from flight_server.protocol import FlightShuffleError, Kind, Retention, Transaction, check_dataset_name
+from flight_server.protocol import (
+    FlightShuffleError,
+    Kind,
+    Retention,
+    check_attempt,
+    check_dataset_name,
+)
 
 from .ownership import OtherFormat
+from .transaction_entries import TransactionEntry, parse_transaction
 
-MAGIC = b"FLSHMAN3"
-_BEFORE = b"FLSHMAN2"
+MAGIC = b"FLSHMAN4"
+_EARLIER: dict[bytes, dict[str, Any]] = {
+    b"FLSHMAN3": {"forgotten": ""},
+    b"FLSHMAN2": {"transactions": {}, "forgotten": ""},
+}
+"""What the header lacked."""
 
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct("<IQQQIII")
@@ -170,7 +183,8 @@ class Manifest:
     Args:
         schema: the schema message's IPC header in base64; None if the dataset never had one.
         accepted: a shuffle's accepted attempts: after a restart a seal with the same ones is still fine.
-        transactions: the last version of each id, the one used least recently first.
+        transactions: what is remembered of each id (``transaction_entries``), the one used least recently first.
+        forgotten: the ids that are not remembered, as ``datasets.transactions`` encodes them.
         sealed_at: seconds since the epoch.
     """
 
@@ -184,7 +198,8 @@ class Manifest:
     lease_seconds: float | None
     schema: str | None
     accepted: dict[str, str] | None
-    transactions: dict[str, int]
+    transactions: dict[str, TransactionEntry]
+    forgotten: str
     sealed_at: float
     segments: list[tuple[str, int]]
     dictionaries: list[DictionaryRecord]
@@ -209,8 +224,7 @@ class Manifest:
         records = body[start + length :]
         try:
             header = json.loads(bytes(body[start : start + length]))
-            if body[: len(MAGIC)] == _BEFORE:
-                header = {"transactions": {}, **header}
+            header = {**_EARLIER.get(bytes(body[: len(MAGIC)]), {}), **header}
             if set(header) != {field.name for field in fields(cls)} - {"frames"}:
                 raise Torn("the header has other keys")
             header["segments"] = [(str(name), int(size)) for name, size in header["segments"]]
@@ -220,6 +234,10 @@ class Manifest:
                 for state in header["states"]
             ]
             header["partitions"] = [PartitionRecord(*map(int, each)) for each in header["partitions"]]
+            header["transactions"] = {
+                name: parse_transaction(value, header["sealed_at"])
+                for name, value in header["transactions"].items()
+            }
             _require("the length of the frames", holds=len(records) % _FRAME.size == 0)
             manifest = cls(**header, frames=PackedFrames(records))
         except (ValueError, TypeError, AttributeError, struct.error) as error:
@@ -245,8 +263,10 @@ class Manifest:
         check_dataset_name(self.dataset)
         Kind(self.kind)
         Retention.parse(self.retention)
-        for each, version in self.transactions.items():
-            Transaction.parse({"id": each, "version": version})
+        for name, entry in self.transactions.items():
+            check_attempt(name, "a transaction's id")
+            _require("a transaction", holds=parse_transaction(entry, 0.0) == entry)
+        _require("what is forgotten", holds=len(base64.b64decode(self.forgotten, validate=True)) % 8 == 0)
         _require("the generation", holds=bool(_GENERATION.fullmatch(self.generation)))
         _require("a segment's name", holds=all(_SEGMENT_NAME.fullmatch(name) for name, _ in self.segments))
         _require(
@@ -296,7 +316,7 @@ def _checked(data: bytes) -> memoryview:
         raise Torn(f"a file of {len(data)} bytes does not end where it says")
     if google_crc32c.value(body) != checksum:
         raise Torn("the footer's checksum is another one")
-    if magic not in (MAGIC, _BEFORE):
+    if magic != MAGIC and magic not in _EARLIER:
         raise OtherFormat(
             f"its manifest has format {magic.decode('ascii', 'replace')}, and this version reads {MAGIC.decode()}: "
             "start the version that wrote it, or move the directory away; nothing was changed"

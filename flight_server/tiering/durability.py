@@ -320,7 +320,8 @@ class _Description:
         self._files = files
         self._sequence = catalogue.disk.next_sequence()
         self._lease_seconds = catalogue.staged.lease_seconds_of(dataset)
-        self._transactions = catalogue.transactions_of(dataset)
+        transactions = catalogue.transactions_of(dataset)
+        self._transactions, self._forgotten = transactions.entries(), transactions.forgotten
         self._accepted = dataset.attempts.accepted
         self._dictionaries = dict(files.dictionaries)
         self._partitions = copies
@@ -377,6 +378,7 @@ class _Description:
             schema=None if dataset.schema is None else base64.b64encode(dataset.schema.header).decode(),
             accepted=None if self._accepted is None else {str(key): of for key, of in self._accepted.items()},
             transactions=self._transactions,
+            forgotten=self._forgotten,
             sealed_at=time.time(),
             segments=[
                 (segment.path.name, size_bytes)

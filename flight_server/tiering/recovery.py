@@ -222,7 +222,9 @@ def _restore(catalogue: Catalogue, found: _Generation) -> None:
         generation=manifest.generation,
         clock=catalogue.clock,
     )
-    dataset.transactions = Transactions(manifest.transactions)
+    dataset.transactions = Transactions(
+        manifest.dataset, catalogue.budget.metadata, manifest.transactions, manifest.forgotten
+    )
     dataset.restore(
         (
             (

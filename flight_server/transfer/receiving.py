@@ -5,12 +5,15 @@ breaks off, is refused, commits other totals than arrived or sends a wrong check
 a commit, leaves nothing behind: its partition fails, or its attempt is discarded.
 
 Broken off or ended
-    gRPC reports both as the end of the requests, so a put without a commit is sealed only after
-    :meth:`PutAnswers.confirm_end`.
+    gRPC reports both as the end of the requests, so a put without a commit awaits :meth:`PutAnswers.confirm_end`.
 
 Decoding
     A thread decodes large or compressed messages. The account of arrivals counts their decoded size, ``builder`` what
     the decoder copies of dictionaries.
+
+Commits
+    What follows the commit of a put into a changelog is its next version, with a commit of its own; a transaction has
+    one. Of a put that breaks off later the committed versions stay. Anything else after a commit is refused.
 
 Answers
     A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
@@ -189,7 +192,7 @@ class _Put:
             return
         assert self._sink is not None
         if self._commit_seen:
-            raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
+            self._begin_again(self._sink)
         if isinstance(self._sink, ChangelogSink) and accepted.batch is not None:
             await self._add(self._sink, accepted.batch, max(len(message), inspected.decoded_bytes))
             self._echo_later(accepted)
@@ -198,6 +201,15 @@ class _Put:
         room = await self._admit(self._sink.dataset, checked.kept_bytes)
         self._keep(self._sink, checked, room)
         self._echo_later(accepted)
+
+    def _begin_again(self, sink: Sink) -> None:
+        """Let a batch follow a commit: it begins the next version of a changelog."""
+        assert self._command is not None
+        if not isinstance(sink, ChangelogSink) or self._command.transaction is not None:
+            raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
+        self._catalogue.check_open()
+        sink.begin()
+        self._commit_seen = False
 
     async def _add(self, sink: ChangelogSink, batch: pa.RecordBatch, size_bytes: int) -> None:
         """Give a batch to a changelog's write."""
@@ -279,9 +291,16 @@ class _Put:
             if known is not None and known.kind in (Kind.SHUFFLE, Kind.CHANGELOG):
                 if command.generation is not None:
                     self._catalogue.find(command.dataset, command.generation)
-                if known.kind is Kind.SHUFFLE:
-                    return AttemptSink(self._durability, command, known, schema)
-                return ChangelogSink(self._changelogs, command, known, schema)
+                if known.kind is Kind.CHANGELOG:
+                    return ChangelogSink(self._changelogs, command, known, schema)
+            if command.delete:
+                self._catalogue.find(command.dataset, command.generation)
+                raise InvalidRequest(
+                    f"dataset {command.dataset!r} is not a changelog: nothing can be deleted from it by key",
+                    dataset=command.dataset,
+                )
+            if known is not None and known.kind is Kind.SHUFFLE:
+                return AttemptSink(self._durability, command, known, schema)
             if command.transaction is not None:
                 raise InvalidRequest(
                     f"dataset {command.dataset!r} is not a changelog: a put into it has no 'transaction'",

@@ -57,21 +57,23 @@ async def _sealed(
 ) -> Sealed:
     catalogue = durability.catalogue
     mode = catalogue.staged.mode_of(dataset)
-    if mode is WriteMode.APPEND and (target := catalogue.get(dataset.name)) is not None:
+    target = catalogue.find(dataset.name) if mode is WriteMode.DELETE else catalogue.get(dataset.name)
+    if mode in (WriteMode.APPEND, WriteMode.DELETE) and target is not None:
         if target.kind is Kind.CHANGELOG and appends is not None:
             if dataset.attempts.accepted is not None:
                 # An earlier seal was for a dataset of this name that is gone: the attempts' frames are in partitions.
                 raise Conflict(
                     f"dataset {target.name!r} was replaced meanwhile; write again", dataset=target.name
                 )
-            return await appends.append(dataset, target, request)
+            return await appends.append(dataset, target, request, mode)
+        check_mode(mode, target, dataset.schema, durable=dataset.durable)
         return await _append(catalogue, dataset, target, request)
     if mode is None:
         check, finish = _nothing, dataset.close
         request = replace(request, partitions=None, partition_bytes=None)
     else:
         if mode is WriteMode.APPEND:
-            dataset.transactions.check_after(request.transaction, dataset.name)
+            _is_new(dataset, request.transaction)
         dataset.transactions.begin(request.transaction)
         check, finish = (
             partial(_check_name, catalogue, dataset, mode, request.transaction),
@@ -126,16 +128,15 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
         if catalogue.staged.mode_of(staged) is None:
             staged.check_step("accept")  # it was dropped meanwhile, or another call of the seal did it
         check()
-        target.transactions.check_after(request.transaction, target.name)
-        if not _repeats(target, request.transaction):
+        if _is_new(target, request.transaction):
             new.extend(extend(target, staged))
-            target.transactions.note(request.transaction)
+            if request.transaction is not None:
+                target.transactions.note((request.transaction.id, request.transaction.version), 1)
         # What a repeat of this call is told; it names no partitions.
         catalogue.unstage(staged, at_once(Sealed.of(target, new)))
 
     check()
-    target.transactions.check_after(request.transaction, target.name)
-    if not _repeats(target, request.transaction):
+    if _is_new(target, request.transaction):
         if staged.attempts.accepted is None:
             staged.retention = target.retention
         try:
@@ -151,8 +152,14 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
     return await in_steps(Sealed.of(target, new))
 
 
-def _repeats(target: Dataset, transaction: Transaction | None) -> bool:
-    return transaction is not None and target.transactions.has(transaction)
+def _is_new(target: Dataset, transaction: Transaction | None) -> bool:
+    """Whether the dataset does not have this append. Raises as :meth:`Transactions.find` and ``check_after``."""
+    if transaction is None:
+        return True
+    if target.transactions.find(transaction) is not None:
+        return False
+    target.transactions.check_after(transaction)
+    return True
 
 
 def _check_name(
@@ -161,7 +168,7 @@ def _check_name(
     current = catalogue.get(dataset.name)
     if current is None or current is dataset:
         return
-    if _repeats(current, transaction):
+    if transaction is not None and current.transactions.find(transaction) is not None:
         raise _Repeated
     check_mode(mode, current, dataset.schema, durable=dataset.durable)
     if mode is WriteMode.APPEND:

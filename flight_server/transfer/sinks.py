@@ -12,7 +12,8 @@ Overwrite
     refused if the name leads to another one by then.
 
 Changelog
-    The rows of a put become one version when it commits or, without an attempt, when it ends cleanly.
+    The rows of a put, or the keys of a delete, become one version when it commits or, without an attempt, when it ends
+    cleanly.
 
 Shuffle
     An attempt gathers frames for any partition, and counts only once it has committed.
@@ -98,8 +99,8 @@ class StreamSink:
             old = catalogue.get(command.dataset)
             if old is not None and old.kind is Kind.CHANGELOG:
                 raise Conflict(
-                    f"dataset {old.name!r} is a changelog, which is not overwritten: put its new rows and retract the "
-                    "old ones, or drop it first",
+                    f"dataset {old.name!r} is a changelog, which is not overwritten: put its new rows and delete or "
+                    "retract the old ones, or drop it first",
                     dataset=old.name,
                 )
             if old is not None:
@@ -219,7 +220,9 @@ class StreamSink:
 
 
 class ChangelogSink:
-    """One put into a changelog. It takes decoded batches, by ``add``, instead of frames."""
+    """One put into a changelog, of one version for each commit. It takes decoded batches, by ``add``, instead of
+    frames.
+    """
 
     def __init__(self, store: Store, command: PutCommand, dataset: Dataset, schema: SchemaMessage) -> None:
         if command.partition:
@@ -229,9 +232,14 @@ class ChangelogSink:
             )
         self.dataset = dataset
         self._command = command
+        self._store = store
+        store.of(dataset).check_producer(schema.schema, deletes=command.delete)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin the next version, after a commit."""
         self._frames = 0
-        store.of(dataset).layout.check_producer(schema.schema, dataset.name)
-        self._write = store.write(dataset)
+        self._write = self._store.write(self.dataset, deletes=self._command.delete)
         self._committed: dict[str, Any] | None = None
 
     def place(self, metadata: bytes) -> int:

@@ -1,4 +1,5 @@
-"""Appends of staged writes to changelogs: the accepted rows of all tasks become one version.
+"""Appends of staged writes to changelogs: the accepted rows of all tasks, or the keys that they delete, become one
+version.
 
 Guarantee: the version has exactly the rows of the accepted attempts, or there is none. A seal that is repeated gets the
 version that the first one made, also while that one still works. After a restart of the server only a transaction can
@@ -12,7 +13,8 @@ Who holds what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from flight_server.changelogs import ChangelogWrite, Store
@@ -52,8 +54,11 @@ class VersionAppends:
         self._background = background
         self._max_message_bytes = max_message_bytes
 
-    async def append(self, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
+    async def append(self, staged: Dataset, target: Dataset, request: SealRequest, mode: WriteMode) -> Sealed:
         """Make the version, once. Cancelling is safe: the append goes on, and a repeated seal finds it.
+
+        Args:
+            mode: ``append`` or ``delete``.
 
         Raises:
             Conflict: an accepted attempt has not committed, or the transaction follows one that is not there.
@@ -62,16 +67,17 @@ class VersionAppends:
             CorruptFrame: a frame came back damaged from disk.
             Unavailable: there was no room in time, or the disk refuses; nothing was kept, seal it again.
         """
-        return await asyncio.shield(self._begin(staged, target, request))
-
-    def _begin(self, staged: Dataset, target: Dataset, request: SealRequest) -> asyncio.Future[Sealed]:
         done: asyncio.Future[Sealed] = asyncio.get_running_loop().create_future()
-        run = self._run(staged, target, request, done)
+        run = self._run(partial(self._append, staged, target, request, mode), staged, target, done)
         self._background.start(run, f"append to {target.name}")  # type: ignore[unused-awaitable]
-        return done
+        return await asyncio.shield(done)
 
     async def _run(
-        self, staged: Dataset, target: Dataset, request: SealRequest, done: asyncio.Future[Sealed]
+        self,
+        append: Callable[[], Awaitable[Sealed]],
+        staged: Dataset,
+        target: Dataset,
+        done: asyncio.Future[Sealed],
     ) -> None:
         try:
             # No lease ends meanwhile, also when the call is cancelled.
@@ -79,7 +85,7 @@ class VersionAppends:
                 async with self._catalogue.disk.turn(staged.generation):
                     sealed = self._catalogue.staged.appended(staged.name, staged.generation)
                     if sealed is None:
-                        sealed = await self._append(staged, target, request)
+                        sealed = await append()
             done.set_result(sealed)
         except FlightShuffleError as refusal:
             done.set_exception(refusal)
@@ -89,9 +95,11 @@ class VersionAppends:
             )
             raise
 
-    async def _append(self, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
-        check_mode(WriteMode.APPEND, target, staged.schema, durable=staged.durable)
-        write = self._store.write(target)
+    async def _append(
+        self, staged: Dataset, target: Dataset, request: SealRequest, mode: WriteMode
+    ) -> Sealed:
+        check_mode(mode, target, staged.schema, durable=staged.durable)
+        write = self._store.write(target, deletes=mode is WriteMode.DELETE)
         frames = 0
         try:
             for attempt in staged.attempts.chosen(request.attempts) or []:

@@ -1,4 +1,4 @@
-"""One changelog: put, read, follow and hold its versions.
+"""One changelog: put, delete, read, follow and hold its versions.
 
 Guarantee: all calls are about one generation, the one that :meth:`Changelog.declare` or :meth:`Changelog.find` found.
 When the changelog was dropped, or its name was created again, they raise ``StaleTicket`` or ``NotFound``, because the
@@ -18,12 +18,14 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server.protocol import (
     DatasetRequest,
+    Draining,
     InvalidRequest,
     KeepRule,
     PutCommand,
@@ -32,13 +34,14 @@ from flight_server.protocol import (
     Unavailable,
 )
 from spark_client.connection import Compression, Server, about, drop
-from spark_client.lanes import PutStream, as_reader
+from spark_client.lanes import Batch, PutStream, as_reader
 
 from .declared_rules import Columns, declaration
-from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, GatheringWriter
+from .gathered_puts import LIMIT_BYTES, LINGER_SECONDS, Gathered, GatheringWriter
+from .kept_stream import KeptStream
 from .put_rows import PutRows
 from .version_follower import Follower
-from .version_holds import Hold
+from .version_holds import HeldVersion, Hold, release_hold
 from .version_reads import (
     ChangelogAddress,
     Deltas,
@@ -54,12 +57,13 @@ _REPEATABLE = (pa.Table, pa.RecordBatch, list, tuple)
 
 
 class Changelog:
-    """A handle; it holds no connection and needs no close."""
+    """A handle; it holds no connection and needs no close. ``key``: the columns of its rule's key."""
 
-    def __init__(self, address: ChangelogAddress, schema: pa.Schema) -> None:
+    def __init__(self, address: ChangelogAddress, schema: pa.Schema, key: tuple[str, ...] = ()) -> None:
         self.address = address
         self.schema = schema
-        self._rows = PutRows(address.dataset, schema)
+        self.key = key
+        self._rows = PutRows(address.dataset, schema, key)
 
     @classmethod
     def find(cls, server: Server, name: str) -> Changelog:
@@ -70,9 +74,9 @@ class Changelog:
             InvalidRequest: it is no changelog.
         """
         address = ChangelogAddress.find(server, name)
-        found = cls(address, server.schema(name))
-        found.statistics()
-        return found
+        schema = server.schema(name)
+        keep = cls(address, schema).statistics()["keep"] or {}
+        return cls(address, schema, tuple(keep.get("key", ())))
 
     @classmethod
     def declare(
@@ -119,7 +123,7 @@ class Changelog:
         return f"<Changelog {self.name!r} at {self.address.server.location}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Changelog, (self.address, self.schema))
+        return (Changelog, (self.address, self.schema, self.key))
 
     # Writing.
 
@@ -141,9 +145,10 @@ class Changelog:
 
         Raises:
             InvalidRequest: the rows do not fit the schema.
+            Conflict: the number is below the last one of its id and was not committed, or that may have been forgotten.
             FlightShuffleError: the put failed.
         """
-        return self._put(data, self._rows.given, transaction, compression)
+        return self._put_once(data, self._rows.given, transaction, compression)
 
     def retract(
         self,
@@ -155,49 +160,97 @@ class Changelog:
         """As :meth:`put`, with ``_diff`` -1 where the rows have none, else of the other sign. What is retracted before
         it was asserted cancels when the assertion comes.
         """
-        return self._put(data, self._rows.retracted, transaction, compression)
+        return self._put_once(data, self._rows.retracted, transaction, compression)
+
+    def delete(
+        self,
+        keys: Any,
+        *,
+        transaction: tuple[str, int] | Transaction | None = None,
+        compression: Compression = None,
+    ) -> int:
+        """Delete all rows of these keys that were put before, as one version; its number. A key without rows is fine.
+        Retractions of these keys that wait for their rows go, too. What is put later counts anew.
+
+        Args:
+            keys: as ``data`` of :meth:`put`, with the columns of :attr:`key` and no other; or a list of dicts of these.
+            transaction, compression: as for :meth:`put`.
+
+        Raises:
+            InvalidRequest: the columns are not those of the key, or the changelog's rule has no key.
+            FlightShuffleError: the delete failed.
+        """
+        data = self._rows.listed_keys(keys)
+        return self._put_once(data, self._rows.keys, transaction, compression, delete=True)
 
     def writer(
         self, *, linger_seconds: float = LINGER_SECONDS, limit_bytes: int = LIMIT_BYTES
     ) -> GatheringWriter:
-        """Gathers small puts, see ``gathered_puts``. Close it, or use it as a context manager."""
+        """Gathers small puts and deletes, see ``gathered_puts``. Close it, or use it as a context manager."""
+        kept = KeptStream(lambda schema: self._stream(schema, None, None, delete=False))
+
+        def put(batches: list[Batch]) -> int:
+            return self._put(self._rows.joined(batches), lambda rows: rows, None, kept.lent, last=False)
+
         return GatheringWriter(
-            lambda batches: self.put(self._rows.joined(batches)),
-            self._rows.batches,
+            Gathered(self._rows.batches, put),
+            Gathered(self._keys, lambda batches: self.delete(self._rows.joined(batches))),
+            kept.end,
             linger_seconds=linger_seconds,
             limit_bytes=limit_bytes,
+        )
+
+    def _put_once(
+        self,
+        data: Any,
+        rows_of: Callable[[Any], Any],
+        transaction: tuple[str, int] | Transaction | None,
+        compression: Compression,
+        *,
+        delete: bool = False,
+    ) -> int:
+        if transaction is not None and not isinstance(transaction, Transaction):
+            transaction = Transaction(*transaction)
+        return self._put(
+            data,
+            rows_of,
+            transaction,
+            lambda schema: self._stream(schema, transaction, compression, delete=delete),
+            last=True,
         )
 
     def _put(
         self,
         data: Any,
         rows_of: Callable[[Any], Any],
-        transaction: tuple[str, int] | Transaction | None,
-        compression: Compression,
+        transaction: Transaction | None,
+        stream_of: Callable[[pa.Schema], AbstractContextManager[PutStream]],
+        *,
+        last: bool,
     ) -> int:
-        if transaction is not None and not isinstance(transaction, Transaction):
-            transaction = Transaction(*transaction)
         timeouts = self.address.server.timeouts
         for failures in itertools.count(1):
             reader = as_reader(data)
             committing = False
             try:
-                with self._stream(
-                    rows_of(reader.schema.empty_table()).schema, transaction, compression
-                ) as stream:
+                with stream_of(rows_of(reader.schema.empty_table()).schema) as stream:
                     for batch in reader:
                         stream.write(rows_of(batch))
                     committing = True
-                    return int(stream.commit()["version"])
-            except Unavailable:
-                may_be_committed = committing and transaction is None
+                    return int(stream.commit(last=last)["version"])
+            except Unavailable as error:
+                # A server that drains has begun nothing.
+                may_be_committed = committing and transaction is None and not isinstance(error, Draining)
                 if may_be_committed or failures > timeouts.tries or not isinstance(data, _REPEATABLE):
                     raise
             time.sleep(timeouts.pause_seconds(failures))
         raise AssertionError
 
+    def _keys(self, keys: Any) -> list[Batch]:
+        return [self._rows.keys(batch) for batch in as_reader(self._rows.listed_keys(keys))]
+
     def _stream(
-        self, schema: pa.Schema, transaction: Transaction | None, compression: Compression
+        self, schema: pa.Schema, transaction: Transaction | None, compression: Compression, *, delete: bool
     ) -> PutStream:
         # With an attempt the server requires a commit, so a put that ends early commits nothing.
         attempt = uuid.uuid4().hex
@@ -207,6 +260,7 @@ class Changelog:
             attempt=attempt,
             generation=self.address.generation,
             transaction=transaction,
+            delete=delete,
         )
         return PutStream(self.address.server, command, schema, compression=compression, once=True)
 
@@ -249,6 +303,35 @@ class Changelog:
         ``version_holds``.
         """
         return Hold(self.address, version, lease_seconds=lease_seconds)
+
+    def holds(self) -> list[HeldVersion]:
+        """The holds of all clients, the oldest version first: compaction goes up to that. Raises as :meth:`statistics`.
+
+        Open followers hold, too, and are no part of it: ``statistics`` has their number.
+        """
+        found = [
+            HeldVersion(
+                each["hold"],
+                each["version"],
+                each.get("owner"),
+                each.get("held_seconds", 0.0),
+                each["lease_left_seconds"],
+            )
+            for each in self.statistics()["holds"]
+        ]
+        return sorted(found, key=lambda hold: hold.version)
+
+    def release(self, hold: HeldVersion | Hold | str) -> None:
+        """End a hold of any client. Its reader gets ``Compacted`` once the changelog was compacted further; a query
+        that still runs may take the hold again before that.
+
+        Args:
+            hold: one of :meth:`holds`, or its name.
+
+        Raises:
+            NotFound: there is no such hold, or it has ended.
+        """
+        release_hold(self.address, hold if isinstance(hold, str) else hold.name)
 
     # About it.
 

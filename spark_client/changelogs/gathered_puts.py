@@ -2,10 +2,12 @@
 
 Guarantee: the rows of one ``add`` are committed whole and in one version, which its future gets, or the future gets
 the error. Versions rise in the order of the adds of one thread. An error fails every add of its put, and no other.
+So it is with the keys of a ``delete``; rows and keys are never of one version.
 
 When rows are put
-    ``linger_seconds`` after the first add that waits, or sooner if ``PUT_BYTES`` wait. One put is under way at a time;
-    what is added meanwhile goes into the next one.
+    One put is under way at a time; what is added meanwhile goes into the next one, which begins when that has ended. A
+    writer that is to make fewer and larger versions waits ``linger_seconds`` after the first add, less if
+    ``PUT_BYTES`` wait.
 
 Who holds the data
     The writer holds what was added until its put has ended. ``add`` blocks while that is more than ``limit_bytes``,
@@ -30,34 +32,50 @@ from spark_client.lanes import Batch, Closed
 
 PUT_BYTES = 8 << 20
 LIMIT_BYTES = 64 << 20
-LINGER_SECONDS = 0.005
+LINGER_SECONDS = 0.0
+REST_SECONDS = 1.0
 _SMALL_BYTES = 16 << 10
+
+
+class Gathered(NamedTuple):
+    """What is gathered.
+
+    Args:
+        prepared: checks what is given, and makes it batches that ``commit`` takes, with others.
+        commit: commits batches and returns their version.
+    """
+
+    prepared: Callable[[Any], list[Batch]]
+    commit: Callable[[list[Batch]], int]
 
 
 class _Added(NamedTuple):
     batches: list[Batch]
     size_bytes: int
     version: Future[int]
+    kind: Gathered
 
 
 class GatheringWriter:
     """Thread-safe; also a context manager that closes it.
 
     Args:
-        put: commits batches and returns their version.
-        prepared: checks what ``add`` was given, and makes it batches that ``put`` takes, with those of other adds.
+        puts, deletes: what becomes of ``add`` and of ``delete``.
+        rest: called when nothing was added for ``REST_SECONDS``, and at the end.
     """
 
     def __init__(
         self,
-        put: Callable[[list[Batch]], int],
-        prepared: Callable[[Any], list[Batch]],
+        puts: Gathered,
+        deletes: Gathered,
+        rest: Callable[[], None] = lambda: None,
         *,
         linger_seconds: float = LINGER_SECONDS,
         limit_bytes: int = LIMIT_BYTES,
     ) -> None:
-        self._put = put
-        self._prepared = prepared
+        self._puts = puts
+        self._deletes = deletes
+        self._rest = rest
         self._linger_seconds = linger_seconds
         self._limit_bytes = limit_bytes
         self._changed = threading.Condition()
@@ -76,8 +94,15 @@ class GatheringWriter:
             InvalidRequest: the rows do not fit the changelog's schema; other adds are not affected.
             Closed: the writer is closed.
         """
-        batches = self._prepared(data)
-        added = _Added(batches, sum([_size_bytes(batch) for batch in batches]), Future())
+        return self._add(data, self._puts)
+
+    def delete(self, keys: Any) -> Future[int]:
+        """The future of the version that deletes these keys, with what was added for them before. As :meth:`add`."""
+        return self._add(keys, self._deletes)
+
+    def _add(self, data: Any, kind: Gathered) -> Future[int]:
+        batches = kind.prepared(data)
+        added = _Added(batches, sum([_size_bytes(batch) for batch in batches]), Future(), kind)
         with self._changed:
             while not self._closed and self._held_bytes and not self._fits(added.size_bytes):
                 self._changed.wait()
@@ -89,7 +114,7 @@ class GatheringWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gathered-puts", daemon=True)
                 self._thread.start()
-            elif len(self._waiting) == 1 or self._waiting_bytes >= PUT_BYTES:
+            elif len(self._waiting) == 1 or self._waiting_bytes >= PUT_BYTES or self._mixed():
                 self._changed.notify_all()
         return added.version
 
@@ -109,29 +134,42 @@ class GatheringWriter:
 
     # Inside.
 
+    def _mixed(self) -> bool:
+        """Whether the first adds that wait make a put that no later add can join."""
+        return bool(self._waiting) and self._waiting[0].kind is not self._waiting[-1].kind
+
     def _fits(self, size_bytes: int) -> bool:
         return self._held_bytes + size_bytes <= self._limit_bytes
 
+    def _has_work(self) -> bool:
+        return bool(self._waiting) or self._closed
+
     def _run(self) -> None:
         while group := self._next_group():
-            _commit([added for added in group if added.version.set_running_or_notify_cancel()], self._put)
+            _commit([added for added in group if added.version.set_running_or_notify_cancel()])
             with self._changed:
                 self._held_bytes -= sum(added.size_bytes for added in group)
                 self._changed.notify_all()
+        self._rest()
 
     def _next_group(self) -> list[_Added]:
         """Wait for adds, and linger; those of the next put, none when the writer is closed."""
         with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
+            woken = self._changed.wait_for(self._has_work, REST_SECONDS)
+        if not woken:
+            self._rest()
+        with self._changed:
+            self._changed.wait_for(self._has_work)
             until = time.monotonic() + self._linger_seconds
-            while not self._closed and self._waiting_bytes < PUT_BYTES:
+            while not self._closed and self._waiting_bytes < PUT_BYTES and not self._mixed():
                 if (left_seconds := until - time.monotonic()) <= 0:
                     break
                 self._changed.wait(left_seconds)
             group: list[_Added] = []
             size_bytes = 0
             while self._waiting and size_bytes < PUT_BYTES:
+                if group and self._waiting[0].kind is not group[0].kind:
+                    break
                 group.append(self._waiting.popleft())
                 size_bytes += group[-1].size_bytes
             self._waiting_bytes -= size_bytes
@@ -144,11 +182,11 @@ def _size_bytes(batch: Batch) -> int:
     return held_bytes if held_bytes < _SMALL_BYTES else int(batch.nbytes)
 
 
-def _commit(group: list[_Added], put: Callable[[list[Batch]], int]) -> None:
+def _commit(group: list[_Added]) -> None:
     if not group:
         return
     try:
-        version = put([batch for added in group for batch in added.batches])
+        version = group[0].kind.commit([batch for added in group for batch in added.batches])
     except BaseException as error:  # noqa: BLE001 (each add raises it)
         for added in group:
             added.version.set_exception(_of_one(error))

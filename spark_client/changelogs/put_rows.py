@@ -1,4 +1,4 @@
-"""The rows of a put, in the changelog's schema and with their counts.
+"""The rows of a put, in the changelog's schema and with their counts; the keys of a delete.
 
 Guarantee: a batch or table that a method returns has the declared columns, in their order and types, and for
 :meth:`PutRows.counted` and :meth:`PutRows.retracted` a last column ``_diff: int64`` without nulls. Columns are taken by
@@ -7,6 +7,7 @@ name; casts are the safe ones of ``arrow.types``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,14 @@ class PutRows:
 
     Each method raises InvalidRequest for a missing, unknown or unfit column, and for a ``_diff`` that has nulls or is
     not of an integer type.
+
+    Args:
+        key: the columns of its key, none without one.
     """
 
-    def __init__(self, dataset: str, schema: pa.Schema) -> None:
+    def __init__(self, dataset: str, schema: pa.Schema, key: Sequence[str] = ()) -> None:
         self._stage = f"changelog {dataset!r}"
+        self._key = Declared(self._stage, pa.schema([schema.field(name) for name in key]), by_name=True)
         self._plain = Declared(self._stage, schema, by_name=True)
         self._counted = Declared(self._stage, schema.append(_DIFF), by_name=True)
 
@@ -40,6 +45,40 @@ class PutRows:
         if isinstance(data, pa.RecordBatch):
             return [self.given(data)]
         return [self.given(batch) for batch in as_reader(data)]
+
+    def keys(self, rows: Any) -> Any:
+        """The columns of the key, of a batch or table that has these and no other."""
+        self._check_key(rows.schema.names)
+        return self._key.cast(rows)
+
+    def listed_keys(self, data: Any) -> Any:
+        """A table of keys, if they come as a list of dicts; else ``data``."""
+        if not isinstance(data, list) or not all(isinstance(each, dict) for each in data):
+            return data
+        for each in data:
+            self._check_key(list(each))
+        try:
+            return pa.Table.from_pylist(data, self._key.schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise InvalidRequest(
+                f"{self._stage}: the keys do not fit their types, {self._shown_key}: {error}"
+            ) from error
+
+    def _check_key(self, names: Sequence[str]) -> None:
+        wanted = self._key.schema.names
+        if not wanted:
+            raise InvalidRequest(
+                f"{self._stage} has no keep rule with a key, by which its rows could be deleted: retract them"
+            )
+        if sorted(names) != sorted(wanted):
+            raise InvalidRequest(
+                f"{self._stage}: a delete takes the columns of the key and no other, {self._shown_key}; it was given "
+                f"{', '.join(map(repr, names))}"
+            )
+
+    @property
+    def _shown_key(self) -> str:
+        return ", ".join(f"{field.name!r} ({field.type})" for field in self._key.schema)
 
     def joined(self, batches: list[Batch]) -> pa.Table:
         """Batches of :meth:`batches` as one table of one chunk, with ``_diff`` if any of them has it."""

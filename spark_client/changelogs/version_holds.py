@@ -9,12 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from dataclasses import dataclass
 from typing import Self
 
 from flight_server.protocol import HOLD, FlightShuffleError, HoldRequest
-from spark_client.connection import LeaseKeeper
+from spark_client.connection import LeaseKeeper, owner_of_process
 
 from .version_reads import ChangelogAddress
+
+
+@dataclass(frozen=True)
+class HeldVersion:
+    """A hold of any client, as the server lists it.
+
+    Args:
+        name: by which it is released.
+        owner: who holds: for Spark's queries the application, the query and its run, the driver's host and the user.
+            None if the holder did not say.
+        held_seconds: since it was taken; the version may have moved forward since.
+        lease_left_seconds: after which it ends, unless it is renewed.
+    """
+
+    name: str
+    version: int
+    owner: str | None
+    held_seconds: float
+    lease_left_seconds: float
 
 
 class Hold:
@@ -23,6 +43,7 @@ class Hold:
     Args:
         version: the first held version; None for the newest.
         name: None for one that no other hold has.
+        owner: who holds, in words for people; None for this process.
 
     Raises:
         Compacted: the version is before the changelog's ``since``.
@@ -36,10 +57,12 @@ class Hold:
         *,
         lease_seconds: float = 60.0,
         name: str | None = None,
+        owner: str | None = None,
     ) -> None:
         self._address = address
         self._lease_seconds = lease_seconds
         self.name = name or uuid.uuid4().hex
+        self._owner = owner or owner_of_process()
         self._version = self._ask(version)
         self._keeper = LeaseKeeper(
             lambda *_: self._ask(timeout_seconds=lease_seconds / 6, once=True), lease_seconds
@@ -84,6 +107,13 @@ class Hold:
             version,
             self._lease_seconds,
             release,
+            owner=self._owner,
         )
         answer = self._address.server.action(HOLD, request.encode(), timeout_seconds, once=once)
         return int(answer.get("version") or 0)
+
+
+def release_hold(address: ChangelogAddress, name: str) -> None:
+    """End the hold of this name. Raises NotFound if there is none, or the changelog was dropped or replaced."""
+    request = HoldRequest(address.dataset, name, address.generation, release=True)
+    address.server.action(HOLD, request.encode(), once=True)

@@ -7,6 +7,7 @@ from .advice import about, check_location, check_mode
 from .calls import Call, EmbeddedEnded, ForkedProcess, TimedOut, Unreachable, immortal_in_children
 from .drops import drop
 from .leases import LeaseKeeper
+from .owners import owner, owner_of_process, user
 from .restarts import AWAY, retrying
 from .stream_options import Compression, Reading, Timeouts, Writing, check_compression
 from .transport import Server
@@ -30,5 +31,8 @@ __all__ = [
     "check_mode",
     "drop",
     "immortal_in_children",
+    "owner",
+    "owner_of_process",
     "retrying",
+    "user",
 ]

@@ -9,9 +9,9 @@ Modes
 
 Repetition
     With a transaction (options ``transaction_app`` and ``transaction_version``, as Delta Lake's ``txnAppId`` and
-    ``txnVersion``) a write is published once: the dataset remembers the last version of each application, also over
+    ``txnVersion``) a write is published once: the dataset remembers the last versions of each application, also over
     overwrites, and over restarts of the server if it is durable or a changelog. A repeated write is skipped, in any
-    mode: no task sends a row.
+    mode: no task sends a row. A version below the last one that is not remembered is refused with Conflict.
 
 A partition of the dataset has the rows of one task, in their order; a task without rows has an empty one, which an
 append leaves out. A write to a changelog is one version, also without rows.

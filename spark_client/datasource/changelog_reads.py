@@ -10,9 +10,12 @@ The column ``_diff``
 
 Holding
     A plan holds its version under a name of its own, because Spark may read much later, or again. The hold lasts for
-    ``hold_lease_seconds`` after the plan and after the last read; a task that reads renews it. After that the version
-    stays readable until the changelog is compacted beyond it; then the error says what to do. A query that reads a
-    changelog twice plans each of the two by itself: with ``as_of`` both read one version.
+    ``PLAN_SECONDS`` until a task reads. A task that reads renews it; it ends ``AGAIN_SECONDS`` after the last task has
+    ended or died: Spark tells neither the source nor its tasks when a query ends, and runs a task again within that
+    time if its attempt or its executor failed. With the option ``hold_lease_seconds`` both last for so long: for a
+    plan that is read again later, such as a cached one. After that the version stays readable until the changelog is
+    compacted beyond it; then the error says what to do. A query that reads a changelog twice plans each of the two by
+    itself: with ``as_of`` both read one version.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,14 +40,15 @@ from flight_server.protocol import (
     Versions,
 )
 from spark_client.changelogs import ChangelogAddress, VersionBatches
-from spark_client.connection import LeaseKeeper
-from spark_client.jobs import Readable, reading_budget
+from spark_client.connection import LeaseKeeper, owner_of_process
+from spark_client.jobs import Readable, owner_of_task, reading_budget
 
 from .batch_read import FlightReader, Found, Share, replaced
 from .source_options import OF_PARTITIONS, SourceOptions
 from .spark_schema import SparkSchema
 
-READ_LEASE_SECONDS = 600.0
+PLAN_SECONDS = 600.0
+AGAIN_SECONDS = 30.0
 _DIFF_FIELD = pa.field(DIFF_COLUMN, pa.int64(), nullable=False)
 _ONE = pa.scalar(1, pa.int64())
 
@@ -56,15 +60,20 @@ def with_diff(schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True)
 class QueryHold:
-    """What keeps a changelog's versions from one on readable; see ``protocol.hold_requests``."""
+    """What keeps a changelog's versions from one on readable; see ``protocol.hold_requests``.
+
+    In a task it names the task's query as its owner. Before that it has the ``owner`` of :meth:`new`.
+    """
 
     readable: Readable
     name: str
     lease_seconds: float
+    owner: str | None = None
 
     @classmethod
     def new(cls, readable: Readable, lease_seconds: float) -> QueryHold:
-        return cls(readable, f"spark-{uuid.uuid4().hex}", lease_seconds)
+        """One that no other query has, on the driver."""
+        return cls(readable, f"spark-{uuid.uuid4().hex}", lease_seconds, f"Spark, {owner_of_process()}")
 
     def renew(self, version: int | None = None) -> Held:
         """Hold this version, or what the hold has, else the newest one.
@@ -75,7 +84,7 @@ class QueryHold:
             NotFound: the changelog was dropped or replaced.
         """
         answer = self._ask(version, self.lease_seconds)
-        return Held(answer["version"], answer["upper"])
+        return Held(answer["version"], answer["upper"], answer["since"])
 
     def release(self) -> None:
         """End it, if it has not ended. Raises Unavailable."""
@@ -87,17 +96,24 @@ class QueryHold:
     ) -> dict[str, Any]:
         readable = self.readable
         request = HoldRequest(
-            readable.dataset, self.name, readable.generation, version, lease_seconds, release
+            readable.dataset,
+            self.name,
+            readable.generation,
+            version,
+            lease_seconds,
+            release,
+            owner=owner_of_task() or self.owner,
         )
         return readable.server.action(HOLD, request.encode(), once=release)
 
 
 @dataclass(frozen=True)
 class Held:
-    """The version that a hold has, and the newest one."""
+    """The version that a hold has, the newest one, and the oldest that could be read when it was renewed."""
 
     version: int
     upper: int
+    since: int
 
 
 def newest_version(readable: Readable) -> int:
@@ -148,8 +164,8 @@ class VersionRows:
         except Compacted as error:
             raise Compacted(
                 f"changelog {self.dataset!r}: version {version}, which this query was to read, is gone: nothing held "
-                f"it for {hold.lease_seconds:g} s; run the query again, or give the option "
-                f"'hold_lease_seconds' more ({error.message})",
+                f"it for {hold.lease_seconds:g} s, or its hold was released; load the DataFrame and run the query "
+                f"again, or give the option 'hold_lease_seconds' more ({error.message})",
                 **error.detail,
             ) from error
         keeper = LeaseKeeper(lambda *_: hold.renew(), hold.lease_seconds)
@@ -166,7 +182,8 @@ def plan_versions(options: SourceOptions, found: Found, struct: StructType) -> F
     """
     options.refuse(OF_PARTITIONS, "is a changelog")
     schema = SparkSchema.of(with_diff(found.schema), options.dataset, struct)
-    hold = QueryHold.new(found.readable, options.get("hold_lease_seconds", READ_LEASE_SECONDS))
+    given = options.get("hold_lease_seconds")
+    hold = QueryHold.new(found.readable, given or PLAN_SECONDS)
     as_of, after = options.get("as_of"), options.get("after")
     held = hold.renew(as_of if after is None else after)
     if as_of is None:
@@ -177,5 +194,7 @@ def plan_versions(options: SourceOptions, found: Found, struct: StructType) -> F
             f"before 'after', and not {as_of}",
             dataset=options.dataset,
         )
-    rows = VersionRows(found.readable, Versions(as_of, after), hold)
+    rows = VersionRows(
+        found.readable, Versions(as_of, after), replace(hold, lease_seconds=given or AGAIN_SECONDS)
+    )
     return FlightReader(rows, schema, (Share((0,), options.get("limit")),))

@@ -9,7 +9,7 @@ Offsets
     ``{"generation": …, "version": v, "hold": …, "start": s}``: the changes up to version ``v`` were read, by a query
     that began at ``s``. Spark stores the end of each batch, and not where the first one began: so each end says it.
     ``s`` null: the first batch is the snapshot at its end, each row with ``_diff`` 1. An offset without ``start`` is
-    the beginning of a new query.
+    the beginning of a new query, and never an end: Spark makes a batch of the first end, also if nothing is new.
 
 Beginning (option ``starting_version``)
     ``earliest``: with all changes if the server has them from version 0 on, else with a snapshot. ``latest``: with
@@ -23,20 +23,33 @@ Holding
     query that was stopped can go on, for as long as ``hold_lease_seconds``. Looking for more versions renews it and
     moves it forward, as :meth:`ChangelogStreamReader.commit` does: Spark looks when the last batch is done. Before an
     offset of the query is in its checkpoint, by which a later run finds the hold, it lasts ``NEW_LEASE_SECONDS``.
+
+Loss
+    A query that was stopped for longer than its hold, or whose hold was released, finds its version or fails. With
+    the option ``fail_on_data_loss`` as ``false`` it goes on with the changes after the oldest version that there is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import Compacted, InvalidRequest, NotFound, StaleTicket, Unavailable, Versions
+from flight_server.protocol import (
+    Compacted,
+    FlightShuffleError,
+    InvalidRequest,
+    NotFound,
+    StaleTicket,
+    Unavailable,
+    Versions,
+)
 from spark_client.executors import portable
 from spark_client.jobs import Readable
 from spark_client.pyspark_parts import ReadAllAvailable, SupportsTriggerAvailableNow
@@ -46,17 +59,25 @@ from .changelog_reads import Held, QueryHold, VersionRows, newest_version, with_
 from .source_options import OF_PARTITIONS, SourceOptions
 from .spark_schema import SparkSchema
 
-STREAM_LEASE_SECONDS = 7 * 24 * 3600.0
+STREAM_LEASE_SECONDS = 24 * 3600.0
 NEW_LEASE_SECONDS = 3600.0
 
 Offset = dict[str, Any]
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """What the task of a micro-batch reads."""
+    """What the task of a micro-batch reads.
+
+    Args:
+        hold: the query's, in the first batch of a run: the task, and not the driver's part of the source, knows the
+            query's name and run, which it says there.
+    """
 
     versions: Versions
+    hold: QueryHold | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,7 @@ class Following:
     starting_version: str | int = "earliest"
     max_versions: int | None = None
     lease_seconds: float = STREAM_LEASE_SECONDS
+    fails_on_loss: bool = True
 
 
 class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -78,9 +100,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._until: int | None = None  # of a query that ends with what there is
         self._first: Offset | None = None  # Spark asks for it twice
         self._last: Offset | None = None  # Spark 4.1 does not say where the last batch ended
+        self._named = False  # the query's hold says whose it is
         self._unused: str | None = None  # a hold that is not needed once the batch is done
         # Which hold was renewed for which version, when that is due again, and what it holds.
-        self._renewed: tuple[tuple[str, int | None], float, int] | None = None
+        self._renewed: tuple[tuple[str, int | None], float, Held] | None = None
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> ChangelogStreamReader:
@@ -97,6 +120,7 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             options.get("starting_version", "earliest"),
             most,
             options.get("hold_lease_seconds", STREAM_LEASE_SECONDS),
+            options.get("fail_on_data_loss", True),
         )
         return cls(
             found.readable, SparkSchema.of(with_diff(found.schema), options.dataset, struct), following
@@ -143,7 +167,7 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if version is not None and (most := self._following.max_versions) is not None:
             upper = min(upper, version + most)
         upper = max(upper, held.version if version is None else version)
-        if upper == version:
+        if upper == version and "start" in begin:
             return begin
         self._last = self._offset(upper, begin["hold"], start=begin.get("start", version))
         return self._last
@@ -161,13 +185,31 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         begin, version = self._version(start), self._version(end)
         if "start" not in start:
-            begin = end["start"]
+            begin = end.get("start", version)  # an older client left it out where nothing was new
         is_same = start["hold"] == end["hold"]
-        self._unused = None if is_same else start["hold"]
+        if not is_same:
+            self._unused = start["hold"]
         with self._explained():
-            self._kept(end, begin if is_same else None)
+            held = self._kept(end, begin if is_same else None)
+        if (
+            begin is not None
+            and version is not None
+            and begin < held.since
+            and not self._following.fails_on_loss
+        ):
+            _log.warning(
+                "changelog %s: the changes after version %d up to %d were compacted, and this query goes on "
+                "without them",
+                self._readable.dataset,
+                begin,
+                held.since,
+            )
+            begin = min(held.since, version)
         self._last = end
-        return [] if begin == version else [Span(Versions(version, begin))]
+        if begin == version:
+            return []
+        hold, self._named = None if self._named else self._hold(end), True
+        return [Span(Versions(version, begin), hold)]
 
     def commit(self, end: Offset) -> None:
         """Hold what comes after ``end`` only. An unreachable server keeps more for a while."""
@@ -182,6 +224,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """As :meth:`FlightReader.read`, of the versions in between."""
         assert isinstance(partition, Span)
+        if partition.hold is not None:
+            first = partition.versions.after
+            with contextlib.suppress(FlightShuffleError):  # the hold is there without it
+                partition.hold.renew(partition.versions.as_of if first is None else first)
         with self._explained():
             yield from FlightReader(VersionRows(self._readable, partition.versions), self._schema).read(
                 Share((0,))
@@ -226,9 +272,9 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         key, now = (offset["hold"], version), time.monotonic()
         if self._renewed is not None and self._renewed[0] == key and now < self._renewed[1]:
-            return Held(self._renewed[2], newest_version(self._readable))
+            return replace(self._renewed[2], upper=newest_version(self._readable))
         held = self._kept(offset, version)
-        self._renewed = key, now + self._hold(offset).lease_seconds / 3, held.version
+        self._renewed = key, now + self._hold(offset).lease_seconds / 3, held
         return held
 
     def _kept(self, offset: Offset, version: int | None) -> Held:
@@ -236,6 +282,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         hold = self._hold(offset)
         try:
             return hold.renew(version)
+        except Compacted as error:
+            if self._following.fails_on_loss:
+                raise
+            return hold.renew(error.detail["since"])
         except InvalidRequest:
             # An older checkpoint: the server may have compacted what it asks for, and would say so.
             held = hold.renew()
@@ -253,7 +303,8 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             raise Compacted(
                 f"changelog {name!r} is compacted beyond the version that this query reads from ({error.message}): "
                 "start it with a new checkpoint location, where it begins with a snapshot, or as the option "
-                "'starting_version' says; a query that is to be stopped for longer needs more 'hold_lease_seconds'",
+                "'starting_version' says; or with the option 'fail_on_data_loss' as 'false', and it goes on without "
+                "the changes in between. A query that is to be stopped for longer needs more 'hold_lease_seconds'",
                 **error.detail,
             ) from error
         except StaleTicket as error:

@@ -37,7 +37,14 @@ ANY_READ = "spark.read or spark.readStream"
 LIMITS = ("max_rows_per_trigger", "max_bytes_per_trigger", "max_partitions_per_trigger")
 EVERY_ROW = "all"
 """The value of the option ``changelog`` for one that keeps every row."""
-OF_CHANGELOGS = ("as_of", "after", "starting_version", "max_versions_per_trigger", "hold_lease_seconds")
+OF_CHANGELOGS = (
+    "as_of",
+    "after",
+    "starting_version",
+    "max_versions_per_trigger",
+    "hold_lease_seconds",
+    "fail_on_data_loss",
+)
 OF_PARTITIONS = ("partitions", "starting", *LIMITS)
 """What only a read of a changelog has, and only a read of another dataset."""
 
@@ -141,9 +148,10 @@ _OPTIONS: dict[str, _Option] = {
     "durable": _Option(flag, _WRITES),
     "changelog": _Option(_keep, _WRITES),
     "delay_seconds": _Option(seconds(0.0), _WRITES),
+    "delete": _Option(flag, _WRITES),
     "transaction_app": _Option(lambda text: check_attempt(text, "option 'transaction_app'"), _WRITE),
     "transaction_version": _Option(integer(0), _WRITE),
-    "fail_on_data_loss": _Option(flag, _STREAM_WRITE),
+    "fail_on_data_loss": _Option(flag, _STREAM_READ | _STREAM_WRITE),
     "checkpoint_location": _Option(str, _STREAM_WRITE),  # Spark's own, as the next one
     "query_name": _Option(str, _STREAM_WRITE),
 }

@@ -53,7 +53,7 @@ from spark_client.connection import AWAY, LeaseKeeper, Server, retrying
 from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import BrokenStream, PutStream
 
-from .changelog_writes import appended_schema, check_changelog, encoded
+from .changelog_writes import appended_schema, check_changelog, deleted_schema, encoded
 from .few_rows import FewRows, few_bytes
 from .source_options import SourceOptions
 
@@ -104,18 +104,22 @@ class Staging:
         if the options say so.
 
         Raises:
-            InvalidRequest: no columns, an append whose rows cannot be cast to the schema of the dataset, or options
-                for a changelog that do not fit.
+            InvalidRequest: no columns, an append whose rows cannot be cast to the schema of the dataset, a delete whose
+                columns are not the key, or options for a changelog that do not fit.
             Unavailable: the server cannot be reached.
         """
-        check_changelog(options, mode)
+        mode = check_changelog(options, mode)
         server, name = options.server(), options.dataset
         if not struct.names:
             raise InvalidRequest(f"dataset {name!r}: the DataFrame has no columns to write", dataset=name)
         schema = utc_arrow_schema(struct)
         declared = Declared(f"dataset {name!r}", schema, by_name=True)
-        if mode is WriteMode.APPEND:
-            if (known := appended_schema(options, server, schema)) is not None:
+        if mode in (WriteMode.APPEND, WriteMode.DELETE):
+            if mode is WriteMode.DELETE:
+                declared = Declared(
+                    f"delete of keys of changelog {name!r}", deleted_schema(options, server), by_name=True
+                )
+            elif (known := appended_schema(options, server, schema)) is not None:
                 declared = Declared(f"append to dataset {name!r}", known, by_name=True)
             # Refused here, not in a task.
             declared.cast(

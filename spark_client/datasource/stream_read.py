@@ -77,7 +77,7 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit = limit
         self._last: int | None = None  # of a query that ends with what there is
         self._first: dict[str, Any] | None = None  # Spark asks for it twice
-        self._seen = 0  # how many were sealed: Spark 4.1 does not say where the last batch ended
+        self._at: dict[str, Any] | None = None  # Spark 4.1 does not say where the last batch ended
 
     @classmethod
     def plan(cls, options: SourceOptions, found: Found, struct: StructType) -> FlightStreamReader:
@@ -104,8 +104,8 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, as below
         if self._first is None:
-            self._seen = self._sealed(0, _Limit()) if self._starting == "latest" else 0
-            self._first = self._offset(self._seen)
+            begin = self._sealed(0, _Limit()) if self._starting == "latest" else 0
+            self._first = self._at = self._offset(begin)
         return self._first
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's
@@ -118,13 +118,15 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StaleTicket: the dataset was replaced since ``start``.
             NotFound: it is gone.
         """
-        begin = self._first if start is None else start
-        first = self._seen if start is None else self._count(start)
+        begin = self._at if start is None else start
+        first = 0 if begin is None else self._count(begin)
         self._renew()
-        self._seen = self._sealed(first, _Limit.of(limit))
-        if begin is not None and self._seen == begin["partitions"]:
+        end = self._sealed(first, _Limit.of(limit))
+        if begin is None:  # Spark 4.1, after a restart: the checkpoint says where the batch begins
+            return self._offset(end)
+        if end == first and "start" in begin:
             return begin
-        return self._offset(self._seen, start=first if begin is None else begin.get("start", first))
+        return self._offset(end, start=begin.get("start", first))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         self._last = self._sealed(0, _Limit())
@@ -134,6 +136,7 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._count(start), self._count(end)
         if "start" not in start:
             first = end.get("start", first)
+        self._at = end
         shares = []
         for index, facts in pages(self._readable, first, last):
             if facts is not None and facts["rows"]:

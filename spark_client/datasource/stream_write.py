@@ -8,8 +8,8 @@ Each micro-batch with rows becomes one partition, or one for each 128 MiB, so a 
 then the query fails. Output mode ``complete`` overwrites the dataset with each batch. Spark refuses ``update``.
 
 Of a changelog each micro-batch becomes one version, also without rows, and there is no limit of batches. It remembers
-the last batch of each query also over restarts of the server, of the ``changelog.MAX_TRANSACTIONS`` queries that wrote
-last.
+the last batches of each query also over restarts of the server, for at least ``DAYS`` of ``datasets.transactions``
+there: a query that goes on later than that may be refused, and is never written twice.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target, Write
 from .skew import cuts_of, cuts_of_pair
+from .spark_owners import owner_of_session, owner_of_task
 from .spark_settings import is_on, spark_setting
 from .spark_types import (
     arrow_schema,
@@ -70,6 +71,8 @@ __all__ = [
     "cuts_of_pair",
     "declared_struct",
     "is_on",
+    "owner_of_session",
+    "owner_of_task",
     "pandas_form",
     "readable_size",
     "reader",

@@ -103,9 +103,15 @@ class BulkWriter:
             else:
                 self._duplex.send(self._messages.take())
 
-    def finish(self, totals: Commit) -> list[bytes]:
+    def commit(self, totals: Commit) -> bytes:
         with self._errors():
-            self._duplex.send(self._messages.take() + self._messages.last(totals.encode()))
+            self._duplex.send([*self._messages.take(), self._messages.metadata_only(totals.encode())])
+            return self._duplex.result()
+
+    def finish(self, totals: Commit | None) -> list[bytes]:
+        with self._errors():
+            last = [] if totals is None else [self._messages.metadata_only(totals.encode())]
+            self._duplex.send([*self._messages.take(), *last, self._messages.end()])
             answers = self._duplex.finish()
         self._ended = True
         self._connection.close()

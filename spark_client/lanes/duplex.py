@@ -17,7 +17,7 @@ import select
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from flight_server.protocol import ACCEPTED, ANSWER_HEAD, REFUSED, RESULT, FlightShuffleError, from_json
 
@@ -32,7 +32,7 @@ TLS_BLOCK_BYTES = 64 << 10
 
 
 class AnswerReader:
-    """Parses the server's answers. ``results`` are its PutResults."""
+    """Parses the server's answers. ``results`` are its PutResults that were not taken."""
 
     def __init__(self) -> None:
         self.results: list[bytes] = []
@@ -60,6 +60,12 @@ class AnswerReader:
                 return
             self._take(kind, bytes(self._data[ANSWER_HEAD.size : end]))
             del self._data[:end]
+
+    def take(self) -> bytes:
+        """The oldest result, whose bytes no longer count."""
+        result = self.results.pop(0)
+        self._came_bytes -= ANSWER_HEAD.size + len(result)
+        return result
 
     @property
     def ended(self) -> bool:
@@ -115,14 +121,24 @@ class Duplex:
             else:
                 until_seconds = time.monotonic() + self._stall_seconds
 
+    def result(self) -> bytes:
+        """Wait for the server's next PutResult, in a put that goes on. Raises as :meth:`send`."""
+        self._wait_until(lambda: bool(self._answers.results) or self._answers.accepted)
+        if not self._answers.results:
+            raise ConnectionAbortedError("the server ended the put before it answered the commit")
+        return self._answers.take()
+
     def finish(self) -> list[bytes]:
         """Wait until the server has accepted the put; its PutResults. Raises as :meth:`send`."""
+        self._wait_until(lambda: self._answers.accepted)
+        return self._answers.results
+
+    def _wait_until(self, done: Callable[[], bool]) -> None:
         until_seconds = time.monotonic() + self._stall_seconds
         self._listen()
-        while not self._answers.accepted:
+        while not done():
             if self._wait(select.POLLIN, until_seconds):
                 until_seconds = time.monotonic() + self._stall_seconds
-        return self._answers.results
 
     def _send_some(self, parts: deque[memoryview]) -> int:
         if self._secure:

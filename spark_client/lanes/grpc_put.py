@@ -23,7 +23,7 @@ from flight_server.protocol import Commit, FlightShuffleError, PutCommand
 from spark_client.connection import Compression, Server
 
 from .compression import most_to, shrinks
-from .lane import Closed
+from .lane import BrokenStream, Closed
 from .messages import MessageWriter
 
 
@@ -74,14 +74,30 @@ class GrpcWriter:
             else:
                 self._writer.write_batch(batch)
 
-    def finish(self, totals: Commit) -> list[bytes]:
-        answers: list[bytes] = []
+    def commit(self, totals: Commit) -> bytes:
+        self._send(totals)
+        with self._errors():
+            answer = self._reader.read()
+        if answer is None:
+            with self._errors():
+                raise BrokenStream("the server ended the put before it answered the commit")
+        return bytes(answer.to_pybytes())
+
+    def _send(self, totals: Commit) -> None:
         if not self._opened:
             self._open(None)
         if self._messages is not None:
             totals = replace(totals, crc32c=self._messages.running_crc32c)
         with self._errors():
             self._writer.write_metadata(pa.py_buffer(totals.encode()))
+            if self._messages is not None:
+                self._messages.metadata_only(totals.encode())
+
+    def finish(self, totals: Commit | None) -> list[bytes]:
+        answers: list[bytes] = []
+        if totals is not None:
+            self._send(totals)
+        with self._errors():
             self._writer.done_writing()
             while (answer := self._reader.read()) is not None:
                 answers.append(answer.to_pybytes())

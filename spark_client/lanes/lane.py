@@ -132,11 +132,16 @@ class LaneWriter(Protocol):
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
         """Send a batch with its app_metadata; with ``hold`` it may wait for a later one or the commit."""
 
-    def finish(self, totals: Commit) -> list[bytes]:
-        """Send the commit, the last message; the server's answers, once it has accepted the put."""
+    def commit(self, totals: Commit) -> bytes:
+        """Send a commit, of a put that goes on: into a changelog, one version for each; the server's answer."""
+
+    def finish(self, totals: Commit | None) -> list[bytes]:
+        """Send the commit, the last message, or None after ``commit``; the server's answers that were not yet read,
+        once it has accepted the put.
+        """
 
     def cancel(self) -> None:
-        """As :meth:`LaneReader.cancel`, for ``write`` and ``finish``."""
+        """As :meth:`LaneReader.cancel`, for ``write``, ``commit`` and ``finish``."""
 
     def abandon(self) -> None:
         """End the put without its last message, if it has not ended. Twice is fine."""

@@ -75,10 +75,13 @@ class MessageWriter:
         start = wire.field(_DESCRIPTOR, descriptor) + wire.field(_HEADER, self._header)
         return [self._framed(start, self._header, descriptor=descriptor)]
 
-    def last(self, metadata: bytes) -> list[Part]:
-        """A message with metadata only, and the end of the put."""
-        message = self._framed(wire.field(_METADATA, metadata), metadata=metadata)
-        return [message, end_of_put(self.running_crc32c)]
+    def metadata_only(self, metadata: bytes) -> Part:
+        """A message without a batch."""
+        return self._framed(wire.field(_METADATA, metadata), metadata=metadata)
+
+    def end(self) -> Part:
+        """The end of the put."""
+        return end_of_put(self.running_crc32c)
 
     def add(self, batch: Any, metadata: bytes = b"") -> None:
         """Encode a batch, after the dictionaries that it needs.

@@ -78,20 +78,28 @@ class PutStream:
             self.rows += frame.num_rows
             self.frames += 1
 
-    def commit(self) -> dict[str, Any]:
-        """Commit the stream with its totals; the server's answer.
+    def commit(self, *, last: bool = True) -> dict[str, Any]:
+        """Commit what was written, with its totals; the server's answer. What is written after a commit that is not
+        the ``last`` one is a changelog's next version.
 
         Raises:
             FlightShuffleError: the server did not confirm the commit; the message says why.
         """
-        answers = self._writing.finish(Commit(self.rows, self.frames))
+        totals = Commit(self.rows, self.frames)
+        answers = self._writing.finish(totals) if last else [self._writing.commit(totals)]
         answer = parse_json(answers[-1], "the answer to a commit") if answers else {}
         if answer.get("committed") is not True or answer.get("rows") != self.rows:
             raise FlightShuffleError(
                 f"the server did not confirm the commit of {self.rows} rows; it answered {answer}",
                 rows=self.rows,
             )
+        if not last:
+            self.rows = self.frames = 0
         return answer
+
+    def end(self) -> None:
+        """End the stream after a commit that was not the last one. Raises FlightShuffleError."""
+        self._writing.finish(None)
 
     def cancel(self) -> None:
         """End the stream, from any thread; on the bulk lane also a waiting ``write`` or ``commit``, at once."""

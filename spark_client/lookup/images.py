@@ -27,9 +27,6 @@ from .row_equality import same_rows
 
 Positions = NDArray[np.int64]
 
-_MAX_ROWS = 1 << 48
-"""More than a layer has."""
-
 
 class Unsure(Exception):
     """A delta cannot be applied with certainty."""
@@ -110,22 +107,48 @@ def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tup
         Unsure: see the module.
     """
     key_count = image.layers[0].key_count
-    before = image.find(Keys.of(rows.columns[:key_count]))
-    # Each once: by one number, which is sorted much faster than pairs.
-    layers, rows_before = np.divmod(np.unique(before.layers * _MAX_ROWS + before.rows), _MAX_ROWS)
-    old = image.take(Matches(np.zeros_like(layers), layers, rows_before), slice(None))
-    every = pa.concat_batches([old.cast(rows.schema), rows])
-    counts = np.concatenate([np.ones(old.num_rows, np.int64), diffs])
-    groups, firsts = _groups(every, every.num_columns)
-    totals = np.bincount(groups, counts, len(firsts)).astype(np.int64)
-    if (totals < 0).any():
-        raise Unsure("a row was retracted that is not there")
-    keys, key_firsts = _groups(every, key_count)
+    hashes = row_hashes(rows.columns[:key_count], rows.num_rows)
+    keys, key_firsts = _groups(_columns(rows, key_count), hashes)
+    wanted = _columns(Picker(rows).take(key_firsts), key_count)
+    before = image.find(Keys(tuple(wanted.columns), hashes[key_firsts]))
+    old = image.take(before, slice(None)).cast(rows.schema)
+    every = pa.concat_batches([old, rows])
+    asserted = _where_all_before_went(every, old.num_rows, before.positions, keys, diffs)
+    if asserted is None:
+        groups, firsts = _groups(every, _hashes(every))
+        counts = np.concatenate([np.ones(old.num_rows, np.int64), diffs])
+        totals = np.bincount(groups, counts, len(firsts)).astype(np.int64)
+        if (totals < 0).any():
+            raise Unsure("a row was retracted that is not there")
+        kept = np.repeat(firsts, totals)
+    else:
+        kept = old.num_rows + asserted
     alive = np.zeros(len(key_firsts), np.bool_)
-    alive[keys[firsts[totals > 0]]] = True
-    kept = np.repeat(firsts, totals)
-    gone = _keys_only(Picker(every).take(key_firsts[~alive]), key_count)
+    alive[np.concatenate([before.positions, keys])[kept]] = True
+    gone = _keys_only(Picker(wanted).take(np.flatnonzero(~alive)), rows.schema)
     return pa.concat_batches([Picker(every).take(kept), gone]), len(kept)
+
+
+def _where_all_before_went(
+    every: pa.RecordBatch, old: int, old_keys: Positions, keys: Positions, diffs: NDArray[np.int64]
+) -> Positions | None:
+    """Which rows of the delta are asserted, if it retracts each row that its keys had before, and nothing else, as
+    where each key has one row; None if it is not so, and rows must be told apart by their hashes.
+
+    Args:
+        every: the rows before, ``old`` of them, in the order of their keys' numbers, ``old_keys``; then the delta's.
+        keys: the number of each delta row's key.
+    """
+    retracted = np.flatnonzero(diffs < 0)
+    retracted = retracted[np.argsort(keys[retracted], kind="stable")]
+    if (
+        (np.abs(diffs) != 1).any()
+        or not np.array_equal(keys[retracted], old_keys)
+        or (old_keys[1:] == old_keys[:-1]).any()
+        or not same_rows(every, np.arange(old), old + retracted).all()
+    ):
+        return None
+    return np.flatnonzero(diffs > 0)
 
 
 @dataclass(frozen=True)
@@ -157,12 +180,12 @@ def merged(layers: Sequence[Layer]) -> Merged:
     return Merged(batches, live, Index.joined(parts))
 
 
-def _groups(batch: pa.RecordBatch, columns: int) -> tuple[Positions, Positions]:
-    """The group of each row by its first columns, and a row of each group. Raises Unsure."""
-    batch = pa.RecordBatch.from_arrays(
-        batch.columns[:columns], schema=pa.schema(list(batch.schema)[:columns])
-    )
-    hashes = _hashes(batch)
+def _columns(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(batch.columns[:count], schema=pa.schema(list(batch.schema)[:count]))
+
+
+def _groups(batch: pa.RecordBatch, hashes: NDArray[np.uint64]) -> tuple[Positions, Positions]:
+    """The group of each row, of equal ones, and a row of each group. Raises Unsure."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     begins = np.ones(len(order), np.bool_)
@@ -199,9 +222,7 @@ def _hashed(column: pa.Array) -> pa.Array | None:
     return column
 
 
-def _keys_only(batch: pa.RecordBatch, keys: int) -> pa.RecordBatch:
-    columns = [
-        column if number < keys else pa.nulls(batch.num_rows, column.type)
-        for number, column in enumerate(batch.columns)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+def _keys_only(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows with these keys, and nulls."""
+    values = [pa.nulls(keys.num_rows, field.type) for field in list(schema)[keys.num_columns :]]
+    return pa.RecordBatch.from_arrays([*keys.columns, *values], schema=schema)

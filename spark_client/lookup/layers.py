@@ -11,14 +11,15 @@ What a layer has
 
 Format
     An Arrow IPC stream of *chunks*: batches of the keys in their normal form (``join_keys``), without nulls, and the
-    values; the sorted hashes of the keys (uint64, from a multiple of 64 bytes on); the row number of each hash (uint32
-    or uint64, as before); a footer in JSON; its length and CRC-32C, and eight bytes ``FSLAYER1``.
+    values; the index (uint64, from a multiple of 64 bytes on): sorted *entries*, one for each row, of the upper 32 bits
+    of the hash of its key and, below them, its number; a footer in JSON; its length and CRC-32C, and eight bytes
+    ``FSLAYER2``.
 
     Valid is a file whose last eight bytes, lengths and checksums agree; the footer has that of all bytes before it.
     A reader begins at the end.
 
 Memory
-    The writer holds one chunk, of at most ``CHUNK_ROWS`` rows or about ``CHUNK_BYTES``, twice, and 32 bytes for each
+    The writer holds one chunk, of at most ``CHUNK_ROWS`` rows or about ``CHUNK_BYTES``, twice, and 20 bytes for each
     row. A reader maps; pages that no probe touches take no RAM of its own.
 """
 
@@ -35,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.protocol import PartitionFailed
+from flight_server.protocol import OutOfBudget, PartitionFailed
 from flight_server.protocol.checksums import crc32c
 from spark_client.arrow import Picker, view
 from spark_client.joining import Keys
@@ -44,7 +45,9 @@ from spark_client.placement import row_hashes
 CHUNK_ROWS = 1024 * 1024
 CHUNK_BYTES = 128 * 1024 * 1024
 
-_MAGIC = b"FSLAYER1"
+MAX_ROWS = 1 << 32
+
+_MAGIC = b"FSLAYER2"
 _END = struct.Struct("<II8s")
 _ALIGNED_BYTES = 64
 
@@ -59,25 +62,60 @@ class Sink(Protocol):
         ...
 
 
+_HASH = np.uint64(MAX_ROWS * (MAX_ROWS - 1))
+_NUMBER = np.uint64(MAX_ROWS - 1)
+
+
 @dataclass(frozen=True)
 class Index:
-    """The sorted hashes of rows' keys, and the number of the row of each."""
+    """The sorted entries of rows, see the module. One array, because it is sorted many times faster than two."""
 
-    hashes: NDArray[np.uint64]
-    numbers: NDArray[Any]
+    entries: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, hashes: NDArray[np.uint64], first: int = 0) -> Index:
+        """The index of rows with these hashes, numbered from ``first`` on."""
+        entries = np.arange(first, first + len(hashes), dtype=np.uint64)
+        entries |= hashes & _HASH
+        entries.sort()
+        return cls(entries)
 
     @classmethod
     def joined(cls, parts: Sequence[Index]) -> Index:
         """One index of several."""
-        hashes = np.concatenate([part.hashes for part in parts])
+        entries = np.concatenate([np.empty(0, np.uint64), *(part.entries for part in parts)])
         # Timsort finds the sorted runs, and only merges them.
-        order = np.argsort(hashes, kind="stable")
-        return cls(hashes[order], np.concatenate([part.numbers for part in parts])[order])
+        entries.sort(kind="stable")
+        return cls(entries)
+
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        """The upper bits of each entry, the others zero."""
+        return self.entries & _HASH
+
+    @property
+    def numbers(self) -> Positions:
+        """The number of each entry's row."""
+        return (self.entries & _NUMBER).astype(np.int64)
 
     def filtered(self, kept: NDArray[np.bool_], first: int) -> Index:
         """Of the rows whose flags are set, numbered anew from ``first`` on."""
-        chosen = kept[self.numbers]
-        return Index(self.hashes[chosen], (np.cumsum(kept) - 1 + first)[self.numbers[chosen]])
+        chosen = Index(self.entries[kept[self.numbers]])
+        return Index(chosen.hashes | (np.cumsum(kept) - 1 + first)[chosen.numbers].astype(np.uint64))
+
+    def find(self, wanted: NDArray[np.uint64]) -> tuple[Positions, Positions, Positions]:
+        """Of sorted hashes, as :attr:`hashes`, those that there are: their places in ``wanted``, the first entry of
+        each, and how many it has.
+        """
+        low = np.searchsorted(self.entries, wanted)
+        last = len(self.entries) - 1
+        hits = np.flatnonzero(self.entries[np.minimum(low, last)] & _HASH == wanted)
+        low, wanted = low[hits], wanted[hits]
+        counts = np.ones(len(hits), np.int64)
+        # Most hashes have one entry, and need no second search.
+        more = np.flatnonzero((self.entries[np.minimum(low + 1, last)] & _HASH == wanted) & (low < last))
+        counts[more] = np.searchsorted(self.entries, wanted[more] | _NUMBER, side="right") - low[more]
+        return hits, low, counts
 
 
 def write_layer(
@@ -96,28 +134,27 @@ def write_layer(
     Args:
         live: the number of the first row of a gone key; None if there is none.
         index: of all rows, if it is known.
+
+    Raises:
+        OutOfBudget: there are more than ``MAX_ROWS``.
     """
     out = _Summed(sink)
-    hashes, starts, rows = list[NDArray[np.uint64]](), list[int](), 0
+    parts, starts, rows = list[Index](), list[int](), 0
     with pa.ipc.new_stream(pa.PythonFile(out, mode="w"), schema) as writer:
         for chunk in _chunks(batches, schema):
+            if rows + chunk.num_rows > MAX_ROWS:
+                raise OutOfBudget(f"a lookup takes at most {MAX_ROWS:,} rows of a changelog, and it has more")
             if index is None:
-                hashes.append(row_hashes(chunk.columns[:keys], chunk.num_rows))
+                # Here, because the next chunk is on its way meanwhile.
+                parts.append(Index.of(row_hashes(chunk.columns[:keys], chunk.num_rows), rows))
             starts.append(rows)
             rows += chunk.num_rows
             writer.write_batch(chunk)
     if index is None:
-        every = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
-        hashes.clear()
-        order = np.argsort(every)
-        index = Index(every[order], order)
-    numbers = np.uint32 if rows < 1 << 32 else np.uint64
+        index = Index.joined(parts)
     out.align()
-    hashes_at = out.size_bytes
-    out.write(index.hashes)
-    out.align()
-    rows_at = out.size_bytes
-    out.write(index.numbers.astype(numbers))
+    entries_at = out.size_bytes
+    out.write(index.entries)
     footer = {
         "after": after,
         "version": version,
@@ -125,9 +162,7 @@ def write_layer(
         "live": rows if live is None else live,
         "keys": keys,
         "starts": starts,
-        "hashes_at": hashes_at,
-        "rows_at": rows_at,
-        "row_bytes": np.dtype(numbers).itemsize,
+        "entries_at": entries_at,
         "crc32c": out.checksum,
     }
     text = json.dumps(footer).encode()
@@ -145,12 +180,8 @@ class Layer:
         self.live: int = footer["live"]
         self.key_count: int = footer["keys"]
         self.size_bytes: int = data.size
-        number = np.dtype(f"u{footer['row_bytes']}")
-        self.index = Index(
-            view(data.slice(footer["hashes_at"], 8 * self.rows), np.uint64),
-            view(data.slice(footer["rows_at"], number.itemsize * self.rows), number),
-        )
-        with pa.ipc.open_stream(pa.BufferReader(data.slice(0, footer["hashes_at"]))) as reader:
+        self.index = Index(view(data.slice(footer["entries_at"], 8 * self.rows), np.uint64))
+        with pa.ipc.open_stream(pa.BufferReader(data.slice(0, footer["entries_at"]))) as reader:
             self.schema: pa.Schema = reader.schema
             self.chunks = list(reader)
         self._starts = np.array([*footer["starts"], self.rows], np.int64)
@@ -181,17 +212,12 @@ class Layer:
         if not self.rows or not len(keys):
             return nothing, nothing
         # Sorted, because neighbours in the index are then read one after the other.
-        order = np.argsort(keys.hashes)
-        wanted = keys.hashes[order]
-        hashes = self.index.hashes
-        low = np.searchsorted(hashes, wanted)
-        hits = np.flatnonzero(hashes[np.minimum(low, self.rows - 1)] == wanted)
-        low, wanted = low[hits], wanted[hits]
-        counts = np.searchsorted(hashes, wanted, side="right") - low
-        positions = np.repeat(order[hits], counts)
+        wanted = Index.of(keys.hashes)
+        hits, low, counts = self.index.find(wanted.hashes)
+        positions = np.repeat(wanted.numbers[hits], counts)
         before = np.cumsum(counts) - counts
         places = np.arange(len(positions)) + np.repeat(low - before, counts)
-        rows = self.index.numbers[places].astype(np.int64)
+        rows = Index(self.index.entries[places]).numbers
         equal = keys.take(positions).same(self.take(rows, slice(0, self.key_count)).columns)
         return positions[equal], rows[equal]
 

@@ -42,9 +42,14 @@ class VersionSource(Protocol):
         """
         ...
 
+    def upper(self) -> int:
+        """The newest version. Raises FlightShuffleError."""
+        ...
+
     def pin(self, name: str, /, *, releases: str | None = None) -> int:
-        """The version that the pin of this name holds; for a new one it is the newest. Pins whose names begin with
-        ``releases`` end.
+        """The version that the pin of this name holds; for a new one it is the newest. The pin ``releases`` ends.
+
+        Raises ``Compacted`` if the pin has ended, and its version is gone.
         """
         ...
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import spread
 
+from .current_images import current_images
 from .host_images import HostImages
 from .images import Image
 from .lookup_content import Content
@@ -47,7 +48,11 @@ class Chosen:
                 f"the lookup in changelog {content.source.name!r} was made for a stream, and this task belongs to no "
                 "micro-batch: make another lookup for it"
             )
-        return HostImages(content).at(version)
+        images = HostImages(content)
+        image = images.at(version)
+        if batch is not None:
+            current_images.use(images)
+        return image
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ Who holds the data
 Holds
     The driver holds versions that it has named until the client's close, so that they are not compacted: all of
     ``as_of``, and of the newest ones of plans the last ``NEWEST_HELD`` for each changelog. A plan that is run after
-    that may fail. Micro-batches and functions pin their versions themselves. A function's pin, and a note of it in the
-    client, stay until the close, because a plan may use the function at any time.
+    that may fail. Micro-batches and functions pin their versions themselves. A function's pin, which the driver renews,
+    and a note of it in the client, stay until the close, because a plan may use the function at any time.
 
 A new generation
     A lookup is for the generation that the changelog had when the lookup was made. If it is dropped, or created anew,
@@ -27,23 +27,30 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from flight_server.protocol import HOLD, FlightShuffleError, HoldRequest, InvalidRequest
+from flight_server.protocol import FlightShuffleError, InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.changelogs import ChangelogAddress, Hold
+from spark_client.changelogs import Changelog, ChangelogAddress, Hold, release_hold
+from spark_client.connection import LeaseKeeper
 from spark_client.datasource import spark_struct
 from spark_client.executors import Portable
-from spark_client.jobs import Shuffles, arrow_schema, check_frame, check_key, declared_struct
+from spark_client.jobs import (
+    Shuffles,
+    arrow_schema,
+    check_frame,
+    check_key,
+    declared_struct,
+    owner_of_session,
+)
 from spark_client.joining import KeyForm
 from spark_client.placement import find_keys
 
-from .changelog_source import ChangelogSource
+from .changelog_source import PIN_SECONDS, ChangelogSource
 from .lookup_content import Content
 from .lookup_join import How, Join
 from .lookup_tasks import Chosen, JoinTask, ValueTask
@@ -61,6 +68,8 @@ class Lookups:
         self._owner = owner
         self._held: dict[tuple[str, str], dict[int, Hold]] = {}
         self._newest: list[tuple[tuple[str, str], int]] = []
+        self._pins: dict[str, ChangelogAddress] = {}  # of functions
+        self._keeper = LeaseKeeper(self._renew, PIN_SECONDS)
         self._lock = threading.Lock()
         owner.at_close(self._close)
 
@@ -88,7 +97,7 @@ class Lookups:
         fields += [StructField(each.name, each.dataType, True) for each in list(right)[len(keys) :]]  # noqa: FBT003
         result = StructType(fields)
         join = Join(tuple(keys), content.forms, how, first, arrow_schema(spark, result, where))
-        version = None if df.isStreaming and as_of is None else self._hold(address, as_of)
+        version = None if df.isStreaming and as_of is None else self._hold(spark, address, as_of)
         task = JoinTask(content, join, Chosen(version, always=as_of is not None))
         return df.mapInArrow(Portable(task.run), result)
 
@@ -113,9 +122,11 @@ class Lookups:
         if as_of is None:
             pin = uuid.uuid4().hex
             chosen = Chosen(pin=pin)
-            self._owner.at_close(partial(_release, address, application_pin(content, pin)))
+            name = application_pin(content, pin)
+            self._pins[name] = address
+            self._keeper.add(name, address.generation)
         else:
-            chosen = Chosen(self._hold(address, as_of), always=True)
+            chosen = Chosen(self._hold(spark, address, as_of), always=True)
         alone = isinstance(value, str)
         task = Portable(ValueTask(content, chosen, alone=alone))
 
@@ -146,7 +157,7 @@ class Lookups:
         application = self._owner.application()
         return Content(ChangelogSource(address), keys, forms, stage, application, self._owner.copies)
 
-    def _hold(self, address: ChangelogAddress, version: int | None) -> int:
+    def _hold(self, spark: SparkSession, address: ChangelogAddress, version: int | None) -> int:
         """Hold a version, or the newest; which one.
 
         Raises:
@@ -160,7 +171,8 @@ class Lookups:
                 # For the client's life, even if it was held as the newest of a plan.
                 self._newest = [each for each in self._newest if each != (changelog, version)]
                 return version
-        hold = Hold(address, version, lease_seconds=self._owner.lease_seconds)
+        owner = owner_of_session(spark, "a plan's lookup")
+        hold = Hold(address, version, lease_seconds=self._owner.lease_seconds, owner=owner)
         ended: list[Hold] = []
         with self._lock:
             if (known := held.setdefault(hold.version, hold)) is not hold:
@@ -175,12 +187,22 @@ class Lookups:
             each.close()
         return known.version
 
+    def _renew(self, pin: str, _: str) -> None:
+        """Renew the pin of a function if its first task has taken it."""
+        address = self._pins[pin]
+        if any(hold.name == pin for hold in Changelog.find(address.server, address.dataset).holds()):
+            ChangelogSource(address).pin(pin)
+
     def _close(self) -> None:
         with self._lock:
             holds = [hold for held in self._held.values() for hold in held.values()]
             self._held.clear()
         for hold in holds:
             hold.close()
+        self._keeper.close()
+        for pin, address in self._pins.items():
+            with contextlib.suppress(FlightShuffleError):
+                release_hold(address, pin)
 
 
 def _names(of: Sequence[str] | str) -> list[str]:
@@ -211,9 +233,3 @@ def _check_collisions(left: Sequence[str], right: Sequence[str], where: str) -> 
             "withColumnRenamed, or add to the keys",
             column=both[0],
         )
-
-
-def _release(address: ChangelogAddress, hold: str) -> None:
-    request = HoldRequest(address.dataset, hold, address.generation, release=True)
-    with contextlib.suppress(FlightShuffleError):
-        address.server.action(HOLD, request.encode(), once=True)

@@ -11,8 +11,10 @@ Asking
 Ending
     Spark can run again only a query's last batch. So the pin of a batch ends when a host of that pin asks for the one
     after the next. The last two pins of a stopped query end with their leases (``changelog_source.PIN_SECONDS``).
-    If a batch is run again when its pin has ended, it gets a new pin: the server cannot know that there was one.
-    If the server has compacted a pinned version nevertheless, the lookup fails (``host_images``).
+    The server remembers the last ``holds.MAX_LAPSED`` pins that ended so. If a batch is run again after its pin has
+    ended, it looks up in the same version, or fails with ``Compacted`` and advice; if the pin was released, or is
+    forgotten, in the newest version. If the server has compacted a pinned version nevertheless, the lookup fails
+    (``host_images``).
 
 Elsewhere
     Outside of a micro-batch a task uses the version that the driver has named; without one, as for functions, that of
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 
 from pyspark import TaskContext
 
-from flight_server.protocol import NotFound
+from flight_server.protocol import Compacted, NotFound
 from spark_client.hosts import HostFile, HostFiles, Part
 
 from .lookup_content import Content
@@ -115,6 +117,16 @@ def _read(file: HostFile) -> int:
 def _ask(content: Content, files: HostFiles, pin: MicroBatch | str) -> int:
     try:
         return content.source.pin(pin) if isinstance(pin, str) else _ask_for_batch(content, files, pin)
+    except Compacted as error:
+        name = pin if isinstance(pin, str) else pin.pin
+        raise Compacted(
+            f"changelog {content.source.name!r}: the version that this micro-batch or function looked up in before is "
+            f"compacted ({error.message}): its pin, the hold {name!r}, ended while the query was down. Start the query "
+            "with a new checkpoint location. Or, to repeat the batch with the newest version, though its sink may have "
+            f"rows of the earlier one already, end the pin by changelog({content.source.name!r}).release({name!r}) and "
+            "start the query again",
+            **error.detail,
+        ) from error
     except NotFound as error:
         raise NotFound(
             f"changelog {content.source.name!r} was dropped, or created anew, since the lookup was made; make the "

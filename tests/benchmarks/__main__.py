@@ -30,8 +30,10 @@ SUITES = {
     "on_spark.lifetimes": "10,000 pipelines, persists and broadcasts in one session: what driver and server keep",
     "on_spark.wide": "planning steps over 8,000 columns: seconds of the driver's CPU",
     "changelogs.open_loop": "updates for ever, compacted or not: latency, memory and disk of each second, with a plot",
+    "changelogs.sizes": "rows, disk and memory under bursts, holds, change data and four writers, with a plot",
+    "changelogs.change_data": "the server's CPU for updates that retract the old row, against the same without",
     "changelogs.ingest": "10 M updates over 1 M keys, against Polars, DuckDB and pyarrow, which compute it at once",
-    "changelogs.micro_batch": "a stream joined to 100 k to 4 M rows: Spark's broadcast join against lookup",
+    "changelogs.micro_batch": "a stream joined to 100 k to 10 M rows: Spark's broadcast join against lookup",
     "changelogs.pauses": "the longest stop of the event loop while 10 M rows are put and compacted",
     "on_spark.other_engines": "the same jobs on Dask and on Daft, which it installs under build/",
 }

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from flight_server.config import Settings
+from flight_server.frames import SchemaMessage
 from flight_server.lanes.http.listening import AddressRefused
-from flight_server.protocol import CreateRequest
+from flight_server.protocol import CreateRequest, Kind
 from flight_server.server import Server
 from flight_server.storage.data_dir import DataDir
 
@@ -60,3 +65,22 @@ async def test_a_duty_that_fails_ends_neither_itself_nor_another_duty(
         failures = dict(server.node.background.failures)
         monkeypatch.undo()
     assert failures.keys() == {"stalled_readers", "forgotten_files"}
+
+
+async def test_the_default_disk_limit_counts_what_changelogs_have_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
+    rows = pa.record_batch([pa.array([7] * 100)], names=["n"])
+    async with Server(settings(tmp_path)) as server:
+        schema = base64.b64encode(rows.schema.serialize().to_pybytes()).decode()
+        request = CreateRequest("d", Kind.CHANGELOG, schema=schema)
+        store = server.node.changelogs
+        dataset, _ = await store.create(request, SchemaMessage.of(rows.schema))
+        write = store.write(dataset)
+        await write.add(rows, server.catalogue.budget.frames.reserve(rows.nbytes))
+        assert (await write.commit()).version == 1
+    async with Server(settings(tmp_path)) as server:
+        disk = server.catalogue.budget.disk
+        assert disk.used_bytes > 0
+        assert disk.limit_bytes == disk.used_bytes + 8000

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import random
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -233,6 +235,29 @@ def test_a_held_version_stays_readable_and_an_older_one_says_to_take_a_snapshot(
         eventually(lambda: rates.since, 5)
     eventually(lambda: rates.since, 8)
     assert rates.statistics()["holds"] == []
+
+
+def test_all_holds_are_listed_with_their_owners_and_any_client_ends_one(shuffle: ShuffleClient) -> None:
+    rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=0.0, **BY)
+    rates.put(rates_of(("EUR", 1, 1.0)))
+    with rates.hold(lease_seconds=600.0) as mine:
+        rates.put(rates_of(("EUR", 2, 1.0)))
+        with rates.hold(lease_seconds=60.0):
+            first, second = rates.holds()
+            assert (first.name, first.version, second.version) == (mine.name, 1, 2)
+            assert f"process {os.getpid()} on {socket.gethostname()}" in str(first.owner)
+            assert first.held_seconds >= 0
+            assert 60 < first.lease_left_seconds <= 600
+            assert rates.statistics()["held_back"]["hold"] == mine.name
+            assert rates.statistics()["waits_for"].startswith(f"hold {mine.name!r} of ")
+            other = shuffle.changelog("rates")
+            other.release(first)
+            assert [hold.name for hold in rates.holds()] == [second.name]
+            eventually(lambda: rates.since, 2)
+            assert rates.statistics()["held_back"] is None
+            for gone in (first, mine, "unknown"):
+                with pytest.raises(NotFound, match="has no hold"):
+                    other.release(gone)
 
 
 def test_a_hold_is_renewed_while_it_is_open(shuffle: ShuffleClient) -> None:

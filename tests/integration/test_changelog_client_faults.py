@@ -37,6 +37,7 @@ from tests.support.rates import (
     rates_of,
     rows_of,
 )
+from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
 
 
@@ -94,6 +95,41 @@ def test_adds_of_many_threads_are_each_in_the_version_that_their_future_got(rate
     for version in range(1, rates.upper + 1):
         added = {row[0] for row in rows_of(rates.deltas(version - 1, version).table)}
         assert added == {name for name, of in results.items() if of == version}
+
+
+def test_versions_of_a_writer_share_a_put_which_ends_when_it_rests(
+    rates: Changelog, empty_server: ServerProcess
+) -> None:
+    def open_puts() -> list[Any]:
+        with RawFlight(empty_server.location) as raw:
+            return [each for each in raw.action("why")["waits"] if each["waiting_for"] == "writer"]
+
+    with rates.writer() as writer:
+        for version in (1, 2):
+            assert writer.add(rates_of(("EUR", version, 1.1))).result(WAIT_SECONDS) == version
+        assert len(open_puts()) == 1
+        retracted = rates_of(("EUR", 2, 1.1)).append_column("_diff", pa.array([-1]))
+        assert writer.add(retracted).result(WAIT_SECONDS) == 3
+        eventually(open_puts, [])
+        assert writer.add(rates_of(("EUR", 3, 1.2))).result(WAIT_SECONDS) == 4
+    assert open_puts() == []
+    assert rows_of(rates.snapshot().table) == [("EUR", 3, 1.2)]
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_writer_goes_on_after_its_server_was_killed_and_started_again(
+    lane: Any, tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
+) -> None:
+    server = flight_server_process(data_dir=tmp_path)
+    port, http_port = (int(where.rpartition(":")[2]) for where in (server.location, server.http or ""))
+    patient = Timeouts(tries=60, backoff_limit_seconds=0.5)
+    with ShuffleClient(server.location, timeouts=patient, writing=Writing(lane=lane)) as shuffle:
+        rates = shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
+        with rates.writer() as writer:
+            assert writer.add(rates_of(("EUR", 1, 1.1))).result(WAIT_SECONDS) == 1
+            server.kill()
+            flight_server_process(data_dir=tmp_path, port=port, http_port=http_port)
+            assert writer.add(rates_of(("EUR", 2, 1.2))).result(WAIT_SECONDS) == 2
 
 
 def test_a_failing_put_reaches_every_add_of_it(rates: Changelog) -> None:

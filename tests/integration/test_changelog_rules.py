@@ -6,6 +6,7 @@ import datetime as dt
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,25 @@ def test_a_query_keeps_what_it_returns_and_one_that_is_not_idempotent_is_refused
         with pytest.raises(Refused) as refused:
             raw.action("create", files)
         assert refused.value.status == "INVALID_ARGUMENT"
+
+
+def test_a_query_that_runs_ends_with_its_server(flight_server_process: Start) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    slow = {"rule": "sql", "query": "select n from input, range(100000000000000) where n + range < 0"}
+    server = flight_server_process(drain_grace_seconds=0.1)
+    pid = server.process.pid
+    with flight.connect(server.location) as client, RawFlight(server.location) as raw:
+        changelogs.create(client, "slow", schema, keep=slow)
+        tasks = Path(f"/proc/{pid}/task").glob("*/children")
+        (child,) = [int(each) for path in tasks for each in path.read_text().split()]
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(
+                raw.put, put_messages(command({"dataset": "slow"}), table(schema, [(1,)]).to_batches())
+            )
+            state = Path(f"/proc/{child}/stat")
+            eventually(lambda: state.read_text().split()[2], "R")
+            assert server.terminate() == 0
+            with pytest.raises(Refused):
+                waiting.result(60)
+    assert not state.exists()
+    assert not [line for line in server.log if "Traceback" in line]

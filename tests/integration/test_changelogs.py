@@ -9,6 +9,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -30,7 +31,7 @@ from tests.support.changelogs import (
 )
 from tests.support.durable import OPTIONS, action
 from tests.support.polling import eventually
-from tests.support.raw_flight import RawFlight, command, commit, fields_of, path, put_messages
+from tests.support.raw_flight import RawFlight, Refused, command, commit, fields_of, path, put_messages
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -141,13 +142,39 @@ def test_a_put_over_http_is_a_version_and_says_so(server: ServerProcess, client:
     assert snapshot(client, "posted") == [("EUR", 1, 1.1)] * 3
 
 
+def test_each_commit_of_a_put_is_a_version_and_a_broken_put_keeps_those(
+    server: ServerProcess, client: flight.FlightClient, raw: RawFlight
+) -> None:
+    (location,) = changelogs.create(client, "committed", SCHEMA)["put_locations"]
+    attempt = {"dataset": "committed", "producer": 0, "attempt": "a"}
+    batches = rates(("EUR", 1, 1.1)).to_batches() * 3
+    first, *data = put_messages(command(attempt), batches)
+    puts = [first, data[0], commit(1, 1), *data[1:], commit(2, 2)]
+    lanes: list[Callable[[list[bytes]], list[bytes]]] = [raw.put, partial(raw_put.put, location)]
+    for lane, put in enumerate(lanes):
+        answers = [json.loads(answer) for answer in put(puts)]
+        assert [(each["version"], each["rows"]) for each in answers] == [(3 * lane + 1, 1), (3 * lane + 2, 2)]
+        with pytest.raises((Refused, raw_put.Refused), match="without its commit message"):
+            put([first, data[0], commit(1, 1), data[1]])
+        assert changelogs.numbers(client, "committed")["upper"] == 3 * lane + 3
+    once, *_ = put_messages(command(attempt | {"transaction": {"id": "job", "version": 1}}), batches)
+    with pytest.raises(Refused, match="a batch came after the commit"):
+        raw.put([once, data[0], commit(1, 1), data[1], commit(1, 1)])
+    assert changelogs.numbers(client, "committed")["upper"] == 7
+    assert len(snapshot(client, "committed")) == 9
+
+
 def test_a_transaction_that_is_repeated_answers_the_version_that_it_made(client: flight.FlightClient) -> None:
     changelogs.create(client, "once", SCHEMA)
     data = rates(("EUR", 1, 1.1))
-    for number, version in ((1, 1), (2, 2), (2, 2), (1, 2)):
+    for number, version in ((1, 1), (2, 2), (9, 3), (2, 2), (1, 1)):
         answer = changelogs.put(client, "once", data, transaction={"id": "job", "version": number})
         assert answer["version"] == version
-    assert len(snapshot(client, "once")) == 2
+    with pytest.raises(
+        pa.ArrowException, match="number 5 of transaction id 'job' was never committed, and 9 was"
+    ):
+        changelogs.put(client, "once", data, transaction={"id": "job", "version": 5})
+    assert len(snapshot(client, "once")) == 3
 
 
 def test_a_follower_gets_each_version_as_it_comes_on_both_lanes(
@@ -254,17 +281,26 @@ def test_flight_info_has_one_endpoint_that_reads_the_newest_snapshot(
         assert pa.ipc.open_stream(answer).read_all() == rates(("EUR", 2, 1.0))
 
 
-def test_a_poll_answers_at_the_next_version(client: flight.FlightClient, raw: RawFlight) -> None:
+def test_polls_that_follow_each_other_miss_no_version(client: flight.FlightClient, raw: RawFlight) -> None:
     changelogs.create(client, "polled", SCHEMA)
+
+    def poll(descriptor: bytes) -> tuple[int, bytes]:
+        """The newest version, and the descriptor to ask again with."""
+        answer = fields_of(raw.ask("PollFlightInfo", descriptor)[0])
+        return json.loads(flight.FlightInfo.deserialize(answer[1]).app_metadata)["upper"], answer[2]
+
+    seen, again = poll(path("polled"))
+    assert seen == 0
     for version in (1, 2):
         with ThreadPoolExecutor(1) as threads:
-            polling = threads.submit(raw.ask, "PollFlightInfo", path("polled"))
+            polling = threads.submit(poll, again)
             eventually(lambda: len(action(client, "why", dataset="polled")["waits"]), 1)
             changelogs.put(client, "polled", rates(("EUR", 1, 1.0)))
-            poll = fields_of(polling.result()[0])
-        info = flight.FlightInfo.deserialize(poll[1])
-        assert json.loads(info.app_metadata)["upper"] == version
-        assert flight.FlightDescriptor.deserialize(poll[2]).path == [b"polled"]
+            seen, again = polling.result()
+        assert seen == version
+    changelogs.put(client, "polled", rates(("EUR", 1, 1.0)))
+    assert poll(again)[0] == 3
+    assert client.get_flight_info(flight.FlightDescriptor.deserialize(again)).descriptor.path == [b"polled"]
 
 
 # Limits

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from spark_client import ShuffleClient
+from spark_client.datasource.changelog_reads import AGAIN_SECONDS
+from spark_client.datasource.changelog_streams import STREAM_LEASE_SECONDS
 from tests.support.changelog_of_rates import KEEP, Model, declare, facts, rows, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -63,6 +68,17 @@ def forget_last_commit(checkpoint: Path) -> None:
         path.unlink()
 
 
+def leave_out_start(checkpoint: Path) -> None:
+    """As an older version left the checkpoint, when it found nothing new at the first trigger and failed."""
+    forget_last_commit(checkpoint)
+    (offsets,) = (checkpoint / "offsets").glob("[0-9]*")
+    *head, last = offsets.read_text().splitlines()
+    offset = json.loads(last)
+    del offset["start"]
+    (checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
+    offsets.write_text("\n".join([*head, json.dumps(offset)]))
+
+
 def test_each_write_is_a_version_of_which_snapshot_and_deltas_are_read(
     tables: Tables, client: ShuffleClient
 ) -> None:
@@ -93,8 +109,36 @@ def test_a_plan_reads_its_version_however_late(tables: Tables, client: ShuffleCl
         client.put("rates", table([(("EUR", time, 1.5), 1)]))
     # Compaction goes up to the version that the plan holds, and not past it.
     eventually(lambda: facts(client, "rates")["since"], 1)
+    (hold,) = facts(client, "rates")["holds"]
+    assert hold["lease_left_seconds"] > AGAIN_SECONDS, "it is read when Spark comes to it"
+    assert hold["owner"].startswith("Spark, ")
     assert read(df) == [("EUR", 1, 1.5, 1)]
+    (hold,) = facts(client, "rates")["holds"]
+    assert hold["lease_left_seconds"] <= AGAIN_SECONDS
+    name, application = tables.spark.sparkContext.appName, tables.spark.sparkContext.applicationId
+    assert re.match(
+        f"application '{name}' \\({application}\\), SQL query [0-9]+, driver .*, user ", hold["owner"]
+    )
     assert read(tables.load("rates")) == [("EUR", 3, 1.5, 1)]
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_query_that_finds_nothing_new_at_its_first_trigger_goes_on(
+    tables: Tables, client: ShuffleClient, tmp_path: Path, starting: str
+) -> None:
+    declare(client, "rates")
+    if starting == "latest":
+        client.put("rates", table([(("EUR", 1, 1.5), 1)]))
+
+    def run() -> None:
+        tables.start(tables.stream("rates", startingVersion=starting), "copy", tmp_path, changelog="all")
+
+    run()
+    leave_out_start(tmp_path)
+    client.put("rates", table([(("USD", 2, 1.0), 1)]))
+    run()
+    run()
+    assert rows(client, "copy") == [("USD", 2, 1.0)]
 
 
 def test_queries_have_each_change_once_over_restarts_and_repeated_batches(
@@ -122,4 +166,28 @@ def test_queries_have_each_change_once_over_restarts_and_repeated_batches(
     assert facts(client, "copy")["upper"] == 5
     (hold,) = facts(client, "rates")["holds"]
     assert hold["version"] == 9
-    assert hold["lease_left_seconds"] > 6 * 24 * 3600
+    assert 20 * 3600 < hold["lease_left_seconds"] <= STREAM_LEASE_SECONDS
+    query = re.search("streaming query (.*), run (.*), driver", hold["owner"])
+    assert query is not None
+    assert query[1] == json.loads((tmp_path / "rates" / "metadata").read_text())["id"]
+
+
+def test_keys_that_a_write_or_a_stream_deletes_are_gone(
+    tables: Tables, client: ShuffleClient, tmp_path: Path
+) -> None:
+    declare(client, "rates")
+    client.put("rates", table([((name, 1, 1.5), 1) for name in ("EUR", "GBP", "JPY", "USD")]))
+    gone = tables.spark.createDataFrame([("EUR",), ("CHF",), ("EUR",)], "currency string").repartition(2)
+    tables.save(gone, "rates", delete="true")
+    assert rows(client, "rates") == [("GBP", 1, 1.5), ("JPY", 1, 1.5), ("USD", 1, 1.5)]
+    client.put("rates", table([(("EUR", 0, 2.0), 1)]))
+    names = client.changelog("gone", pa.schema({"currency": pa.string()}))
+    names.put(pa.table({"currency": ["GBP", "JPY"]}))
+    tables.start(tables.stream("gone", columns="currency"), "rates", tmp_path / "query", delete="true")
+    assert rows(client, "rates") == [("EUR", 0, 2.0), ("USD", 1, 1.5)]
+    assert read(tables.load("rates", after="1", columns="currency,_diff")) == [
+        ("EUR", -1),
+        ("EUR", 1),
+        ("GBP", -1),
+        ("JPY", -1),
+    ]

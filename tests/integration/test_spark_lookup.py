@@ -127,7 +127,7 @@ def test_a_lookup_is_sparks_join(spark: SparkSession, client: ShuffleClient, typ
             log.put(table.slice(25))
 
 
-def test_retracted_rows_are_gone_and_several_rows_of_a_key_are_several_results(
+def test_retracted_and_deleted_rows_are_gone_and_several_rows_of_a_key_are_several_results(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
     log = client.changelog("three", RATES, key="currency", order_by="time", keep=top_k(3), delay_seconds=0.1)
@@ -143,6 +143,9 @@ def test_retracted_rows_are_gone_and_several_rows_of_a_key_are_several_results(
     before = pa.table([["EUR"], [5], [5.0]], schema=RATES)
     log.retract(before)
     assert counted(client.lookup(df, "three", "currency", "inner"))[str(("EUR", 5, 5.0))] == 0
+    log.delete([{"currency": "EUR"}])
+    left = {str(("USD", time, float(time))): 1 for time in (3, 4, 5)}
+    assert counted(client.lookup(df, "three", "currency", "inner")) == left
 
 
 def test_a_changelog_of_keys_only_counts_its_rows(spark: SparkSession, client: ShuffleClient) -> None:

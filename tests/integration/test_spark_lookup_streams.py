@@ -175,6 +175,7 @@ def test_a_query_has_at_most_two_pins(client: ShuffleClient, rates: Changelog, o
     holds = rates.statistics()["holds"]
     assert sorted(hold["hold"].split(".")[2] for hold in holds) == ["3", "4"]
     assert sorted(hold["version"] for hold in holds) == [4, 5]
+    assert all("streaming query " in hold["owner"] for hold in holds)
 
 
 def test_a_changelog_that_does_not_change_is_fetched_once_over_many_micro_batches(

@@ -212,7 +212,7 @@ def test_a_transaction_is_appended_once_and_a_lost_one_is_noticed(
     write(server, WriteMode.APPEND, "other", numbers(7), transaction=Transaction("another", 0))
     assert read(client) == [0, 1, 7]
     client.drop("d")
-    with pytest.raises(Conflict, match="has lost what query appended before version 2: it has none of them"):
+    with pytest.raises(Conflict, match="has had no write with this id since it was created"):
         write(server, WriteMode.APPEND, "w2", numbers(2), transaction=Transaction("query", 2, 1))
     with pytest.raises(NotFound):
         read(client)

@@ -235,30 +235,28 @@ class Seal(Call):
         transactions = frozenset() if self.transaction is None else frozenset({self.transaction})
         if held is not None and self._repeats(held):
             yield State(held, rest, state.appended | {self.write}), OK
-        if _would_come_back(held, durable=staged.durable):
+        elif _would_come_back(held, durable=staged.durable) or self._is_overtaken(held):
             return
-        if held is None or staged.mode == "overwrite":
-            if held is None or not self._repeats(held):
-                added, leased = (self.write,), staged.leased
-                new = Held(
-                    self.write, "shuffle", staged.durable, leased, added=added, transactions=transactions
-                )
-                yield state._replace(staged=rest).replaced(new), OK
-        elif (
-            staged.mode == "append"
-            and held.status == "sealed"
-            and not held.durable
-            and not self._repeats(held)
-        ):
+        elif held is None or staged.mode == "overwrite":
+            added, leased = (self.write,), staged.leased
+            new = Held(self.write, "shuffle", staged.durable, leased, added=added, transactions=transactions)
+            yield state._replace(staged=rest).replaced(new), OK
+        elif staged.mode == "append" and held.status == "sealed" and not held.durable:
             held = held._replace(
                 added=(*held.added, self.write), transactions=held.transactions | transactions
             )
             yield State(held, rest, state.appended | {self.write}), OK
 
     def _repeats(self, held: Held) -> bool:
+        return self.transaction in held.transactions
+
+    def _is_overtaken(self, held: Held | None) -> bool:
+        """Whether a later one of its id is there."""
         wanted = self.transaction
-        return wanted is not None and any(
-            name == wanted[0] and version >= wanted[1] for name, version in held.transactions
+        return (
+            held is not None
+            and wanted is not None
+            and any(name == wanted[0] and version > wanted[1] for name, version in held.transactions)
         )
 
 

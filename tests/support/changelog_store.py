@@ -85,8 +85,19 @@ class Engine:
         )
         return int(self.run(self._commit(batch, transaction)))
 
-    async def _commit(self, batch: pa.RecordBatch, transaction: Transaction | None) -> int:
-        write = self.store.write(self.catalogue.find(NAME))
+    def delete(self, keys: list[tuple[Any, ...]], transaction: Transaction | None = None) -> int:
+        """Delete the rows of these keys; the version."""
+        schema = self.changelog.layout.key_schema
+        columns = [
+            pa.array([key[number] for key in keys], type=field.type) for number, field in enumerate(schema)
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return int(self.run(self._commit(batch, transaction, deletes=True)))
+
+    async def _commit(
+        self, batch: pa.RecordBatch, transaction: Transaction | None, *, deletes: bool = False
+    ) -> int:
+        write = self.store.write(self.catalogue.find(NAME), deletes=deletes)
         await write.add(batch, self.catalogue.budget.frames.reserve(batch.nbytes))
         return int((await write.commit(transaction)).version)
 

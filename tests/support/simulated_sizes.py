@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 
+from flight_server.changelogs import changelog as changelogs
 from flight_server.changelogs import compactor as compactors
-from flight_server.changelogs import planning, waiting
+from flight_server.changelogs import planning
 from flight_server.changelogs.changelog import Changelog
 from flight_server.changelogs.compactor import Compactor
 from flight_server.changelogs.journal import State
 from flight_server.changelogs.planning import Plan
-from flight_server.memory import MemoryPool
+from flight_server.concurrency import Background
+from flight_server.memory import MemoryPool, Metadata
 from flight_server.rules import make_rule
 from flight_server.runs import MemoryRun, Updates
 from tests.support.run_rows import latest
@@ -41,6 +43,7 @@ class Facts:
 
     updates: Any
     since: int
+    tombstones = 0
 
     @cached_property
     def _versions(self) -> list[int]:
@@ -114,8 +117,8 @@ class Simulation:
         patch.setattr(compactors, "time", self.clock)
         patch.setattr(compactors, "Merge", self._merge)
         patch.setattr(compactors, "next_log", lambda changelog: None)
-        patch.setattr(waiting, "time", self.clock)
-        self.compactor = Compactor(MemoryPool(None))
+        patch.setattr(changelogs, "time", self.clock)
+        self.compactor = Compactor(MemoryPool(None), Background(lambda event, **facts: None))
         state = State("log", "1", "", None, delay_seconds, None)
         self.changelog = Changelog(
             state,
@@ -123,6 +126,7 @@ class Simulation:
             make_rule(None, latest().schema),
             Path("/nowhere"),
             disk=MemoryPool(None),
+            metadata=Metadata(),
             max_lag_seconds=1e9,
             hooks=Hooked(self.compactor),
         )

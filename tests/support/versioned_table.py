@@ -39,13 +39,12 @@ class VersionedTable:
 
     def commit(self, table: pa.Table) -> int:
         """Make these rows the next version; its number."""
-        version = self.upper + 1
+        version = self.upper() + 1
         path = str(self.directory / f"{version}.arrow")
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return version
 
-    @property
     def upper(self) -> int:
         return max((int(path.stem) for path in self.directory.glob("*.arrow")), default=0)
 
@@ -95,14 +94,14 @@ class VersionedTable:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             pins: dict[str, int] = json.loads(file.read() or "{}")
-            pins.setdefault(name, self.upper)
+            pins.setdefault(name, self.upper())
             if releases is not None:
-                pins = {key: held for key, held in pins.items() if not key.startswith(releases)}
+                pins.pop(releases, None)
             file.truncate(0)
             file.write(json.dumps(pins))
             file.flush()
-            self._note(f"pin {name}")
-            return pins[name]
+        self._ask(pins[name], f"pin {name}")
+        return pins[name]
 
     def _sent(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         yield from table.to_batches(max_chunksize=50) or [empty(table.schema)]

@@ -28,7 +28,6 @@ from flight_server.protocol import (
     CopyVerb,
     CreateRequest,
     DatasetRequest,
-    HoldRequest,
     InvalidRequest,
     Kind,
     PlanRequest,
@@ -156,15 +155,7 @@ class Actions:
         return dump_json({"frames": request.frames})
 
     async def _hold(self, body: bytes) -> bytes:
-        request = HoldRequest.parse(body)
-        dataset = self._catalogue.find(request.dataset, request.generation)
-        if dataset.kind is not Kind.CHANGELOG:
-            raise InvalidRequest(
-                f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only versions of a changelog are held",
-                dataset=dataset.name,
-            )
-        dataset.touch()
-        return dump_json(await self._changelogs.hold(dataset, request))
+        return dump_json(await self._changelogs.asked_to_hold(body))
 
     async def _plan(self, body: bytes) -> bytes:
         request = PlanRequest.parse(body)

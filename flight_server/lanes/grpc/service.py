@@ -37,6 +37,7 @@ from flight_server.protocol import (
     InternalError,
     InvalidRequest,
     OutOfBudget,
+    PutCommand,
     ReaderTooSlow,
     Unauthenticated,
     Unsupported,
@@ -227,13 +228,15 @@ class FlightService:
         await self._send_info(flight_info, *self._described(request), context)
 
     async def poll_flight_info(self, request: bytes, context: Context) -> None:
-        """The PollInfo of what the descriptor names; if it is filling, at its next change (a changelog: its next
-        version), or after ``POLL_SECONDS`` or half of the call's time left, whichever is first.
+        """The PollInfo of what the descriptor names: at once, or, with the descriptor of an earlier answer, when it
+        has changed since that (a changelog: has another version), or is full, or after ``POLL_SECONDS`` or half of the
+        call's time left, whichever is first.
         """
-        dataset, partition = self._described(request)
+        named = parse_descriptor(request)
+        dataset, partition = self._found(named)
         remaining = context.time_remaining()
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
-        if filling(dataset, partition) and dataset.failure is None:
+        if named.seen is not None and filling(dataset, partition) and dataset.failure is None:
             with (
                 self._waits.enter(
                     "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
@@ -241,7 +244,7 @@ class FlightService:
                 suppress(TimeoutError),
             ):
                 async with asyncio.timeout(patience):
-                    await next_look(dataset)
+                    await next_look(dataset, named.seen)
         await self._send_info(poll_info, dataset, partition, context)
 
     async def _send_info(self, make: Any, dataset: Dataset, only: int | None, context: Context) -> None:
@@ -265,12 +268,14 @@ class FlightService:
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
     def _described(self, request: bytes) -> tuple[Dataset, int | None]:
+        return self._found(parse_descriptor(request))
+
+    def _found(self, named: PutCommand) -> tuple[Dataset, int | None]:
         """The dataset that a descriptor names, of its generation if it names one, and the partition if it names one.
 
         Raises:
             NotFound, StaleTicket, OutOfBudget: see :meth:`Catalogue.find` and :meth:`Dataset.partition`.
         """
-        named = parse_descriptor(request)
         dataset = self._catalogue.find(named.dataset, named.generation)
         if named.partition is not None:
             dataset.partition(named.partition)

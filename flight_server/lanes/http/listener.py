@@ -5,6 +5,7 @@
     GET  /v1/datasets/{dataset}?generation=…                          all its partitions (``bulk_get``)
     HEAD of both                                                      generation, sealed, totals
     POST /v1/put                                                      takes a put        (``bulk_put``)
+    POST /v1/hold                                                     as the action      (``http_hold``)
     GET  /v1/datasets?prefix=…                                        the datasets       (``reports``)
     GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names; these
                                                                       three in pages: first=…&limit=…
@@ -76,6 +77,7 @@ from .bulk_changelog import BulkChangelogRead
 from .bulk_get import ArrowStream, BulkRead
 from .bulk_put import READ_BYTES, Intake
 from .http_errors import Runner, refusal
+from .http_hold import HOLD_PATH, answer_hold
 from .listening import bind
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
 
@@ -154,6 +156,7 @@ class HttpServer:
         app.router.add_get("/v1/datasets", self._list)
         app.router.add_get(_DATASETS + "{rest:.+}", self._read)
         app.router.add_post(PUT_PATH, self._put)
+        app.router.add_post(HOLD_PATH, self._hold)
         app.router.add_get("/v1/statistics", self._statistics)
         app.router.add_get("/v1/why", self._why)
         app.router.add_get("/metrics", self._scrape)
@@ -288,6 +291,9 @@ class HttpServer:
     async def _put(self, request: web.Request) -> web.StreamResponse:
         self._catalogue.check_open()
         return await Intake(self._puts, request, self._scratch, _peer(request)).receive()
+
+    async def _hold(self, request: web.Request) -> web.StreamResponse:
+        return _json(await answer_hold(request, self._puts.changelogs, self._options.stall_seconds))
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = _query(request, "prefix", "first", "limit")

@@ -13,9 +13,12 @@ over the micro-batches after the first ``--warm-up``, which start Python workers
                      ``--interval`` seconds after the one before, so that the put has ended. Spark's join does not see
                      such changes: it is compared with ``Spark``, as if it did for nothing
 
-All of them have run with a table of 1,000 rows before, in the same JVM. ``KiB fetched`` is what the server has sent per
-measured micro-batch. ``probe ms`` is the search of 1,000 keys in the host's image and the copy of the values, without
-Spark, in the driver: the median, and the longest of 100.
+All of them have run with a table of 1,000 rows before, in the same JVM. ``first ms`` is the query's first trigger, in
+which ``lookup`` fetches the table, and all but Spark's start Python workers (``Python alone``); ``beyond`` is that over
+the median, less ``transfer ms``: what the driver takes to read the table from the server and to keep nothing of it.
+``x still`` is ``lookup, 1 %`` over ``lookup``. ``KiB fetched`` is what the server has sent per measured micro-batch.
+``probe ms`` is the search of 1,000 keys in the host's image and the copy of the values, without Spark, in the driver:
+the median, and the longest of 100.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +51,7 @@ from tests.benchmarks.on_spark.engines import Engines
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SIZES = (100_000, 1_000_000, 4_000_000)
+SIZES = (100_000, 1_000_000, 4_000_000, 10_000_000)
 BATCH_ROWS = 1000
 CHANGED = 0.01
 PROBES = 100
@@ -61,7 +64,20 @@ STRIDE = 7919
 SCHEMA = pa.schema(
     [("key", pa.int64()), ("time", pa.int64()), ("price", pa.float64()), ("name", pa.string())]
 )
-COLUMNS = ["rows", "subject", "trigger ms", "longest", "x Spark", "KiB fetched", "probe ms", "longest probe"]
+COLUMNS = [
+    "rows",
+    "subject",
+    "trigger ms",
+    "longest",
+    "x Spark",
+    "x still",
+    "first ms",
+    "transfer ms",
+    "beyond",
+    "KiB fetched",
+    "probe ms",
+    "longest probe",
+]
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,8 @@ class Measured:
     """One subject at one size."""
 
     trigger_ms: list[float]
+    first_ms: float
+    transfer_ms: float | None = None
     fetched_bytes: float | None = None
     probes_ms: list[float] | None = None
 
@@ -95,6 +113,7 @@ def main(arguments: list[str]) -> None:
         "--interval", type=float, default=3.0, help="seconds between micro-batches with changes"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the table's rows")
+    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, help="the table's rows")
     parser.add_argument(
         "--only", nargs="+", default=(), help="subjects with one of these words in their names"
     )
@@ -106,15 +125,15 @@ def main(arguments: list[str]) -> None:
     found: list[list[str]] = []
     with Engines() as engines:
         _of_size(engines, BATCH_ROWS, argparse.Namespace(**vars(options) | WARMING))
-        for size in SIZES:
+        for size in options.sizes:
             found += _of_size(engines, max(BATCH_ROWS, int(size * options.scale)), options)
     table("A stream joined to a table", COLUMNS, found)
 
 
 def _of_size(engines: Engines, size: int, options: argparse.Namespace) -> list[list[str]]:
     subjects: dict[str, Callable[[], Measured]] = {
-        "no join": lambda: Measured(_triggers(_stream(engines, size), options)),
-        "Python alone": lambda: Measured(_triggers(_through_python(engines, size), options)),
+        "no join": lambda: _measured(_stream(engines, size), options),
+        "Python alone": lambda: _measured(_through_python(engines, size), options),
         "Spark": partial(_spark, engines, size, options, cached=False),
         "Spark, cached": partial(_spark, engines, size, options, cached=True),
         "lookup": partial(_lookup, engines, size, options, changing=False),
@@ -125,17 +144,22 @@ def _of_size(engines: Engines, size: int, options: argparse.Namespace) -> list[l
         if not options.only or any(word in name for word in options.only):
             engines.renew()
             measured[name] = run()
-    return [_row(size, name, each, measured.get("Spark")) for name, each in measured.items()]
+    return [_row(size, name, each, measured) for name, each in measured.items()]
 
 
-def _row(size: int, name: str, of: Measured, spark: Measured | None) -> list[str]:
+def _row(size: int, name: str, of: Measured, measured: dict[str, Measured]) -> list[str]:
     median = statistics.median(of.trigger_ms)
+    spark, still = measured.get("Spark"), measured.get("lookup") if name == "lookup, 1 %" else None
     return [
         f"{size:,}",
         name,
         f"{median:.0f}",
         f"{max(of.trigger_ms):.0f}",
         f"{statistics.median(spark.trigger_ms) / median:.1f}" if spark else "",
+        f"{median / statistics.median(still.trigger_ms):.2f}" if still else "",
+        f"{of.first_ms:.0f}",
+        "" if of.transfer_ms is None else f"{of.transfer_ms:.0f}",
+        "" if of.transfer_ms is None else f"{(of.first_ms - of.transfer_ms) / median:.1f}",
         "" if of.fetched_bytes is None else f"{of.fetched_bytes / 1024:.1f}",
         "" if of.probes_ms is None else f"{statistics.median(of.probes_ms):.2f}",
         "" if of.probes_ms is None else f"{max(of.probes_ms):.2f}",
@@ -151,7 +175,7 @@ def _spark(engines: Engines, size: int, options: argparse.Namespace, *, cached: 
             static = static.cache()
             static.count()
         joined = _stream(engines, size).join(sql.broadcast(static), "key", "left")
-        return Measured(_triggers(joined, options))
+        return _measured(joined, options)
 
 
 def _lookup(engines: Engines, size: int, options: argparse.Namespace, *, changing: bool) -> Measured:
@@ -168,9 +192,17 @@ def _lookup(engines: Engines, size: int, options: argparse.Namespace, *, changin
             keys = np.random.default_rng(number).choice(size, max(1, int(size * CHANGED)), replace=False)
             changelog.put(rows_of(keys, number))
 
-    triggers = _triggers(joined, options, after, options.interval if changing else None)
-    return Measured(
-        triggers, (sent[1] - sent[0]) / options.batches, _probes(contents[0], changelog.upper, size)
+    started = time.perf_counter()
+    with contents[0].source.snapshot(changelog.upper) as batches:
+        for _ in batches:
+            pass
+    transfer_ms = (time.perf_counter() - started) * 1e3
+    measured = _measured(joined, options, after, options.interval if changing else None)
+    return replace(
+        measured,
+        transfer_ms=transfer_ms,
+        fetched_bytes=(sent[1] - sent[0]) / options.batches,
+        probes_ms=_probes(contents[0], changelog.upper, size),
     )
 
 
@@ -187,13 +219,13 @@ def _through_python(engines: Engines, size: int) -> DataFrame:
     return _stream(engines, size).mapInArrow(same, "key long, id long")
 
 
-def _triggers(
+def _measured(
     joined: DataFrame,
     options: argparse.Namespace,
     after: Callable[[int], None] = lambda _: None,
     interval_seconds: float | None = None,
-) -> list[float]:
-    """Run the query; the milliseconds of each measured trigger. ``after`` is called when so many have ended."""
+) -> Measured:
+    """Run the query. ``after`` is called when so many triggers have ended."""
     wanted, found = options.warm_up + options.batches, dict[int, float]()
     with tempfile.TemporaryDirectory(prefix="flight-shuffle-bench-") as checkpoint:
         writer = joined.writeStream.format("noop").option("checkpointLocation", checkpoint)
@@ -214,7 +246,8 @@ def _triggers(
                 time.sleep(POLL_SECONDS)
         finally:
             query.stop()
-    return [found[batch] for batch in sorted(found)][options.warm_up : wanted]
+    triggers = [found[batch] for batch in sorted(found)]
+    return Measured(triggers[options.warm_up : wanted], triggers[0])
 
 
 @contextlib.contextmanager

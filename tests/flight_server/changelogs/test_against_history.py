@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from flight_server.changelogs import views
+from flight_server.changelogs import merges, views
 from flight_server.changelogs.saving import next_log
 from flight_server.protocol import KeepRule, Transaction
 from flight_server.runs import MemoryRun, Run, run_files
@@ -33,6 +33,7 @@ from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
 from tests.support.ram_directory import ram_directory
 
+DELETED = 0
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 RULES: dict[str, dict[str, Any] | None] = {
     "latest": LATEST,
@@ -76,7 +77,7 @@ class History(RuleBasedStateMachine):
         self._ended = ExitStack()
         self.base = self._ended.enter_context(ram_directory())
         self.copies = 0
-        self.versions: list[list[tuple[Row, int]]] = []
+        self.versions: list[list[tuple[Row, int]]] = []  # of a delete its keys, with the diff ``DELETED``
 
     @initialize()
     def start(self) -> None:
@@ -95,8 +96,15 @@ class History(RuleBasedStateMachine):
         found: Counter[Row] = Counter()
         for updates in self.versions[:version]:
             for row, diff in updates:
-                found[row] += diff
+                if diff == DELETED:
+                    found = Counter({each: count for each, count in found.items() if self.key(each) != row})
+                else:
+                    found[row] += diff
         return found
+
+    def key(self, row: Row) -> Row:
+        assert self.keep is not None
+        return tuple(row[SCHEMA.names.index(name)] for name in self.keep["key"])
 
     def shown(self, version: int) -> Counter[Row]:
         there = +self.counts(version)
@@ -140,6 +148,13 @@ class History(RuleBasedStateMachine):
                 "a repetition changes nothing"
             )
 
+    @precondition(lambda self: self.keep is not None)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        keys = [self.key(row) for row in data.draw(st.lists(self.rows, max_size=3))]
+        self.versions.append([(key, DELETED) for key in keys])
+        assert self.engine.delete(keys, Transaction("writer", len(self.versions))) == len(self.versions)
+
     def groups(self) -> list[list[Run]]:
         """Neighbouring runs of which none is being merged, and no other of their kind, in memory or in files."""
         changelog = self.engine.changelog
@@ -166,8 +181,8 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: any(not merge.done for merge in self.engine.changelog.merges))
     @rule(data=st.data())
     def step_of_a_merge(self, data: st.DataObject) -> None:
-        merges = [merge for merge in self.engine.changelog.merges if not merge.done]
-        data.draw(st.sampled_from(merges)).step()
+        going = [merge for merge in self.engine.changelog.merges if not merge.done]
+        data.draw(st.sampled_from(going)).step()
 
     @precondition(lambda self: self.engine.changelog.merges)
     @rule(data=st.data())
@@ -198,9 +213,12 @@ class History(RuleBasedStateMachine):
         version = data.draw(st.integers(changelog.since, changelog.upper))
         after = data.draw(st.integers(changelog.since, version))
         assert self.engine.snapshot(version) == self.shown(version)
-        before, now = self.shown(after), self.shown(version)
+        self.check_deltas(after, version)
+
+    def check_deltas(self, after: int, upto: int) -> None:
+        before, now = self.shown(after), self.shown(upto)
         changes = {row: now[row] - before[row] for row in before | now if now[row] != before[row]}
-        assert self.engine.deltas(after, version) == changes
+        assert self.engine.deltas(after, upto) == changes
 
     @invariant()
     def every_version_is_there(self) -> None:
@@ -212,18 +230,28 @@ def _order(row: Row) -> list[tuple[bool, Any]]:
     return [(value is not None, value) for value in row[1:]]
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_changelog_is_what_its_whole_history_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "large_keys"),
+    [*((name, False) for name in RULES), ("latest", True), ("until_closed", True), ("pair", True)],
+)
+def test_a_changelog_is_what_its_whole_history_says(
+    name: str, large_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(views, "MIN_SLICE_ROWS", 3)
     monkeypatch.setattr(views, "SLICE_ROWS", 3)
     monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
+    if large_keys:
+        monkeypatch.setattr(views, "SLICE_BYTES", 150)
+        monkeypatch.setattr(merges, "HELD_BYTES", 600)
 
     class Machine(History):
         keep = RULES[name]
         rows = paired_rows if name == "pair" else rows
 
     many = settings(
-        max_examples=3 if name == "sql" else 12,  # a query takes some 10 ms
+        max_examples=3
+        if name == "sql" or large_keys
+        else 12,  # a query takes some 10 ms, as do the pieces of a key
         stateful_step_count=25,
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.changelogs import merges, views, writes
+from flight_server.datasets.transactions import NUMBERS
 from flight_server.protocol import HoldRequest, Transaction
 from flight_server.runs import MemoryRun, run_files
 from tests.support.changelog_store import NAME, Engine
@@ -45,13 +46,19 @@ class History:
     def __init__(self, engine: Engine, points: CrashPoints) -> None:
         self.engine = engine
         self.points = points
-        self.versions: list[list[Update]] = []
+        self.versions: list[list[Update] | set[str]] = []  # of a delete the keys
         self.held = 0
 
     def commit(self, *updates: Update) -> None:
-        self.versions.append(list(updates))
+        self._write(list(updates))
+
+    def delete(self, *keys: str) -> None:
+        self._write(set(keys))
+
+    def _write(self, version: list[Update] | set[str]) -> None:
+        self.versions.append(version)
         number = len(self.versions)
-        assert self.engine.commit(list(updates), Transaction("writer", number)) == number
+        assert write(self.engine, version, number) == number
         self.points.acknowledged = number
 
     def hold(self) -> None:
@@ -74,6 +81,9 @@ class History:
     def shown(self, version: int) -> Counter[Row]:
         counts: Counter[Row] = Counter()
         for updates in self.versions[:version]:
+            if isinstance(updates, set):
+                counts = Counter({row: count for row, count in counts.items() if row[0] not in updates})
+                continue
             for row, diff in updates:
                 counts[row] += diff
         best: dict[str, Row] = {}
@@ -81,6 +91,13 @@ class History:
             if row[0] not in best or row[1:] > best[row[0]][1:]:
                 best[row[0]] = row
         return Counter(best.values())
+
+
+def write(engine: Engine, version: list[Update] | set[str], number: int) -> int:
+    transaction = Transaction("writer", number)
+    if isinstance(version, set):
+        return engine.delete([(key,) for key in sorted(version)], transaction)
+    return engine.commit(version, transaction)
 
 
 def rows(first: int, count: int, time_: int) -> list[Update]:
@@ -97,9 +114,11 @@ def work(history: History) -> None:
     history.hold()
     history.commit(*rows(5, 2, 4))
     history.merge(to_file=True, memory=True)
+    history.delete(*(f"key {number}" for number in range(21)))  # in a run file
     history.commit(*rows(10, 22, 5))
     history.merge(to_file=True, memory=False, commit=[(("key 11", 5, "bid", 11), -1), *rows(40, 1, 6)])
     history.commit(*rows(3, 1, 7))
+    history.delete("key 3", "key 22")
 
 
 def check(image: Image, history: History, also: int = 1) -> None:
@@ -117,9 +136,8 @@ def check(image: Image, history: History, also: int = 1) -> None:
                 changelog.merge.step()
             engine.publish(changelog.merge)
             assert engine.snapshot(upper) == history.shown(upper), image.step
-        if upper:
-            again = history.versions[upper - 1]
-            assert engine.commit(again, Transaction("writer", upper)) == upper, image.step
+        for number in range(max(1, upper - NUMBERS + 1), upper + 1):
+            assert write(engine, history.versions[number - 1], number) == number, image.step
         late = ("key 0", 99, "bid", 0)
         assert engine.commit([(late, 1)]) == upper + 1, image.step
         shown = Counter({row: n for row, n in history.shown(upper).items() if row[0] != "key 0"})

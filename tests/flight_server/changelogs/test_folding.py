@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from flight_server.changelogs.folding import compacted, deltas, snapshot
+from flight_server.changelogs.folding import Elsewhere, compacted, deltas, snapshot
 from flight_server.protocol import KeepRule
-from flight_server.rules import make_rule
-from flight_server.runs import Layout, Updates
+from flight_server.rules import Rule, make_rule
+from flight_server.runs import DELETE, Layout, Updates
 from tests.support import keep_model
 from tests.support.run_rows import LATEST, SCHEMA, Row, fewer_bits, latest, listed, updates_of
 
@@ -26,7 +28,10 @@ Update = tuple[Row, int, int]
 each_row = st.tuples(
     st.sampled_from(["a", "b", "c", None]), st.sampled_from([None, 1, 2]), st.sampled_from([None, (), (1,)])
 )
-each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2]))
+each_delete = st.sampled_from(["a", "b", "c", None]).map(lambda key: (key, None, None))
+each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2])) | st.tuples(
+    each_delete, st.integers(1, 4), st.just(DELETE)
+)
 many = st.lists(each_update, max_size=12)
 few_examples = settings(max_examples=40, deadline=None)
 
@@ -42,14 +47,28 @@ collisions = pytest.mark.usefixtures("_hash_bits")
 def shown(updates: list[Update], version: int) -> Counter[Row]:
     counts: Counter[Row] = Counter()
     for row, at, diff in updates:
-        if at <= version:
+        if diff != DELETE and deleted_up_to(updates, row, version) <= at <= version:
             counts[row] += diff
     return keep_model.kept(SPEC, {row: max(count, 0) for row, count in counts.items()}, SCHEMA)
 
 
+def deleted_up_to(updates: list[Update], row: Row, version: int) -> int:
+    """What is older is deleted at a version."""
+    deletes = [at for (key, *_), at, diff in updates if diff == DELETE and key == row[0] and at <= version]
+    return max(deletes, default=0)
+
+
+def batches(updates: Updates, version: int, rule: Rule, max_rows: int) -> Iterator[pa.RecordBatch]:
+    start, left = 0, True
+    while left:
+        batch, left = snapshot(updates, version, rule, start, max_rows)
+        start += batch.num_rows
+        yield batch
+
+
 def read(updates: Updates, version: int) -> Counter[Row]:
     found: Counter[Row] = Counter()
-    for batch in snapshot(updates, version, RULE, 2):
+    for batch in batches(updates, version, RULE, 2):
         zeros = np.zeros(batch.num_rows, np.int64)
         found.update(row for row, _, _ in listed(Updates(updates.layout, batch, NO_HASHES, zeros, zeros)))
     return found
@@ -85,20 +104,56 @@ def test_compaction_changes_nothing_that_can_still_be_asked_for(
 ) -> None:
     updates = updates_of(latest(), given_updates)
     untouched = np.unique(updates.hashes)[:spared]
-    left = compacted(updates, since, RULE, untouched)
+
+    def elsewhere(hashes: NDArray[np.uint64]) -> Elsewhere:
+        return Elsewhere(np.intersect1d(hashes, untouched), Updates.empty(updates.layout))
+
+    left = compacted(updates, since, RULE, elsewhere)
     assert len(left) <= len(updates)
     for version in range(since, 5):
         assert read(left, version) == read(updates, version)
         assert changes(left, since, version) == changes(updates, since, version)
     assert listed(left) == listed(Updates.joined(left.layout, [left.slice(0, 1), left.slice(1, len(left))]))
-    again = compacted(left, since, RULE, untouched)
+    again = compacted(left, since, RULE, elsewhere)
     assert Counter(listed(again)) == Counter(listed(left)), "compacting twice changes nothing more"
     counts = Counter[tuple[Row, int]]()
     for row, version, diff in given_updates:
-        counts[row, max(version, since)] += diff
+        if diff != DELETE and version >= deleted_up_to(given_updates, row, since):
+            counts[row, max(version, since)] += diff
     for hash_, (row, version, diff) in zip(left.hashes, listed(left), strict=True):
-        if hash_ in untouched:
+        if hash_ in untouched and diff != DELETE:
             assert diff == counts[row, max(version, since)], "spared keys are only added up"
+
+
+@collisions
+@given(
+    st.lists(each_update.filter(lambda update: update[2] != -1), max_size=12),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+@few_examples
+def test_a_tombstone_that_is_kept_deletes_what_older_runs_have(
+    given_updates: list[Update], since: int, middle: int
+) -> None:
+    """Without retractions any part may be compacted by itself."""
+    layout = latest()
+    older, newer = (
+        updates_of(layout, [each for each in given_updates if (each[1] > middle) is late])
+        for late in (False, True)
+    )
+    whole = Updates.joined(layout, [older, newer])
+    for parts in (
+        [older, compacted(newer, since, RULE)],
+        [compacted(older, since, RULE), newer],
+    ):
+        left = Updates.joined(layout, parts)
+        for version in range(since, 5):
+            assert read(left, version) == read(whole, version)
+            assert changes(left, since, version) == changes(whole, since, version)
+    settled = compacted(whole, since, RULE, oldest=True)
+    assert all(version > since for _, version, diff in listed(settled) if diff == DELETE)
+    for version in range(since, 5):
+        assert read(settled, version) == read(whole, version)
 
 
 def test_a_row_that_is_there_a_million_times_comes_in_small_batches() -> None:
@@ -106,13 +161,13 @@ def test_a_row_that_is_there_a_million_times_comes_in_small_batches() -> None:
     updates = updates_of(
         Layout(schema, None), [((1,), 1, 1_000_000), ((2,), 1, 0), ((3,), 1, -4), ((4,), 1, 2)]
     )
-    found = list(snapshot(updates, 1, make_rule(None, schema), 300_000))
+    found = list(batches(updates, 1, make_rule(None, schema), 300_000))
     assert [batch.num_rows for batch in found] == [300_000, 300_000, 300_000, 100_002]
     assert Counter(value for batch in found for value in batch.column(0).to_pylist()) == {1: 1_000_000, 4: 2}
 
 
 def test_nothing_is_read_of_nothing() -> None:
     empty = Updates.empty(latest())
-    assert [batch.num_rows for batch in snapshot(empty, 1, RULE, 2)] == [0]
+    assert [batch.num_rows for batch in batches(empty, 1, RULE, 2)] == [0]
     assert changes(empty, 0, 1) == {}
-    assert len(compacted(empty, 1, RULE, NO_HASHES)) == 0
+    assert len(compacted(empty, 1, RULE)) == 0

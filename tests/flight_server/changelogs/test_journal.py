@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flight_server.changelogs.holds import Hold
 from flight_server.changelogs.journal import (
     Commit,
     State,
@@ -62,7 +63,7 @@ def test_commits_are_read_as_they_were_written() -> None:
     assert commits_of(Entry(json.loads(json.dumps(entry.header)), entry.body)) == commits
     assert entry.header["files"] == ["run-000001"]
     assert "files" not in commit_entry(commits, [], b"").header
-    assert commits_of(hold_entry("a", 3, 1.0)) == commits_of(release_entry(["a"])) == []
+    assert commits_of(hold_entry("a", Hold(3, 1.0, 1.0))) == commits_of(release_entry(["a"])) == []
 
 
 @pytest.mark.parametrize(

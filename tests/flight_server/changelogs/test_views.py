@@ -86,7 +86,7 @@ def test_a_view_reads_the_runs_together_in_slices(monkeypatch: pytest.MonkeyPatc
     assert sorted(zip(changes["time"].to_pylist(), changes["_diff"].to_pylist(), strict=True)) == sorted(
         [(1, -1), (3, 1)] * 50
     )
-    assert list(view.deltas(3, 3)) == []
+    assert sum(batch.num_rows for batch in view.deltas(3, 3)) == 0
     assert sum(batch.num_rows for batch in view.snapshot(0)) == 0
 
 

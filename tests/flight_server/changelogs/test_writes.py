@@ -1,17 +1,22 @@
-"""What a put may say in ``_diff``, and which nulls it may have."""
+"""What a put may say in ``_diff``, which nulls it may have, and what of it the event loop does itself."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from flight_server.changelogs import writes
 from flight_server.changelogs.writes import MAX_DIFF
-from flight_server.protocol import BadFrame
-from tests.support.changelog_store import Engine
+from flight_server.protocol import BadFrame, HoldRequest, OutOfBudget
+from flight_server.runs import RunFile
+from tests.support.changelog_store import NAME, Engine
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -87,3 +92,92 @@ def test_nulls_in_the_values_of_a_dictionary_are_nulls(tmp_path: Path) -> None:
         coded = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([1, None]))
         with pytest.raises(BadFrame, match="'x' has nulls"):
             engine.run(engine._commit(pa.RecordBatch.from_arrays([coded], ["x"]), None))
+
+
+def rows_of_bytes(count: int, size_bytes: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([bytes([n % 256]) * size_bytes for n in range(count)])], names=["b"])
+
+
+WORD = pa.array(["word"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("put", "in_loop"),
+    [
+        (rows_of_bytes(250, 200), True),
+        (rows_of_bytes(250, 400), False),
+        (rows_of_bytes(1, 100_000), False),
+        (pa.record_batch([pa.array([[1], []])], names=["nested"]), False),
+        (pa.record_batch([pa.array([{"x": 1}])], names=["nested"]), False),
+        (pa.record_batch([WORD.dictionary_encode()], names=["coded"]), False),
+        (pa.record_batch([WORD] * 65, names=[f"c{n}" for n in range(65)]), False),
+    ],
+)
+def test_only_a_put_of_few_bytes_and_flat_columns_is_sorted_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: pa.RecordBatch, in_loop: bool
+) -> None:
+    sorted_in: list[bool] = []
+    updates = writes._updates
+
+    def watched(*arguments: Any) -> Any:
+        sorted_in.append(threading.current_thread() is threading.main_thread())
+        return updates(*arguments)
+
+    monkeypatch.setattr(writes, "_updates", watched)
+    with closing(Engine(tmp_path, put.schema, None)) as engine:
+        engine.run(engine._commit(put, None))
+    assert sorted_in == [in_loop]
+
+
+def test_the_event_loop_reads_no_run_file_for_a_large_put_that_retracts_during_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "CHUNK_ROWS", 4)
+    blocks: list[bool] = []
+    block = RunFile._block
+
+    def watched(run: RunFile, number: int) -> Any:
+        blocks.append(threading.current_thread() is threading.main_thread())
+        return block(run, number)
+
+    monkeypatch.setattr(RunFile, "_block", watched)
+    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+        engine.commit([((n,), 1) for n in range(8)])
+        merge = engine.begin_merge(engine.changelog.runs, 1, to_file=True)
+        in_thread = engine.store.threads
+        while not merge.done:
+            in_thread.submit(merge.step).result()
+        engine.commit([((n,), -1) for n in range(6)])
+        assert isinstance(engine.changelog.runs[-1], RunFile)
+        engine.publish(merge)
+        assert blocks
+        assert not any(blocks)
+        assert engine.deltas(1, 2) == {(n,): -1 for n in range(6)}
+
+
+def test_at_the_disk_limit_puts_are_refused_and_retractions_and_the_ends_of_holds_are_taken(
+    tmp_path: Path,
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+        engine.commit([((n,), 1) for n in range(8)])
+        hold = HoldRequest(NAME, "reader", lease_seconds=600.0)
+        engine.run(engine.store.hold(engine.catalogue.find(NAME), hold))
+        pool = engine.disk.pool
+        pool.limit_bytes = 8 << 20
+        others = pool.reserve((7 << 20) - pool.used_bytes)
+
+        async def together() -> list[Any]:
+            puts = [engine._commit(batch([diff], pa.int64()), None) for diff in (1, -1, 1)]
+            return await asyncio.gather(*puts, return_exceptions=True)
+
+        first, second, third = engine.run(together())
+        assert isinstance(first, OutOfBudget)
+        assert second == 2
+        assert isinstance(third, OutOfBudget)
+        others.grow((1 << 20) - 4000)
+        released = engine.run(engine.store.hold(engine.catalogue.find(NAME), replace(hold, release=True)))
+        assert released["version"] == 1
+        with pytest.raises(OutOfBudget, match="disk limit"):
+            engine.commit([((1,), -1)])
+        others.free()
+        assert engine.commit([((9,), 1)]) == 3

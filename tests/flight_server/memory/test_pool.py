@@ -219,6 +219,22 @@ def test_what_a_part_grants_fits_its_limit_and_the_pools() -> None:
     assert part.try_reserve(3) is None
 
 
+def test_what_a_pool_keeps_is_for_those_who_say_so_and_each_takes_its_share_of_it() -> None:
+    pool = MemoryPool(80)
+    pool.kept_parts = 8
+    writer, merge, hold = pool.empty(), pool.empty(), pool.empty()
+    assert writer.try_grow(70)
+    assert not writer.try_grow(1)
+    assert not merge.try_grow(6, of_kept=0.5)
+    assert merge.try_grow(5, of_kept=0.5)
+    assert not merge.try_grow(1, of_kept=0.5)
+    assert hold.try_grow(5, of_kept=1.0)
+    assert not hold.try_grow(1, of_kept=1.0)
+    pool.kept_parts = None
+    hold.free()
+    assert writer.try_grow(5)
+
+
 def test_a_full_part_keeps_nothing_from_those_who_wait_for_the_pool() -> None:
     pool = MemoryPool(10)
     part = pool.part("part", 4)

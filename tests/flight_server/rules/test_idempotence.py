@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from flight_server.protocol import InvalidRequest, KeepRule
-from flight_server.rules import Rule, make_rule
+from flight_server.rules import QueryLimits, Sample
+from flight_server.rules.sandbox import Sandbox
+from flight_server.rules.user_query import UserQuery
 
 SCHEMA = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("amount", pa.decimal128(18, 2))])
 SAMPLE = pa.RecordBatch.from_pylist(
     [{"currency": ["EUR", "CHF", None][n % 3], "time": n % 31, "amount": Decimal(n % 7)} for n in range(60)],
     SCHEMA,
 )
+sandbox = Sandbox(QueryLimits())
 LATEST = "select * from input qualify row_number() over (partition by currency order by time desc, amount desc) = 1"
 
 
-def sql(query: str, key: str | None = "currency", schema: pa.Schema = SCHEMA) -> Rule:
-    return make_rule(KeepRule.parse({"rule": "sql", "query": query, **({"key": key} if key else {})}), schema)
+def sql(query: str, key: str | None = "currency", schema: pa.Schema = SCHEMA) -> UserQuery:
+    declared = {"rule": "sql", "query": query, **({"key": key} if key else {})}
+    return UserQuery(KeepRule.parse(declared), schema, sandbox)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +47,7 @@ def test_a_query_that_survives_compaction_is_taken(query: str, key: str | None) 
     sql(query, key).check_idempotent(SAMPLE.slice(0, 0))
 
 
-@pytest.mark.parametrize(
+refused_queries = pytest.mark.parametrize(
     ("query", "key"),
     [
         (
@@ -56,6 +63,9 @@ def test_a_query_that_survives_compaction_is_taken(query: str, key: str | None) 
         ("select currency, time, amount + 1 as amount from input", "currency"),
     ],
 )
+
+
+@refused_queries
 def test_a_query_that_is_not_idempotent_is_refused_with_its_rows(query: str, key: str | None) -> None:
     rule = sql(query, key)
     with pytest.raises(
@@ -64,6 +74,26 @@ def test_a_query_that_is_not_idempotent_is_refused_with_its_rows(query: str, key
         rule.check_idempotent(SAMPLE)
     assert query[:40] in str(no.value)
     assert len(no.value.message) < 1200
+
+
+@refused_queries
+def test_it_is_refused_also_when_each_row_comes_alone(query: str, key: str | None) -> None:
+    rule, sample = sql(query, key), Sample.empty(SCHEMA)
+    keys = pc.dictionary_encode(SAMPLE.column("currency"), null_encoding="encode").indices
+    hashes = keys.to_numpy().astype(np.uint64) * (key is not None)
+
+    def put(sample: Sample, number: int) -> Sample:
+        sample = sample.plus(SAMPLE.slice(number, 1), hashes[number : number + 1], np.ones(1, np.int64))
+        if not sample.due:
+            return sample
+        rule.check_idempotent(sample.rows)
+        return sample.was_tested()
+
+    def put_all() -> None:
+        functools.reduce(put, range(SAMPLE.num_rows), sample)
+
+    with pytest.raises(InvalidRequest, match="is not idempotent"):
+        put_all()
 
 
 def test_the_refusal_shows_five_rows_of_each_side_at_most() -> None:
@@ -91,8 +121,3 @@ def test_a_query_that_moves_rows_to_another_key_is_refused() -> None:
     rule = sql("select 'XAU' as currency, time, amount from input")
     with pytest.raises(InvalidRequest, match=r"keys that are not in its input: \{'currency': 'XAU'\}"):
         rule.check_idempotent(SAMPLE)
-
-
-@pytest.mark.parametrize("declared", [None, {"rule": "latest", "key": "currency", "order_by": "time"}])
-def test_the_other_rules_need_no_trial(declared: dict[str, str] | None) -> None:
-    make_rule(None if declared is None else KeepRule.parse(declared), SCHEMA).check_idempotent(SAMPLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest, KeepRule, OutOfBudget
-from flight_server.rules import Groups, QueryLimits, Rule, make_rule
+from flight_server.rules import Groups, Query, QueryProcesses, make_rule
 from tests.flight_server.rules.test_needed import histories, plus, retractions, rows
 from tests.support.keep_model import SCHEMA, Row, collection, groups_of, kept, rows_of
 
@@ -25,11 +26,21 @@ LATEST = """
 MODEL = KeepRule.parse({"rule": "latest", "key": "key", "order_by": ["time"]})
 TOTALS = pa.schema([("k", pa.string()), ("v", pa.decimal128(18, 2))])
 SUMS = "select k, sum(v) as v from input group by k"
+PROCESSES = QueryProcesses()
 
 
-def sql(query: str, schema: pa.Schema = SCHEMA, key: str | None = "key", **limits: float) -> Rule:
+@pytest.fixture(scope="module", autouse=True)
+def _one_process() -> Iterator[None]:
+    by_latest.check()
+    yield
+    PROCESSES.close()
+
+
+def sql(query: str, schema: pa.Schema = SCHEMA, key: str | None = "key") -> Query:
     spec = KeepRule.parse({"rule": "sql", "query": query} | ({} if key is None else {"key": key}))
-    return make_rule(spec, schema, QueryLimits(**limits))  # type: ignore[arg-type]
+    rule = make_rule(spec, schema, PROCESSES)
+    assert isinstance(rule, Query)
+    return rule
 
 
 def totals(*values: tuple[str | None, int]) -> pa.RecordBatch:
@@ -74,19 +85,19 @@ def test_a_running_sum_takes_the_place_of_the_rows_that_it_adds_up() -> None:
     assert collection(rule.kept(later)) == {("a", Decimal(8)): 1, ("b", Decimal(9)): 1}
 
 
-def test_the_rows_of_a_key_with_later_retractions_or_waiting_ones_stay() -> None:
+def test_the_rows_of_a_key_with_later_retractions_stay_and_waiting_ones_stop_nothing() -> None:
     rule = sql(SUMS, TOTALS, "k")
-    rows = totals(("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1), ("c", 2))
-    groups = Groups(rows, np.array([0, 2, 4]), np.array([1, 2, 1, -1, 1, 1]))
-    left = rule.needed(groups, np.array([0, -1, 0, 0, 0, 0]))
+    rows = totals(("a", 1), ("a", 2), ("b", 1), ("b", 2), ("b", 3), ("c", 1), ("c", 2))
+    groups = Groups(rows, np.array([0, 2, 5]), np.array([1, 2, 1, -1, 1, 1, 1]))
+    left = rule.needed(groups, np.array([0, -1, 0, -1, 0, 0, 0]))
     assert collection(left) == {
         ("a", Decimal(1)): 1,
         ("a", Decimal(2)): 2,
-        ("b", Decimal(1)): 1,
+        ("b", Decimal(4)): 1,
         ("b", Decimal(2)): -1,
         ("c", Decimal(3)): 1,
     }
-    assert collection(rule.kept(groups))["b", Decimal(1)] == 1
+    assert collection(rule.kept(groups))["b", Decimal(4)] == 1
 
 
 def test_without_a_key_all_rows_are_one_group() -> None:
@@ -133,7 +144,7 @@ def test_the_result_is_cast_to_the_declared_columns_in_their_order() -> None:
 )
 def test_a_query_that_does_not_give_the_declared_columns_is_refused(query: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        sql(query)
+        sql(query).check()
 
 
 def test_a_query_that_fails_on_some_row_says_so() -> None:
@@ -155,23 +166,23 @@ def test_a_number_that_does_not_fit_the_declared_column_is_an_error() -> None:
 )
 def test_a_column_that_duckdb_would_change_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(InvalidRequest, match=r"keep: the column 'c' .* DuckDB does not keep"):
-        sql("select * from input", pa.schema([("key", pa.string()), ("c", kind)]))
+        sql("select * from input", pa.schema([("key", pa.string()), ("c", kind)])).check()
 
 
 def test_columns_whose_names_differ_by_case_only_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="upper and lower case"):
-        sql("select * from input", pa.schema([("key", pa.string()), ("KEY", pa.string())]))
+        sql("select * from input", pa.schema([("key", pa.string()), ("KEY", pa.string())])).check()
 
 
 def test_many_copies_of_a_row_are_not_made_beyond_the_memory_limit() -> None:
-    rule = sql("select * from input", TOTALS, "k", memory_limit_bytes=32 << 20)
     groups = Groups(totals(("a", 1)), np.array([0]), np.array([10**12]))
-    with pytest.raises(OutOfBudget, match="more memory than 32 MiB"):
-        rule.kept(groups)
+    with pytest.raises(OutOfBudget, match="more memory than 256 MiB for 1000000000000 rows"):
+        sql("select * from input", TOTALS, "k").kept(groups)
+    assert len(PROCESSES) == 1
 
 
 def test_the_message_of_an_error_can_be_sent_whole() -> None:
     with pytest.raises(FlightShuffleError) as refused:
-        sql("select 'é',\n 1 from input")
+        sql("select 'é',\n 1 from input").check()
     assert refused.value.message.isascii()
     assert refused.value.message.isprintable()

@@ -12,9 +12,11 @@ import sys
 sys.modules["duckdb"] = None
 import pyarrow as pa
 from flight_server.protocol import KeepRule, Unsupported
-from flight_server.rules import make_rule
+from flight_server.rules import QueryProcesses, make_rule
 try:
-    make_rule(KeepRule.parse({"rule": "sql", "query": "from input"}), pa.schema([("a", pa.int8())]))
+    make_rule(
+        KeepRule.parse({"rule": "sql", "query": "from input"}), pa.schema([("a", pa.int8())]), QueryProcesses()
+    )
 except Unsupported as error:
     print(error)
 """

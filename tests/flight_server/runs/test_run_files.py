@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from flight_server.memory import MemoryPool
 from flight_server.runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunWriter, Updates, run_files
-from flight_server.runs.run_files import of_block, to_block
+from flight_server.runs.blocks import of_block, to_block
+from flight_server.runs.run_files import 
 from flight_server.storage import DiskTrouble
 from tests.support.run_rows import columns, latest, listed, memory_run, updates_of
 
@@ -66,7 +67,6 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
     some = np.array(sorted(data.draw(st.sets(hashes))), np.uint64)
     for run in (file, memory):
         assert (run.rows, run.retractions) == (len(memory.updates), memory.updates.retractions)
-        assert run.retracted().tolist() == memory.updates.retracted.tolist()
         assert run.rows_below(low) == sum(hash_ < low for hash_ in memory.updates.hashes.tolist())
         assert run.changed(after, upto).tolist() == [
             hash_
@@ -75,6 +75,10 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
         ]
     assert listed(file.between(low, high)) == listed(memory.between(low, high))
     assert listed(file.of_hashes(some)) == listed(memory.of_hashes(some))
+    retractions = memory.updates.where(memory.updates.diffs < 0)
+    for run in (file, memory):
+        assert listed(run.retractions_of(some)) == listed(retractions.of_hashes(some))
+        assert run.having(some).tolist() == sorted(set(some.tolist()) & set(memory.updates.hashes.tolist()))
     assert listed(file.between(0, MAX_HASH)) == listed(memory.updates)
 
 
@@ -118,7 +122,7 @@ def test_a_writer_goes_on_behind_what_was_synced(tmp_path: Path, monkeypatch: py
     blocks, retractions = list(writer.blocks), writer.retractions
     writer.add(updates.slice(4, 7))
     writer.close()
-    resumed = RunWriter.resumed(writer.path, LAYOUT, POOL.reserve(0), blocks, retractions)
+    resumed = RunWriter.resumed(writer.path, LAYOUT, POOL.reserve(0), blocks, (retractions, 0))
     resumed.add(updates.slice(4, 9))
     resumed.finish()
     file = RunFile(writer.path, LAYOUT, resumed.room)

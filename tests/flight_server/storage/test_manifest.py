@@ -24,7 +24,8 @@ MANIFEST = Manifest(
     lease_seconds=None,
     schema=None,
     accepted={"0": "7", "1": "9"},
-    transactions={"job": 3},
+    transactions={"job": (1, 3, 3, 1)},
+    forgotten="AAAAAAAAAAA=",
     sealed_at=1.5,
     segments=[("segment-000001", 100), ("segment-000002", 10)],
     dictionaries=[],
@@ -47,12 +48,19 @@ def test_a_manifest_says_what_was_written() -> None:
     assert [each.rows for each in decoded.frames.part(2, 1)] == [7]
 
 
-def test_a_manifest_of_the_version_before_has_no_transactions() -> None:
-    data = MANIFEST.encode().replace(b'"transactions":{"job":3},', b"").replace(b"FLSHMAN3", b"FLSHMAN2")
+@pytest.mark.parametrize(
+    ("magic", "header", "transactions"),
+    [(b"FLSHMAN2", b"", {}), (b"FLSHMAN3", b'"transactions":{"job":3},', {"job": (1, 3, 3, 1)})],
+)
+def test_a_manifest_of_an_earlier_version_has_the_last_number_of_an_id_or_none(
+    magic: bytes, header: bytes, transactions: dict[str, tuple[int, ...]]
+) -> None:
+    now = b'"transactions":{"job":[1,3,3,1]},"forgotten":"AAAAAAAAAAA=",'
+    data = MANIFEST.encode().replace(now, header).replace(b"FLSHMAN4", magic)
     (length,) = struct.unpack_from("<I", data, 8)
-    body = data[:8] + struct.pack("<I", length - len(b'"transactions":{"job":3},')) + data[12:-20]
-    footer = struct.pack("<QI8s", len(body), google_crc32c.value(body), b"FLSHMAN2")
-    assert Manifest.decode(body + footer) == replace(MANIFEST, transactions={})
+    body = data[:8] + struct.pack("<I", length - len(now) + len(header)) + data[12:-20]
+    footer = struct.pack("<QI8s", len(body), google_crc32c.value(body), magic)
+    assert Manifest.decode(body + footer) == replace(MANIFEST, transactions=transactions, forgotten="")
 
 
 @given(st.integers(0, len(MANIFEST.encode()) - 1), st.integers(1, 255))
@@ -87,8 +95,10 @@ def test_a_manifest_that_is_cut_or_goes_on_is_torn(length: int, more: bytes) -> 
         {"partitions": [PartitionRecord(1, 0, 2, 2, 30, 60, 5)]},
         {"partitions": [PartitionRecord(1, 0, 3, 2, 30, 60, 5)]},
         {"retention": {"hours": 1}},
-        {"transactions": {"a job": 3}},
-        {"transactions": {"job": -1}},
+        {"transactions": {"a job": (1, 0, 3, 1)}},
+        {"transactions": {"job": (1, 0, 3)}},
+        {"transactions": {"job": (1, 0, 4, 1, 3, 1)}},
+        {"forgotten": "AAAA"},
     ],
     ids=str,
 )

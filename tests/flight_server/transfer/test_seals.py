@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from flight_server.concurrency import slices
-from flight_server.datasets import transactions
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
+from flight_server.datasets.transactions import ID_BYTES
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from flight_server.protocol.errors import Conflict, FlightShuffleError, InvalidRequest, NotFound
 from flight_server.transfer import seals
@@ -97,8 +97,8 @@ async def test_appends_without_rows_take_nothing_and_give_nothing_back(catalogue
         found = await seal(catalogue, dataset, Transaction("q", time), attempts={})
         del dataset
         assert found.partition_count == 3
-        assert found.transactions.replacing(None) == {"q": time}
-    assert catalogue.budget.metadata.pool.used_bytes == before
+        assert found.transactions.last("q") == time
+        assert catalogue.budget.metadata.pool.used_bytes == before + ID_BYTES
 
 
 @pytest.mark.parametrize(("most_bytes", "frames"), [(1, [1, 1, 2, 1]), (200, [2, 2, 1]), (1000, [5])])
@@ -142,7 +142,7 @@ async def test_a_first_append_that_is_sealed_again_does_not_forget_the_later_one
     await seal(catalogue, first, Transaction("q", 0))
     await seal(catalogue, staged(catalogue, "w1"), Transaction("q", 1, 0))
     await seal(catalogue, first, Transaction("q", 0))
-    assert catalogue.find("d").transactions.replacing(None) == {"q": 1}
+    assert catalogue.find("d").transactions.last("q") == 1
 
 
 async def test_a_write_with_a_transaction_is_made_once_in_any_mode_also_after_an_overwrite(
@@ -150,9 +150,9 @@ async def test_a_write_with_a_transaction_is_made_once_in_any_mode_also_after_an
 ) -> None:
     overwrite, append = WriteMode.OVERWRITE, WriteMode.APPEND
     first = await seal(catalogue, staged(catalogue, "w0", overwrite), Transaction("job", 1))
-    for time, (mode, version) in enumerate([(overwrite, 1), (overwrite, 0), (append, 1)]):
+    for time, mode in enumerate([overwrite, append]):
         again = staged(catalogue, f"again{time}", mode)
-        assert await seal(catalogue, again, Transaction("job", version)) is first
+        assert await seal(catalogue, again, Transaction("job", 1)) is first
         assert again.dropped
     assert first.rows == 1
     other = await seal(catalogue, staged(catalogue, "w1", overwrite))
@@ -162,20 +162,29 @@ async def test_a_write_with_a_transaction_is_made_once_in_any_mode_also_after_an
         "d", Kind.SHUFFLE, mode=WriteMode.NEW, write="w3", transaction=Transaction("job", 1)
     )
     assert catalogue.stage(request, None) == (other, False)
-    with pytest.raises(Conflict, match="has lost what job appended before version 2"):
+    with pytest.raises(Conflict, match="'job' is to follow 1, and the dataset was overwritten since"):
         await seal(catalogue, staged(catalogue, "w4", append), Transaction("job", 2, 1))
     catalogue.drop("d")
     new = await seal(catalogue, staged(catalogue, "w5", overwrite), Transaction("job", 1))
     assert new.rows == 1
 
 
-async def test_the_transaction_that_was_used_least_recently_is_forgotten(
-    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", [WriteMode.APPEND, WriteMode.OVERWRITE])
+async def test_a_write_that_was_overtaken_is_refused_before_a_row_is_sent_and_at_its_seal(
+    catalogue: Catalogue, mode: WriteMode
 ) -> None:
-    monkeypatch.setattr(transactions, "MAX_TRANSACTIONS", 2)
-    for time, (name, version) in enumerate([("a", 0), ("b", 0), ("a", 1), ("c", 0)]):
-        await seal(catalogue, staged(catalogue, f"w{time}"), Transaction(name, version))
-    assert catalogue.find("d").transactions.replacing(None) == {"a": 1, "c": 0}
+    early = staged(catalogue, "early", mode)
+    for number in (3, 9):
+        await seal(catalogue, staged(catalogue, f"w{number}", mode), Transaction("job", number))
+    late = Transaction("job", 5)
+    with pytest.raises(Conflict, match="number 5 of transaction id 'job' was never committed, and 9 was"):
+        await seal(catalogue, early, late)
+    request = CreateRequest("d", Kind.SHUFFLE, mode=mode, write="late", transaction=late)
+    with pytest.raises(Conflict, match="was never committed"):
+        catalogue.stage(request, None)
+    found = catalogue.find("d")
+    assert found.rows == (2 if mode is WriteMode.APPEND else 1)
+    assert catalogue.stage(replace(request, transaction=Transaction("job", 3)), None) == (found, False)
 
 
 async def test_a_version_whose_predecessor_is_not_there_is_refused_and_stays_staged(
@@ -184,7 +193,7 @@ async def test_a_version_whose_predecessor_is_not_there_is_refused_and_stays_sta
     for version, after in ((0, None), (1, 0)):
         await seal(catalogue, staged(catalogue, f"w{version}"), Transaction("q", version, after))
     late = staged(catalogue, "w3")
-    with pytest.raises(Conflict, match="it has them up to version 1"):
+    with pytest.raises(Conflict, match="is to follow 2, and the dataset has those up to 1"):
         await seal(catalogue, late, Transaction("q", 3, 2))
     assert catalogue.find("d").partition_count == 4
     assert catalogue.find("d", late.generation) is late

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest, OutOfBudget
-from spark_client.changelogs import GatheringWriter
+from spark_client.changelogs import GatheringWriter, gathered_puts
+from spark_client.changelogs.gathered_puts import Gathered
 from spark_client.changelogs.put_rows import PutRows
 from spark_client.lanes import Closed
 from tests.support.fake_stream import until
@@ -61,9 +62,12 @@ def writer(put: FakePut) -> Iterator[GatheringWriter]:
 
 
 def writer_of(put: FakePut, *, linger_seconds: float = 3600.0, limit_bytes: int = 1 << 20) -> GatheringWriter:
+    def prepared(numbers: list[int]) -> list[pa.RecordBatch]:
+        return ROWS.batches(pa.table({"n": pa.array(numbers)}))
+
     return GatheringWriter(
-        put,
-        lambda numbers: ROWS.batches(pa.table({"n": pa.array(numbers)})),
+        Gathered(prepared, put),
+        Gathered(lambda numbers: prepared([-number for number in numbers]), put),
         linger_seconds=linger_seconds,
         limit_bytes=limit_bytes,
     )
@@ -82,6 +86,29 @@ def test_what_is_added_during_a_put_goes_into_the_next_one_in_order(
     assert [each.result(WAIT_SECONDS) for each in [first, *others]] == [1, 2, 2, 2]
 
 
+def test_deletes_are_puts_of_their_own_in_the_order_of_the_calls(
+    writer: GatheringWriter, put: FakePut
+) -> None:
+    futures = [writer.add([1])]
+    assert put.next() == [1]
+    calls = [(writer.add, 2), (writer.add, 3), (writer.delete, 4), (writer.delete, 5), (writer.add, 6)]
+    futures += [call([number]) for call, number in calls]
+    for wanted in ([2, 3], [-4, -5], [6]):
+        put.end()
+        assert put.next() == wanted
+    put.end()
+    assert [each.result(WAIT_SECONDS) for each in futures] == [1, 2, 2, 3, 3, 4]
+
+
+def test_an_add_does_not_linger_when_a_delete_follows_it(put: FakePut) -> None:
+    with writer_of(put) as writer:
+        futures = [writer.add([1]), writer.delete([2])]
+        assert put.next() == [1]
+        put.end()
+        put.end()
+    assert [each.result(WAIT_SECONDS) for each in futures] == [1, 2]
+
+
 def test_an_add_lingers_for_others_until_the_writer_is_closed(put: FakePut) -> None:
     writer = writer_of(put)
     futures = [writer.add([number]) for number in range(100)]
@@ -98,6 +125,24 @@ def test_adds_of_enough_bytes_do_not_linger(put: FakePut) -> None:
         assert len(put.next()) == 1_100_000
         put.end()
         assert future.result(WAIT_SECONDS) == 1
+
+
+def test_a_writer_rests_when_nothing_is_added_and_goes_on_with_the_next_add(
+    put: FakePut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathered_puts, "REST_SECONDS", 0.001)
+    rested: queue.SimpleQueue[None] = queue.SimpleQueue()
+    both = Gathered(ROWS.batches, put)
+    with GatheringWriter(both, both, lambda: rested.put(None)) as writer:
+        for version in (1, 2):
+            future = writer.add(pa.table({"n": [version]}))
+            assert put.next() == [version]
+            assert rested.empty()
+            put.end()
+            assert future.result(WAIT_SECONDS) == version
+            rested.get(timeout=WAIT_SECONDS)
+    rested.get(timeout=WAIT_SECONDS)
+    assert rested.empty()
 
 
 def test_an_error_reaches_every_add_of_its_put_and_no_other(writer: GatheringWriter, put: FakePut) -> None:

@@ -139,6 +139,44 @@ def test_a_first_batch_that_is_repeated_by_another_run_has_the_same_rows(
     assert held(client) == [3]
 
 
+@pytest.mark.parametrize("starting", ["earliest", "latest", "1"])
+def test_a_query_that_finds_nothing_new_at_first_reads_what_comes(
+    client: ShuffleClient, starting: str
+) -> None:
+    """Spark makes a batch of the first end, whether it is the beginning or not, and writes it to the checkpoint."""
+    declare(client, "rates")
+    if starting != "earliest":
+        put(client, 1)
+    query = reader(client, startingVersion=starting)
+    start = query.initialOffset()
+    end = query.latestOffset(start)
+    assert query.partitions(start, end) == []
+    assert query.latestOffset(end) == end
+    put(client, 2)
+    again = reader(client, startingVersion="latest")  # repeats the first batch
+    assert again.partitions(again.initialOffset(), end) == []
+    again.commit(end)
+    last = again.latestOffset(end)
+    assert [diff for time, diff in rows(again, end, last) if time == 2] == [1]
+    again.commit(last)
+    assert held(client) == [last["version"]]
+
+
+def test_a_checkpoint_whose_first_end_does_not_say_where_the_query_began_is_gone_on_with(
+    client: ShuffleClient,
+) -> None:
+    """Older versions wrote one when there was nothing new at the first trigger, and failed."""
+    declare(client, "rates")
+    put(client, 1)
+    query = reader(client, startingVersion="latest")
+    poisoned = query.initialOffset()
+    put(client, 2)
+    again = reader(client, startingVersion="latest")
+    assert again.partitions(again.initialOffset(), poisoned) == []
+    last = again.latestOffset(poisoned)
+    assert rows(again, poisoned, last) == [(1, -1), (2, 1)]
+
+
 def test_without_its_past_a_changelog_begins_with_a_snapshot(client: ShuffleClient) -> None:
     declare(client, "rates", 0.0)
     put(client, 1, 2, 3)
@@ -184,6 +222,29 @@ def test_versions_that_are_gone_end_the_query_and_say_what_to_do(client: Shuffle
         reader(client, startingVersion="1").initialOffset()
     with pytest.raises(InvalidRequest, match=r"no version 9|newest is 3"):
         reader(client, startingVersion="9").initialOffset()
+
+
+def test_a_query_that_may_lose_changes_goes_on_with_the_oldest_version_that_there_is(
+    client: ShuffleClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    declare(client, "rates", 0.0)
+    put(client, 1)
+    query = reader(client, holdLeaseSeconds="0.1")
+    start = query.initialOffset()
+    end = query.latestOffset(start)
+    query.partitions(start, end)
+    query.commit(end)
+    put(client, 2, 3)
+    assert compacted(client, "rates") == 3
+    again = reader(client, failOnDataLoss="false")
+    lost = again.latestOffset(end)
+    assert rows(again, end, lost) == []
+    assert "after version 1 up to 3 were compacted, and this query goes on without them" in caplog.text
+    put(client, 4)
+    last = again.latestOffset(lost)
+    assert rows(again, lost, last) == [(3, -1), (4, 1)]
+    again.commit(last)
+    assert held(client) == [4]
 
 
 def test_looking_for_more_again_and_again_writes_nothing(client: ShuffleClient) -> None:

@@ -16,6 +16,7 @@ from flight_server.protocol import (
     Conflict,
     FlightShuffleError,
     InvalidRequest,
+    NotFound,
     WriteMode,
 )
 from spark_client import ShuffleClient
@@ -88,6 +89,71 @@ def test_the_first_write_makes_the_changelog_of_its_columns_without_diff(client:
     assert facts(client, "rates")["upper"] == 2
 
 
+KEYS = StructType(PLAIN.fields[:1])
+
+
+def test_keys_that_are_written_with_the_option_delete_are_deleted(client: ShuffleClient) -> None:
+    put = stream(client.location)
+    put.commit([put.write(batch(("EUR", 1), ("USD", 1)))], 0)
+    checked = options(client.location, BATCH_WRITE, delete="true")
+    writer = FlightWriter.plan(checked, KEYS, overwrite=False)
+    writer.commit([writer.write(batch(("EUR",), ("CHF",)))])
+    assert (rows(client, "rates"), facts(client, "rates")["upper"]) == ([("USD", 1)], 2)
+    for _ in range(2):  # a micro-batch that Spark repeats
+        again = FlightStreamWriter.plan(
+            options(client.location, STREAM_WRITE, delete="true"),
+            KEYS,
+            overwrite=False,
+        )
+        again.commit([again.write(batch(("USD",)))], 1)
+    assert (rows(client, "rates"), facts(client, "rates")["upper"]) == ([], 3)
+
+
+def test_a_delete_whose_changelog_is_dropped_before_its_seal_makes_no_dataset(client: ShuffleClient) -> None:
+    put = stream(client.location)
+    put.commit([put.write(batch(("EUR", 1)))], 0)
+    writer = FlightWriter.plan(options(client.location, BATCH_WRITE, delete="true"), KEYS, overwrite=False)
+    written = writer.write(batch(("EUR",)))
+    client.drop("rates")
+    with pytest.raises(FlightShuffleError, match="rates"):
+        writer.commit([written])
+    assert "rates" not in [info.name for info in client.datasets()]
+    client.put("rates", pa.table({"id": [1]}))
+    with pytest.raises(InvalidRequest, match="is not a changelog: nothing can be deleted from it by key"):
+        writer.commit([written])
+    client.drop("rates")
+    writer._staging.drop([written.generation])  # type: ignore[attr-defined]
+
+
+def test_a_delete_that_cannot_be_is_refused_before_a_key_is_sent(client: ShuffleClient) -> None:
+    def plan(mode: WriteMode = WriteMode.APPEND, struct: StructType = KEYS, **given: str) -> None:
+        Staging.of(
+            options(client.location, BATCH_WRITE, delete="true", **given), struct, mode, together=False
+        )
+
+    with pytest.raises(NotFound, match="rates"):
+        plan()
+    client.put("plain", pa.table({"currency": ["EUR"]}))
+    with pytest.raises(InvalidRequest, match="is no changelog"):
+        plan(path="plain")
+    client.changelog("every", pa.schema({"currency": pa.string()}))
+    with pytest.raises(InvalidRequest, match="has no keep rule with a key"):
+        plan(path="every")
+    stream(client.location)
+    with pytest.raises(InvalidRequest, match=r"delete of keys of changelog 'rates': .* unexpected 'time'"):
+        plan(struct=PLAIN)
+    with pytest.raises(InvalidRequest, match="unexpected '_diff'"):
+        plan(struct=StructType([*KEYS.fields, COUNTED.fields[2]]))
+    with pytest.raises(InvalidRequest, match="currency"):
+        plan(struct=StructType([StructField("currency", LongType())]))
+    with pytest.raises(InvalidRequest, match="'delete' goes with mode 'append' alone"):
+        plan(WriteMode.OVERWRITE)
+    for name, value in (("changelog", KEEP), ("exists", "error"), ("durable", "true")):
+        given: dict[str, Any] = {name: value}
+        with pytest.raises(InvalidRequest, match=f"'delete' does not go with option '{name}'"):
+            plan(**given)
+
+
 def test_a_changelog_may_keep_every_row(client: ShuffleClient) -> None:
     checked = options(client.location, BATCH_WRITE, changelog="all")
     writer = FlightWriter.plan(checked, PLAIN, overwrite=False)
@@ -127,7 +193,7 @@ def test_a_micro_batch_is_known_again_after_a_restart_of_the_server(tmp_path: Pa
         assert facts(client, "rates")["upper"] == 2
         run(process.location, 2, 3)
         assert (rows(client, "rates"), facts(client, "rates")["upper"]) == ([("EUR", 3)], 3)
-        with pytest.raises(Conflict, match="has lost what query"):
+        with pytest.raises(Conflict, match="is to follow 8, and the dataset has those up to 2"):
             run(process.location, 9, 3)
 
 

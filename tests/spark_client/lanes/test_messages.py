@@ -86,7 +86,7 @@ def written(batches: list[pa.RecordBatch], metadata: list[bytes], *, together: b
         if not together:
             parts += writer.take()
             assert writer.waiting_bytes == 0
-    parts += [*writer.take(), *writer.last(b"the end")[:1]]
+    parts += [*writer.take(), writer.metadata_only(b"the end")]
     return unframed(parts)
 
 

@@ -46,7 +46,7 @@ def test_a_key_of_several_columns_is_found_only_where_all_agree() -> None:
 def test_keys_with_one_hash_are_told_apart() -> None:
     table = pa.table({"k": numbers(1, 2, 3), "v": [1, 2, 3]})
     out = io.BytesIO()
-    index = Index(np.zeros(3, np.uint64), np.arange(3))
+    index = Index.of(np.zeros(3, np.uint64))
     write_layer(out, table.to_batches(), table.schema, keys=1, after=None, version=1, index=index)
     of = Layer.over(pa.py_buffer(out.getvalue()))
     positions, rows = of.find(Keys((numbers(3, 4, 1),), np.zeros(3, np.uint64)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flight_server.protocol import Compacted
 from spark_client.hosts import HostFiles
 from spark_client.lookup import version_pins
 from spark_client.lookup.lookup_content import Content
@@ -67,7 +68,6 @@ def test_the_pins_of_the_last_two_batches_stay(source: VersionedTable, of: Conte
         asked_anew(of, "q", number)
         asked_anew(of, "r", 1)
         source.commit(ROWS)
-    # That of batch 2 is no prefix of that of batch 24.
     assert source.pins() == {"lookup.q.23.": 24, "lookup.q.24.": 25, "lookup.r.1.": 1}
     assert notes(of) == 3
 
@@ -97,3 +97,15 @@ def test_functions_of_one_application_have_a_version_each(source: VersionedTable
     version_pins._known.clear()
     assert version_of_application(of, "f") == 1
     assert source.pins() == {"lookup.app.f.": 1, "lookup.app.g.": 2}
+
+
+def test_a_batch_that_is_run_again_after_its_version_was_compacted_says_what_to_do(
+    source: VersionedTable, of: Content
+) -> None:
+    asked_anew(of, "q", 4)
+    for key in HostFiles(of.copies).opened(""):
+        HostFiles(of.copies).remove(key)  # another host
+    source.commit(ROWS)
+    source.compact(2)
+    with pytest.raises(Compacted, match=r"new checkpoint location.*release\('lookup\.q\.4\.'\)"):
+        asked_anew(of, "q", 4)

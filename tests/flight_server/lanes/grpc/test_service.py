@@ -16,7 +16,7 @@ from flight_server.protocol.errors import DatasetDropped, ProducerFailed
 from tests.support.accepting import accept
 from tests.support.frames import frame
 from tests.support.nodes import running_node
-from tests.support.raw_flight import path
+from tests.support.raw_flight import fields_of, path
 
 
 class Caller:
@@ -44,16 +44,19 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield node
 
 
-async def poll(node: Node, deadline_seconds: float | None = None) -> bytes:
+async def poll(node: Node, again: bytes | None = None, deadline_seconds: float | None = None) -> bytes | None:
+    """The descriptor to poll again with, if there is one."""
     caller = Caller(deadline_seconds)
-    await node.flight_service().poll_flight_info(path("d"), caller)
+    await node.flight_service().poll_flight_info(path("d") if again is None else again, caller)
     (answer,) = caller.written
-    return answer
+    return fields_of(answer).get(2)
 
 
-async def polling(node: Node, count: int = 1) -> list[asyncio.Task[bytes]]:
+async def polling(node: Node, count: int = 1) -> list[asyncio.Task[bytes | None]]:
     """Polls of dataset ``d`` that wait."""
-    tasks = [asyncio.ensure_future(poll(node)) for _ in range(count)]
+    again = await poll(node)
+    assert again is not None
+    tasks = [asyncio.ensure_future(poll(node, again)) for _ in range(count)]
     await asyncio.sleep(0)
     assert [wait["waiting_for"] for wait in node.waits.listed("d")] == ["producer"] * count
     return tasks
@@ -120,18 +123,33 @@ async def test_a_failure_answers_a_poll_with_its_cause_and_later_ones_at_once(no
             await poll(node)
 
 
+@pytest.mark.parametrize("change", [publishes, publishes_no_rows, seals_one])
+async def test_a_change_between_two_polls_answers_the_second_one(
+    node: Node, change: Callable[[Node], None]
+) -> None:
+    create(node)
+    first = await poll(node)
+    change(node)
+    async with asyncio.timeout(10):
+        second = await poll(node, first)
+    assert second not in (None, first)
+    assert node.waits.listed("d") == []
+
+
 async def test_a_poll_of_what_is_sealed_does_not_wait(node: Node) -> None:
     create(node, partitions=1)
+    again = await poll(node)
     dataset = node.catalogue.find("d")
     dataset.end_stream(dataset.begin_stream(0))
     async with asyncio.timeout(10):
-        assert await poll(node)
+        assert await poll(node, again) is None
 
 
 async def test_a_poll_ends_well_before_its_caller_s_deadline(node: Node) -> None:
     create(node)
+    again = await poll(node)
     async with asyncio.timeout(10):
-        assert await poll(node, 0.02)
+        assert await poll(node, again, deadline_seconds=0.02) == again
 
 
 async def test_a_poll_that_is_cancelled_leaves_nothing_and_the_next_one_is_answered(node: Node) -> None:

@@ -130,9 +130,38 @@ def test_the_page_shows_what_a_changelog_keeps_and_how_far_it_is(
         )
         (shown,) = [row[8:] for row in rows(page, "changelogs") if row[0] == "shown/rates"]
         assert shown[0].endswith("B")
-        assert shown[2:] == [str(30 * (version - 1)), "1", "0"]
+        assert shown[2:] == [str(30 * (version - 1)), "1", "0", str(21 * version), "the delay of 3600 s"]
         changelogs.put(client, "shown/rates", table(30).cast(schema))
     assert dataset(page, "shown/rates")[0] == "changelog"
+    assert page.complaints == []
+
+
+def test_the_page_shows_who_holds_versions_and_ends_a_hold(
+    page: Browser, server: ServerProcess, client: flight.FlightClient
+) -> None:
+    name, lease_seconds = "held/rates", 2 * 86_400 + 5 * 3600 + 60
+    changelogs.create(client, name, table(1).schema, delay_seconds=0)
+    changelogs.put(client, name, table(1))
+    action(client, "hold", dataset=name, hold="mine", lease_seconds=lease_seconds, owner="query 7 of ann")
+    changelogs.put(client, name, table(1))
+    action(client, "hold", dataset=name, hold="other")
+    show(page, server)
+
+    def held() -> list[list[str]]:
+        return [[*row[1:4], row[5]] for row in rows(page, "holds") if row[0] == name]
+
+    eventually(
+        lambda: [each[:3] for each in held()],
+        [["query 7 of ann", "mine", "1"], ["unknown", "other", "2"]],
+    )
+    assert held()[0][3] == "2 d 5 h"
+    waits = [row[-1] for row in rows(page, "changelogs") if row[0] == name]
+    assert waits == ["hold 'mine' of query 7 of ann, at version 1"]
+    page.evaluate("window.confirm = (text) => { window.asked = text; return true; }")
+    press = "[...document.querySelectorAll('#holds tr')].find(row => row.cells[2].textContent == 'mine')"
+    page.evaluate(f"{press}.querySelector('button').click()")
+    eventually(lambda: [each[1] for each in held()], ["other"])
+    assert "query 7 of ann" in page.evaluate("window.asked")
     assert page.complaints == []
 
 

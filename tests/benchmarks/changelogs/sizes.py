@@ -1,0 +1,274 @@
+"""How large changelogs become under patterns of writes, each into a changelog of one server, at the same time.
+
+    burst, trickle   200,000 rows for 1,000 keys, then ten rows a second for ten seconds, then silence for five
+    hold, release    2,000 rows a second for 5,000 keys; every other 20 seconds a hold keeps all of them
+    change data      100,000 keys; four puts a second, each of 2,000 rows that change: the old one -1, the new one +1
+    four writers     each puts 500 rows four times a second, over the same 20,000 keys
+
+Rule: ``latest``; delay 1 s. Twice a second the rows that the server stores are compared with the bound: 2 x the keys
+and the rows that were put in the last ``FEW`` delays. ``worst`` is the greatest quotient, but while a hold keeps the
+rows, and ``FEW`` delays after it; ``at the end`` the one when nothing was put for ``FEW`` delays. At most 1 is as
+promised.
+Everything is in ``build/benchmarks/sizes.json``, and drawn in ``build/benchmarks/sizes.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_client import Changelog, ShuffleClient, latest
+from tests.benchmarks.environments import environment
+from tests.benchmarks.measure import MIB, conditions, console, table
+from tests.support.rooms import ROOT
+from tests.support.server_process import ServerProcess
+
+DELAY_SECONDS = 1.0
+FEW = 4
+SAMPLE_SECONDS = 0.5
+SCHEMA = pa.schema(
+    [("key", pa.int64()), ("time", pa.int64()), ("value", pa.float64()), ("name", pa.string())]
+)
+RESULTS = ROOT / "build" / "benchmarks"
+REQUIREMENTS = Path(__file__).with_name("plotting.txt")
+COLUMNS = [
+    "pattern",
+    "rows put",
+    "keys",
+    "worst",
+    "at the end",
+    "rows then",
+    "rows max",
+    "MiB disk max",
+    "MiB RAM max",
+]
+
+
+@dataclass
+class Sizes:
+    """What was seen of one changelog, by sample."""
+
+    name: str
+    keys: int
+    rows_put: int = 0
+    seconds: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    bound: list[int] = field(default_factory=list)
+    held: list[bool] = field(default_factory=list)
+    disk_bytes: list[int] = field(default_factory=list)
+    ram_bytes: list[int] = field(default_factory=list)
+
+    def quotients(self) -> list[float]:
+        """Of the samples that count."""
+        every = zip(self.rows, self.bound, self.held, strict=True)
+        return [rows / bound for rows, bound, held in every if not held]
+
+
+class Pattern:
+    """Writes to one changelog until ``stop``; counts what it has put."""
+
+    def __init__(self, changelog: Changelog, keys: int, stop: threading.Event) -> None:
+        self.changelog = changelog
+        self.keys = keys
+        self.stop = stop
+        self.rows_put = 0
+        self.held_until = 0.0
+        self._recent: list[tuple[float, int]] = []
+        self._time = 0
+        self._lock = threading.Lock()
+
+    def rows(self, keys: Any, time_: int | None = None) -> pa.Table:
+        """New rows of these keys, or their rows of that time."""
+        if time_ is None:
+            with self._lock:
+                self._time += 1
+                time_ = self._time
+        times = np.full(len(keys), time_)
+        names = pa.array([f"name {key}" for key in range(256)]).take(pa.array(keys % 256))
+        return pa.table([keys, times, keys * 0.5 + times, names], schema=SCHEMA)
+
+    def put(self, rows: pa.Table) -> None:
+        self.changelog.put(rows)
+        with self._lock:
+            self.rows_put += rows.num_rows
+            self._recent.append((time.monotonic(), rows.num_rows))
+
+    def recent(self, seconds: float) -> int:
+        """The rows of the last ``seconds``."""
+        with self._lock:
+            since = time.monotonic() - seconds
+            self._recent = [each for each in self._recent if each[0] > since]
+            return sum(rows for _, rows in self._recent)
+
+    def random_keys(self, chance: np.random.Generator, count: int) -> Any:
+        return chance.integers(0, self.keys, count)
+
+
+def burst_and_trickle(of: Pattern) -> None:
+    chance = np.random.default_rng(1)
+    while not of.stop.is_set():
+        for _ in range(10):
+            of.put(of.rows(of.random_keys(chance, 20_000)))
+        for _ in range(100):
+            of.put(of.rows(of.random_keys(chance, 1)))
+            if of.stop.wait(0.1):
+                return
+        of.stop.wait(5.0)
+
+
+def hold_and_release(of: Pattern) -> None:
+    chance = np.random.default_rng(2)
+
+    def puts() -> None:
+        for _ in range(40):
+            of.put(of.rows(of.random_keys(chance, 1000)))
+            if of.stop.wait(0.5):
+                return
+
+    while not of.stop.is_set():
+        with of.changelog.hold(lease_seconds=60.0):
+            of.held_until = float("inf")
+            puts()
+        of.held_until = time.monotonic() + FEW * DELAY_SECONDS
+        puts()
+
+
+def change_data(of: Pattern) -> None:
+    chance, times = np.random.default_rng(3), np.zeros(of.keys, np.int64)
+    every = np.arange(of.keys)
+    of.put(of.rows(every, 0))
+    while not of.stop.wait(0.25):
+        keys = chance.choice(of.keys, 2000, replace=False)
+        of.put(changed(of, keys, times))
+
+
+def changed(of: Pattern, keys: Any, times: Any) -> pa.Table:
+    """The old rows of these keys, -1, and new ones, +1; ``times`` of the keys' rows is set."""
+    new = of.rows(keys)
+    old = [of.rows(keys[times[keys] == at], int(at)) for at in np.unique(times[keys])]
+    times[keys] = new["time"][0].as_py()
+    together = pa.concat_tables([*old, new])
+    return together.append_column("_diff", pa.array(np.repeat([-1, 1], len(keys))))
+
+
+def four_writers(of: Pattern) -> None:
+    def write(seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        while not of.stop.wait(0.25):
+            of.put(of.rows(of.random_keys(chance, 500)))
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(write, seed) for seed in range(4, 8)]:
+            done.result()
+
+
+PATTERNS: dict[str, tuple[int, Callable[[Pattern], None]]] = {
+    "burst, trickle": (1000, burst_and_trickle),
+    "hold, release": (5000, hold_and_release),
+    "change data": (100_000, change_data),
+    "four writers": (20_000, four_writers),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Print the table, and draw the plot."""
+    parser = argparse.ArgumentParser(prog="sizes")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument(
+        "--only", nargs="+", default=(), help="patterns with one of these words in their names"
+    )
+    parser.add_argument("--no-plot", action="store_true")
+    options = parser.parse_args(arguments)
+    console.print(f"[bold]Sizes[/bold] · {conditions(1)}; {options.minutes:g} minutes")
+    chosen = {
+        name: of
+        for name, of in PATTERNS.items()
+        if not options.only or any(word in name for word in options.only)
+    }
+    found = _run(chosen, options.minutes * 60)
+    table("Rows against 2 x keys and the rows of the last delays", COLUMNS, [_row(each) for each in found])
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    results = RESULTS / "sizes.json"
+    results.write_text(json.dumps([asdict(each) for each in found]))
+    if not options.no_plot:
+        plot = [environment("plotting", REQUIREMENTS), Path(__file__).with_name("plot_sizes.py"), results]
+        subprocess.run([*plot, RESULTS / "sizes.png"], check=True)
+        console.print(f"drawn in {RESULTS / 'sizes.png'}")
+    console.print(f"worst: {max(max(each.quotients(), default=0.0) for each in found):.2f}")
+
+
+def _run(chosen: dict[str, tuple[int, Callable[[Pattern], None]]], seconds: float) -> list[Sizes]:
+    stop = threading.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="flight-shuffle-bench-") as directory,
+        ServerProcess.start(data_dir=Path(directory, "data")) as server,
+        ShuffleClient(server.location) as client,
+        ThreadPoolExecutor(len(chosen)) as threads,
+    ):
+        found: list[tuple[Sizes, Pattern]] = []
+        for name, (keys, _) in chosen.items():
+            changelog = client.changelog(
+                name.replace(", ", "-").replace(" ", "-"),
+                SCHEMA,
+                key="key",
+                order_by="time",
+                keep=latest(),
+                delay_seconds=DELAY_SECONDS,
+            )
+            found.append((Sizes(name, keys), Pattern(changelog, keys, stop)))
+        running = [
+            threads.submit(write, of) for (_, write), (_, of) in zip(chosen.values(), found, strict=True)
+        ]
+        try:
+            _watch(found, seconds, lambda: any(each.done() for each in running))
+        finally:
+            stop.set()
+        for each in running:
+            each.result()
+        # The last sample is of what is left when nothing is put.
+        time.sleep((FEW + 1) * DELAY_SECONDS)
+        _watch(found, SAMPLE_SECONDS / 2, lambda: False)
+    return [sizes for sizes, _ in found]
+
+
+def _watch(found: list[tuple[Sizes, Pattern]], seconds: float, ended: Callable[[], bool]) -> None:
+    begun = time.monotonic()
+    while time.monotonic() - begun < seconds and not ended():
+        for sizes, of in found:
+            # Before the answer: what is put meanwhile is then in its rows, and not in the bound.
+            held = time.monotonic() < of.held_until
+            said = of.changelog.statistics()
+            sizes.seconds.append(time.monotonic())
+            sizes.rows.append(int(said["rows"]))
+            sizes.bound.append(2 * of.keys + of.recent(FEW * DELAY_SECONDS))
+            sizes.held.append(held)
+            sizes.disk_bytes.append(int(said["disk_bytes"]))
+            sizes.ram_bytes.append(int(said["bytes"]))
+            sizes.rows_put = of.rows_put
+        time.sleep(SAMPLE_SECONDS)
+
+
+def _row(of: Sizes) -> list[str]:
+    return [
+        of.name,
+        f"{of.rows_put:,}",
+        f"{of.keys:,}",
+        f"{max(of.quotients(), default=0.0):.2f}",
+        f"{of.rows[-1] / of.bound[-1]:.2f}",
+        f"{of.rows[-1]:,}",
+        f"{max(of.rows):,}",
+        f"{max(of.disk_bytes) / MIB:.1f}",
+        f"{max(of.ram_bytes) / MIB:.1f}",
+    ]
