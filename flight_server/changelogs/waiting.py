@@ -27,13 +27,13 @@ def waiting(
         rows that may be garbage are younger), ``rows`` (there are so few that it waits for more, some seconds at most),
         or the hold and its owner.
     """
-    garbage = old_rows(runs, horizon)
+    garbage, free = old_rows(runs, horizon), old_rows(runs, since)
     if merging:
         waits_for = "merge" if fuel_rows > 0 else "fuel"
-    elif old_rows(runs, since):
-        waits_for = "rows"
-    elif garbage and held is not None:
+    elif held is not None and garbage > free:
         waits_for = str(held)
+    elif free:
+        waits_for = "rows"
     else:
         waits_for = "delay" if any(run.last_version > horizon for run in runs) else "nothing"
     return {"garbage_rows": garbage, "waits_for": waits_for}

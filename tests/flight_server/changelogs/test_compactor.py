@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flight_server.changelogs import commits, compactor, planning, views, waiting
+from flight_server.changelogs import changelog, commits, compactor, planning, views
 from flight_server.changelogs.journal import numbered
 from flight_server.protocol import HoldRequest
 from flight_server.runs import RunFile
@@ -24,7 +24,7 @@ LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     clock.now = time.monotonic()
-    for module in (commits, compactor, waiting):
+    for module in (commits, compactor, changelog):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

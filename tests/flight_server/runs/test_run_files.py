@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from flight_server.memory import MemoryPool
 from flight_server.runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunWriter, Updates, run_files
 from flight_server.runs.blocks import of_block, to_block
-from flight_server.runs.run_files import 
 from flight_server.storage import DiskTrouble
 from tests.support.run_rows import columns, latest, listed, memory_run, updates_of
 
