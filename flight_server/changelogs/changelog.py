@@ -326,6 +326,11 @@ class Changelog:
         """Rows that are not in the largest run yet: what is left to merge."""
         return self.rows - max((run.rows for run in self.runs), default=0)
 
+    @property
+    def waiting_retractions(self) -> int:
+        """Retractions of the oldest run: the rows of those that a merge left are not there, and may still come."""
+        return self.runs[0].retractions if self.runs else 0
+
     def statistics(self) -> dict[str, Any]:
         """For the action ``statistics``."""
         now = time.monotonic()
@@ -340,6 +345,7 @@ class Changelog:
             "keys": self.keys,
             "rows": self.rows,
             "tombstones": sum(run.tombstones for run in self.runs),
+            "waiting_retractions": self.waiting_retractions,
             "runs": len(self.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,
