@@ -148,6 +148,7 @@ def test_reads_of_a_dropped_changelog_end_when_memory_is_short(engine: Engine) -
         engine.store.short()
         with pytest.raises(DatasetDropped):
             other.take()
+    engine.store.reads._threads.shutdown()  # a thread lets go of a view after its answer
     assert engine.store.memory.used_bytes == 0
     engine.run(engine.disk.disposal.settled())
 
