@@ -7,7 +7,7 @@ or ``Compacted``, never another.
 
 Owners
     A hold says who holds, in words for people: it gives no right. Any client may renew or release any hold by its whole
-    name, as it may drop the changelog. The open stream of a follower is shown with its peer, and cannot be released.
+    name, as it may drop the changelog. The open stream of a read or follower has its peer, and cannot be released.
 """
 
 from __future__ import annotations

@@ -335,7 +335,7 @@ class Merge:
             low = high + 1
 
     def _patches_of_large_key(self, hash_: int, outputs: Sequence[Run]) -> Iterator[Updates]:
-        left = _returned(self._needed(hash_, self._others))
+        left = returned(self._needed(hash_, self._others))
         should = _parts(self.runs, hash_) if left is None else [[left]]
         has = [[_less(part) for part in parts] for parts in _parts(outputs, hash_)]
         yield from self._pieces([*should, *has])
@@ -381,7 +381,7 @@ def _deletes_above(updates: Updates, since: int) -> Updates:
     return updates.where((updates.diffs == DELETE) & (updates.versions > since))
 
 
-def _returned(steps: Generator[object, None, T]) -> T:
+def returned(steps: Generator[object, None, T]) -> T:
     """What the steps return at their end."""
     while True:
         try:

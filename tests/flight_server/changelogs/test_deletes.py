@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flight_server.changelogs import writes
+from flight_server.changelogs import merges, views, writes
 from flight_server.changelogs.folding import emitted
 from flight_server.protocol import KeepRule
 from flight_server.rules import Emitting, make_rule
-from flight_server.runs import DELETE, Layout, MemoryRun, RunFile
+from flight_server.runs import DELETE, Layout, MemoryRun, RunFile, run_files
 from tests.support import keep_model
 from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
@@ -149,15 +149,23 @@ class Scenario:
                 assert self.engine.deltas(after, upto) == self.model.changes(after, upto), (after, upto)
 
 
+@pytest.mark.parametrize("large_keys", [False, True], ids=["small keys", "large keys"])
 @pytest.mark.parametrize("name", RULES)
-def test_deletes_are_what_a_model_says_at_every_version(name: str, tmp_path: Path) -> None:
-    few = name == "sql"  # a query takes some 10 ms
+def test_deletes_are_what_a_model_says_at_every_version(
+    name: str, large_keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large_keys:
+        monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
+        monkeypatch.setattr(views, "SLICE_ROWS", 3)
+        monkeypatch.setattr(views, "SLICE_BYTES", 150)
+        monkeypatch.setattr(merges, "HELD_BYTES", 1200)
+    few = name == "sql" or large_keys  # a query takes some 10 ms, as do the pieces of a key
     for seed in range(1 if few else 6):
         (tmp_path / str(seed)).mkdir()
         scenario = Scenario(tmp_path / str(seed), RULES[name], seed)
         steps = [scenario.put] * 5 + [scenario.delete] * 3 + [scenario.merge] * 5 + [scenario.restart]
         try:
-            for number in range(40):
+            for number in range(20 if large_keys else 40):
                 scenario.random.choice(steps)()
                 if number % (8 if few else 4) == 0:
                     scenario.check(deltas=number % 20 == 0)
@@ -176,6 +184,36 @@ def merge_all(engine: Engine, start: int = 0) -> None:
     while not merge.done:
         merge.step()
     engine.publish(merge)
+
+
+@pytest.mark.parametrize("large_keys", [False, True], ids=["small keys", "large keys"])
+def test_what_a_merge_gives_back_is_deleted_also_where_a_later_merge_has_it_without_the_rest(
+    large_keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large_keys:
+        monkeypatch.setattr(views, "SLICE_BYTES", 20)
+
+    def to_file(start: int, since: int) -> Any:
+        merge = engine.begin_merge(engine.changelog.runs[start:], since, to_file=True)
+        while not merge.done:
+            merge.step()
+        return merge
+
+    row, greater = put("a", 1), put("a", 2)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([row])
+        engine.commit([greater])
+        engine.delete([("a",)])
+        merge = to_file(0, 2)
+        engine.commit([(greater[0], -1)])  # so the merge gives back the row, in a file of its own
+        engine.publish(merge)
+        assert isinstance(engine.changelog.runs[1], RunFile)
+        engine.commit([row])
+        engine.publish(to_file(2, 2))
+        engine.publish(to_file(1, 5))
+        engine.commit([(row[0], -1)])
+        assert engine.snapshot(5) == Counter([row[0]])
+        assert engine.snapshot(6) == Counter()
 
 
 def test_a_tombstone_stays_until_a_merge_includes_the_oldest_run(tmp_path: Path) -> None:

@@ -3,48 +3,115 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.changelogs.folding import compacted
-from flight_server.changelogs.large_keys import TooLarge, folded, pieces
+from flight_server.changelogs import merges
+from flight_server.changelogs.folding import Elsewhere, compacted
+from flight_server.changelogs.large_keys import TooLarge, folded, needed, pieces
 from flight_server.protocol import KeepRule
-from flight_server.rules import make_rule
-from flight_server.runs import Updates
+from flight_server.rules import EveryRow, Rule, make_rule
+from flight_server.runs import DELETE, Layout, Updates
 from tests.support.run_rows import LATEST, SCHEMA, fewer_bits, latest, listed, updates_of
 
 RULE = make_rule(KeepRule.parse(LATEST), SCHEMA)
+EVERY_ROW = make_rule(None, SCHEMA)
 
 each_row = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 6), st.sampled_from([None, (), (1,)]))
-each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2]))
+each_delete = st.sampled_from(["a", "b"]).map(lambda key: (key, None, None))
+each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2])) | st.tuples(
+    each_delete, st.integers(1, 4), st.just(DELETE)
+)
 each_run = st.tuples(st.lists(each_update, max_size=20), st.integers(1, 7))
+each_changelog = st.lists(each_run, min_size=1, max_size=4)
+
+Update = tuple[tuple[object, ...], int, int]
 
 
-@given(st.lists(each_run, min_size=1, max_size=4), st.integers(0, 4), st.integers(1, 800))
-@settings(max_examples=15, deadline=None)
+class WholeKeys(EveryRow):
+    whole_keys = True
+
+
+def cut(layout: Layout, runs: list[tuple[list[Update], int]]) -> list[list[Updates]]:
+    """Each run in parts of so many rows."""
+    found = []
+    for updates, part_rows in runs:
+        run = updates_of(layout, updates)
+        found.append([run.slice(at, min(at + part_rows, len(run))) for at in range(0, len(run), part_rows)])
+    return found
+
+
+def since_then(updates: Updates, since: int) -> list[Update]:
+    """The updates, of which those up to ``since`` count as one version."""
+    return [(row, max(version, since), diff) for row, version, diff in listed(updates)]
+
+
+def joined(layout: Layout, runs: Sequence[Sequence[Updates]]) -> Updates:
+    return Updates.joined(layout, [part for run in runs for part in run])
+
+
+@given(each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
+@settings(max_examples=25, deadline=None)
 def test_pieces_have_whole_rows_in_order_and_together_all_updates(
-    runs: list[tuple[list[tuple[tuple[object, ...], int, int]], int]], since: int, piece_bytes: int
+    runs: list[tuple[list[Update], int]], since: int, piece_bytes: int, oldest: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fewer_bits(patch, 0)  # both keys have one hash
         layout = latest()
-        parts = []
-        for updates, part_rows in runs:
-            run = updates_of(layout, updates)
-            parts.append(
-                [run.slice(at, min(at + part_rows, len(run))) for at in range(0, len(run), part_rows)]
-            )
-        whole = Updates.joined(layout, [part for run in parts for part in run])
-        found = list(pieces(layout, parts, since, 4, piece_bytes))
-        added_up = compacted(whole, since, make_rule(None, SCHEMA))
-        assert listed(Updates.in_order(layout, found)) == listed(added_up)
+        parts = cut(layout, runs)
+        whole = joined(layout, parts)
+        found = list(pieces(layout, parts, since, 4, piece_bytes, oldest=oldest))
+        added_up = compacted(whole, since, EVERY_ROW, oldest=oldest)
+        assert since_then(Updates.in_order(layout, found), since) == since_then(added_up, since)
         rows = [{row for row, _, _ in listed(piece)} for piece in found]
         assert sum(map(len, rows)) == len(set().union(*rows))
-        kept = compacted(whole, since, RULE)
+        kept = compacted(whole, since, RULE, oldest=True)
         at_once = folded(layout, parts, since, 4, RULE, piece_bytes=piece_bytes, limit_bytes=1 << 30)
-        assert Counter(listed(at_once)) == Counter(listed(kept))
+        assert Counter(since_then(at_once, since)) == Counter(since_then(kept, since))
+
+
+@given(each_changelog, each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_what_a_rule_needs_of_pieces_is_what_it_needs_of_all_whatever_other_runs_have(
+    runs: list[tuple[list[Update], int]],
+    others: list[tuple[list[Update], int]],
+    since: int,
+    piece_bytes: int,
+    oldest: bool,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fewer_bits(patch, 0)
+        layout = latest()
+        parts, elsewhere = cut(layout, runs), cut(layout, others)
+        whole, other = joined(layout, parts), joined(layout, elsewhere)
+
+        def left(rule: Rule, limit_bytes: int = 1 << 30) -> Updates | None:
+            steps = needed(
+                layout,
+                parts,
+                elsewhere,
+                rule,
+                since=since,
+                upto=4,
+                oldest=oldest,
+                piece_bytes=piece_bytes,
+                limit_bytes=limit_bytes,
+            )
+            return merges.returned(steps)
+
+        def found(_: object) -> Elsewhere:
+            return Elsewhere(whole.hashes[:0], other.where((other.diffs < 0) & (other.diffs != DELETE)))
+
+        at_once = compacted(whole, since, RULE, found, oldest=oldest)
+        in_pieces = left(RULE)
+        assert in_pieces is not None
+        assert since_then(in_pieces, since) == since_then(at_once, since)
+        assert left(RULE, 0) is None or not len(at_once)
+        if len(other):
+            assert left(WholeKeys()) is None, "it has to know the rows elsewhere"
 
 
 def test_what_is_held_of_a_key_is_limited_and_what_is_not_needed_does_not_count() -> None:
