@@ -15,12 +15,13 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import (
+    Draining,
     InvalidRequest,
     NotFound,
     Unavailable,
 )
 from spark_client import Changelog, Reading, ShuffleClient, Timeouts, Writing, latest
-from spark_client.changelogs import Follower
+from spark_client.changelogs import Follower, gathered_puts
 from spark_client.connection import Server
 from spark_client.lanes.writing import _known
 from tests.support.polling import eventually
@@ -130,6 +131,23 @@ def test_a_writer_goes_on_after_its_server_was_killed_and_started_again(
             server.kill()
             flight_server_process(data_dir=tmp_path, port=port, http_port=http_port)
             assert writer.add(rates_of(("EUR", 2, 1.2))).result(WAIT_SECONDS) == 2
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_writer_begins_no_version_on_a_server_that_drains(
+    lane: Any, monkeypatch: pytest.MonkeyPatch, flight_server_process: Callable[..., ServerProcess]
+) -> None:
+    monkeypatch.setattr(gathered_puts, "REST_SECONDS", 3600.0)
+    server = flight_server_process(drain_grace_seconds=60)
+    once = Timeouts(tries=0)
+    with ShuffleClient(server.location, timeouts=once, writing=Writing(lane=lane)) as shuffle:
+        rates = shuffle.changelog("rates", RATES, keep=latest(), **BY)
+        with rates.writer() as writer, RawFlight(server.location) as raw:
+            assert writer.add(rates_of(("EUR", 1, 1.1))).result(WAIT_SECONDS) == 1
+            raw.action("drain")
+            refused = writer.add(rates_of(("EUR", 2, 1.2))).exception(WAIT_SECONDS)
+    assert isinstance(refused, Draining)
+    assert server.process.wait(WAIT_SECONDS) == 0
 
 
 def test_a_failing_put_reaches_every_add_of_it(rates: Changelog) -> None:
