@@ -371,11 +371,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("machine", "name", "large_keys"),
-    CASES,
-    ids=lambda each: getattr(each, "__name__", "large keys" if each is True else each or "small keys"),
-)
+@pytest.mark.parametrize(("machine", "name", "large_keys"), CASES)
 def test_a_changelog_is_what_its_whole_history_says(
     machine: type[History], name: str, large_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
