@@ -110,8 +110,10 @@ class BulkWriter:
 
     def finish(self, totals: Commit | None) -> list[bytes]:
         with self._errors():
-            last = [] if totals is None else [self._messages.metadata_only(totals.encode())]
-            self._duplex.send([*self._messages.take(), *last, self._messages.end()])
+            parts = self._messages.take()  # first: the checksum runs over the messages in their order
+            if totals is not None:
+                parts.append(self._messages.metadata_only(totals.encode()))
+            self._duplex.send([*parts, self._messages.end()])
             answers = self._duplex.finish()
         self._ended = True
         self._connection.close()
