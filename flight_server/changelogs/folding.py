@@ -72,10 +72,10 @@ def snapshot(
     """
     distinct = Distinct.of(updates)
     kept = rule.kept(distinct.groups(distinct.counts(version)))
-    if (kept.counts == 1).all():
+    if not start and (kept.counts == 1).all():
         return kept.rows, False
     rows, counts = kept.rows, kept.counts
-    if rows is not distinct.rows and counts.sum() > max_rows:
+    if rows is not distinct.rows and (start or counts.sum() > max_rows):
         # A rule that makes rows may make them in another order the next time.
         ordered = Updates.of(updates.layout, rows, np.zeros(len(counts), np.int64), counts)
         rows, counts = ordered.rows, ordered.diffs

@@ -2,8 +2,8 @@
 
 Guarantee: the query has been run over the asserted rows of each put that is committed, so that no read and no merge
 finds a row on which it fails by itself; and it has been tested on a sample of the rows of all puts since the start
-(:class:`~flight_server.rules.Sample`), without the keys of which rows were retracted. A put that fails is refused
-alone. Retractions are not tested: they remove rows, also some on which the query fails.
+(:class:`~flight_server.rules.Sample`), without the keys of which rows were retracted or deleted. A put that fails
+is refused alone. Retractions are not tested: they remove rows, also some on which the query fails.
 
 Puts that wait together are tested together; if that fails, one after the other. The rows of a put that is refused are
 not in the sample; those of one that is not committed for another reason are.
@@ -53,7 +53,7 @@ class RuleChecks:
         self._layout = layout
         self._threads = threads
         self._waiting: deque[_Put] = deque()
-        self._retracted: deque[Hashes] = deque()
+        self._removed: deque[Hashes] = deque()  # keys of which rows were retracted or deleted
         self._sample = Sample.empty(layout.schema)
 
     async def check(self, updates: Updates) -> None:
@@ -62,10 +62,12 @@ class RuleChecks:
         Raises InvalidRequest if the query fails on them, or is not idempotent; OutOfBudget and Unavailable as
         :class:`~flight_server.rules.Query`.
         """
-        if updates.retractions:
-            self._retracted.append(updates.retracted)
-        asserted = updates.where(updates.diffs > 0)
+        asserted, removes = updates.where(updates.diffs > 0), updates.diffs < 0
+        if removes.any():
+            self._removed.append(np.unique(updates.hashes[removes]))
         if not len(asserted):
+            if removes.any():
+                self._threads.submit(self._remove)
             return
         put = _Put(asserted)
         self._waiting.append(put)
@@ -110,10 +112,13 @@ class RuleChecks:
 
     def _test(self, updates: Updates) -> None:
         self._rule.check_rows(updates.rows, updates.diffs)
-        while self._retracted:
-            self._sample = self._sample.without(self._retracted.popleft())
+        self._remove()
         sample = self._sample.plus(updates.rows, updates.hashes, updates.diffs)
         if sample.due:
             self._rule.check_idempotent(sample.rows)
             sample = sample.was_tested()
         self._sample = sample
+
+    def _remove(self) -> None:
+        while self._removed:
+            self._sample = self._sample.without(self._removed.popleft())

@@ -140,8 +140,10 @@ class Store:
     # Finding and making
 
     def of(self, dataset: Dataset) -> Changelog:
-        """The changelog of a dataset of that kind."""
-        return self._changelogs[dataset.generation]
+        """The changelog of a dataset of that kind; a closed one after a drop."""
+        changelog = dataset.changelog
+        assert isinstance(changelog, Changelog)
+        return changelog
 
     async def create(self, request: CreateRequest, schema: SchemaMessage) -> tuple[Dataset, bool]:
         """The dataset of that name, and whether it was made now. Twice is fine.

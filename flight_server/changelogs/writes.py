@@ -63,7 +63,6 @@ class ChangelogWrite:
         self, changelog: Changelog, commits: Commits, threads: Executor, *, deletes: bool = False
     ) -> None:
         changelog.check_step("write")
-        self._deletes = deletes
         self._made = _tombstones if deletes else _updates
         self.changelog = changelog
         self.rows = 0
@@ -162,7 +161,7 @@ class ChangelogWrite:
             delete_soon(self._threads, file)
 
     async def _check_rule(self, updates: Updates) -> None:
-        if self.changelog.checks is not None and not self._deletes:
+        if self.changelog.checks is not None:
             await self.changelog.checks.check(updates)
 
     async def _to_file(self) -> None:

@@ -260,3 +260,22 @@ def test_a_put_that_was_given_up_is_not_tested(
     engine.run(three())
     assert set(tested) == {"a", "c"}
     assert engine.snapshot(2) == {("a", 1): 1, ("c", 1): 1}
+
+
+def test_rows_that_were_deleted_are_not_tested_together_with_later_ones(
+    engines: Callable[..., Engine],
+) -> None:
+    engine, greatest = engines(SUMS), (1 << 63) - 1
+    for version in (1, 3, 5):
+        engine.commit([(("a", greatest), 1)])  # two of them have no sum
+        assert engine.snapshot(version) == {("a", greatest): 1}
+        engine.delete([("a",)])
+
+
+def test_what_is_only_retracted_is_not_gathered_until_a_row_is_put(engines: Callable[..., Engine]) -> None:
+    engine = engines(SUMS)
+    for number in range(10):
+        engine.commit([(("a", number), -1)])
+    assert engine.changelog.checks is not None
+    checks = engine.changelog.checks
+    eventually(lambda: len(checks._removed), 0)

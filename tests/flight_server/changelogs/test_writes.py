@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.changelogs import writes
 from flight_server.changelogs.writes import MAX_DIFF
-from flight_server.protocol import BadFrame, HoldRequest, OutOfBudget
+from flight_server.protocol import BadFrame, DatasetDropped, HoldRequest, OutOfBudget
 from flight_server.runs import RunFile
 from tests.support.changelog_store import NAME, Engine
 
@@ -181,3 +181,15 @@ def test_at_the_disk_limit_puts_are_refused_and_retractions_and_the_ends_of_hold
             engine.commit([((1,), -1)])
         others.free()
         assert engine.commit([((9,), 1)]) == 3
+
+
+def test_a_put_that_goes_on_after_a_drop_is_told_so_also_when_the_changelog_was_forgotten(
+    tmp_path: Path,
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+        dataset = engine.catalogue.find(NAME)
+        engine.changelog.close()
+        for _ in range(2):
+            with pytest.raises(DatasetDropped):
+                engine.store.write(dataset)
+            engine.store.expire_holds()
