@@ -102,6 +102,9 @@ def recover_changelogs(store: Store) -> int:
                 marker.dataset, marker.generation, directory, f"not served: {error.message}"
             )
             disk.disposal.quarantine.append(put_aside(directory, said))
+    # Last, because logs may have more than there is memory for until the compactor has written it to files.
+    for run in (run for changelog in store for run in changelog.runs if isinstance(run, MemoryRun)):
+        run.count()
     return found
 
 
@@ -180,7 +183,7 @@ def _replay(store: Store, changelog: Changelog, state: State, used: set[str]) ->
         if waiting:
             updates = Updates.joined(changelog.layout, waiting)
             first, last = int(updates.versions.min()), int(updates.versions.max())
-            run = MemoryRun(updates, first, last, store.memory.reserve(updates.size_bytes))
+            run = MemoryRun(updates, first, last, store.memory.empty())
             changelog.runs += (run,)
             waiting.clear()
 

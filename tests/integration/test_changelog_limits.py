@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support.changelogs import create, numbers, put, read, signed, ticket
+from tests.support.changelogs import create, numbers, put, read, rows, signed, ticket
 from tests.support.durable import action
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -135,3 +136,19 @@ def test_a_key_far_larger_than_memory_is_merged_and_read_within_the_limit(tmp_pa
         with pytest.raises(pa.ArrowInvalid, match="the rows of one key"):
             read(client, "all")
         assert resident(server) < limit
+
+
+def test_a_killed_server_starts_again_when_its_logs_have_more_rows_than_memory_had(tmp_path: Path) -> None:
+    start = partial(ServerProcess.start, data_dir=tmp_path, memory_limit="16MiB")
+    puts, last = 70, batch(70, keys=10)
+    with start() as server, flight.connect(server.location) as client:
+        for name in ("d", "e"):
+            create(client, name, SCHEMA, keep=LATEST, delay_seconds=0.0)
+            for time in range(puts):  # each replaces the rows of the one before
+                put(client, name, batch(time, keys=10))
+            put(client, name, last)
+        server.kill()
+    with start() as server, flight.connect(server.location) as client:
+        for name in ("d", "e"):
+            assert sorted(read(client, name).rows) == sorted(rows(last))
+        put(client, "d", batch(puts + 1, keys=10))
