@@ -1,6 +1,6 @@
 """A soak: random traffic under a small limit, and after it everything is back where it began.
 
-Half a minute by default; ``--soak-seconds 600`` for the long form.
+One minute by default; ``--soak-seconds 600`` for the long form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The torture: a server that is killed again and again under random calls loses, doubles and mixes no row, brings
 nothing back that is gone, and never stands still.
 
-25 seconds by default; ``make torture SECONDS=3600`` for the long form, with a seed of its own that it prints.
+40 seconds by default; ``make torture SECONDS=3600`` for the long form, with a seed of its own that it prints.
 """
 
 from __future__ import annotations
