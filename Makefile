@@ -25,7 +25,7 @@ help: ## Show this list
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
-# Three or four at a time, because many wait, but for those that load the machine. Tests of one file stay together, most
+# Four at a time, because many wait, but for those that load the machine. Tests of one file stay together, most
 # of those that share a server and all that share a Spark session; of the latter the files with long tests begin first.
 # Without a browser those that need one are skipped.
 test: ## Check style and types, then run every test
@@ -33,7 +33,7 @@ test: ## Check style and types, then run every test
 	@$(BIN)/python -m tests.support.browser --install
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest -n 4 --dist worksteal -m "not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m spark && \
+		JDK_JAVA_OPTIONS='$(SHORT_LIVED) $(ARCHIVED)' $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m spark && \
 		$(BIN)/pytest -m load
 
 # `make test` has the newest versions, from the lock file.

@@ -20,9 +20,9 @@ SLACK = 2.0
 """CPU time grows when both threads of a core, or its caches, are shared with other tests: by half and more."""
 FAILING_SECONDS = 0.05 * SLACK
 
-RECEIVING = "_handle_exceptions"
-"""The step of gRPC's task of a call, in which gRPC makes one object of a message. The stack does not tell: the watcher
-may have seen the step only after the copy."""
+RECEIVING = "receive (receiving.py"
+"""What takes the messages of which gRPC makes one object each. The copy holds Python's global lock, so the watcher may
+see the step only behind it."""
 
 longest: dict[str, Any] = {"seconds": 0.0}
 _found: dict[Path, int] = {}
