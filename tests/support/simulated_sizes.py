@@ -43,7 +43,7 @@ class Facts:
 
     updates: Any
     since: int
-    tombstones = 0
+    tombstones = retractions = 0
 
     @cached_property
     def _versions(self) -> list[int]:

@@ -46,7 +46,7 @@ class Case:
 indices = st.integers(0, PARTITIONS - 1)
 cases = st.builds(
     Case,
-    mode=st.sampled_from([None, *WriteMode]),
+    mode=st.sampled_from([None, *(mode for mode in WriteMode if mode is not WriteMode.DELETE)]),
     retention=st.sampled_from([Retention(), Retention(readers=2), Retention(seconds=1000)]),
     lease_seconds=st.sampled_from([None, 50.0]),
     asked_early=st.lists(indices, max_size=PARTITIONS),
