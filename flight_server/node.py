@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from flight_server.changelogs import Store
 from flight_server.concurrency import Background, Running, Waits
 from flight_server.config import Settings
 from flight_server.datasets import Catalogue, Counters
+from flight_server.kinds.changelog import Store
+from flight_server.kinds.source import Pulling
 from flight_server.lanes.grpc import Actions, FlightService
 from flight_server.lanes.http import HttpOptions, HttpServer
 from flight_server.memory import Budget
 from flight_server.reporting import Locations, Observed
-from flight_server.sources import Pulling
 from flight_server.storage import Disk
 from flight_server.tiering import Admission, Durability, Spiller
 from flight_server.transfer import AnswerRoom, Delivery, Eviction, PutReceiver, Reads, VersionAppends
 
 if TYPE_CHECKING:
-    from flight_server.sources.creation import Sources
+    from flight_server.kinds.source.creation import Sources
 
 
 def new_catalogue(settings: Settings) -> Catalogue:
@@ -44,7 +44,7 @@ def _new_sources(
     catalogue: Catalogue, pulling: Pulling, settings: Settings, max_message_bytes: int
 ) -> Sources:
     # Imported for the first source: the libraries of the file formats cost 9 MiB and a tenth of a second.
-    from flight_server.sources.creation import Allowed, Sources  # noqa: PLC0415  # as said above
+    from flight_server.kinds.source.creation import Allowed, Sources  # noqa: PLC0415  # as said above
 
     allowed = Allowed(
         roots=settings.source_roots,

@@ -41,9 +41,9 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from flight_server import config
-from flight_server.changelogs import recover_changelogs
 from flight_server.concurrency import in_slices, run_later
 from flight_server.host import sweep
+from flight_server.kinds.changelog import recover_changelogs
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
 from flight_server.memory import Heap

@@ -23,14 +23,18 @@ PURE = ("protocol", "memory", "concurrency")
 # What loads more than its room may, or than the room's other users need, has a door of its own beside the face:
 # pyarrow, which has the only buffers that the checksums' library takes beside bytes; libraries of the file formats.
 DOORS = frozenset(
-    {"flight_server.protocol.checksums", "flight_server.protocol.enveloped", "flight_server.sources.creation"}
+    {
+        "flight_server.protocol.checksums",
+        "flight_server.protocol.enveloped",
+        "flight_server.kinds.source.creation",
+    }
 )
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
 # What the client may know of the server: its words, its accounting of memory, and the directories of a host.
 SHARED = frozenset({"protocol", "memory", "host"})
 GRPC = frozenset({"grpc", "grpc_health", "grpc_reflection", "grpc_status"})
 # A relay is a client of another server, and takes its messages as bytes, which pyarrow's client cannot do.
-GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_server/sources/relay.py")
+GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_server/kinds/source/relay.py")
 # The embedded server's process is handed its parent's environment; nothing is read from it there. Which
 # interpreter Spark starts, and how its workers show errors, is said in Spark's own variables; how Arrow's engine logs,
 # in Arrow's.
@@ -279,7 +283,7 @@ def test_a_server_loads_the_libraries_of_the_file_formats_only_for_a_source() ->
     loaded = set(
         run_python("import sys, flight_server.__main__, flight_server.node; print(*sys.modules)").split()
     )
-    assert "flight_server.sources.pulls" in loaded
+    assert "flight_server.kinds.source.pulls" in loaded
     assert not loaded & {
         "pandas",
         "pyarrow.compute",

@@ -30,9 +30,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from flight_server.changelogs import Store
 from flight_server.datasets import Counters, Dataset
 from flight_server.frames import Accepted, Checked, FrameBuilder, FrameDecoder, Inspected, SchemaMessage
+from flight_server.kinds.changelog import Store
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     BadFrame,

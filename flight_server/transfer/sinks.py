@@ -26,9 +26,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from flight_server.changelogs import Store
 from flight_server.datasets import Attempt, Dataset, Partition, check_as_durable
 from flight_server.frames import Frame, SchemaMessage
+from flight_server.kinds.changelog import Store
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     Commit,

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from flight_server.changelogs import ChangelogWrite, Store
 from flight_server.concurrency import Background
 from flight_server.datasets import Attempt, Catalogue, Dataset, Sealed, check_mode
 from flight_server.frames import NO_DICTIONARIES, FrameDecoder, Inspected, Message, missing_messages
+from flight_server.kinds.changelog import ChangelogWrite, Store
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     FlightShuffleError,

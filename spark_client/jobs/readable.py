@@ -18,9 +18,9 @@ import pyarrow as pa
 from flight_server.memory import MemoryPool
 from flight_server.protocol import PLAN, PlanRequest, Ticket, bulk_path
 from spark_client.connection import Server
-from spark_client.gathering import TaskMemory
 from spark_client.lanes import PartitionStream
 from spark_client.merge import merge
+from spark_client.spill import TaskMemory
 
 from .worker_memory import reading_budget
 

@@ -28,9 +28,9 @@ from flight_server.memory import allocator
 from flight_server.protocol import PutCommand
 from spark_client.arrow import Coalescer, Declared, counts, values, widened
 from spark_client.connection import Reading, Server
-from spark_client.gathering import TaskMemory
 from spark_client.lanes import PutStream
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
+from spark_client.spill import TaskMemory
 from spark_client.steps import NO_LIMITS, BatchLimits, Both, Pass, Stage, run
 
 from .readable import Readable

@@ -31,9 +31,9 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import PartitionFailed
 from spark_client.connection import ForkedProcess, Timeouts
 from spark_client.lanes import Batch, BatchRun
+from spark_client.spill import Parked, Scratch
 
 from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing, Order, QueueStatistics
-from .scratch import Parked, Scratch
 
 DEFAULT_BUDGET_BYTES = 256 << 20
 SLICE_SECONDS = 0.5

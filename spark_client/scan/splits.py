@@ -21,8 +21,8 @@ from itertools import groupby
 from typing import Any
 
 from flight_server.protocol import InvalidRequest
-from spark_client.gathering import TaskMemory
 from spark_client.jobs import SplitSizes
+from spark_client.spill import TaskMemory
 
 from .file_reading import FileReading
 from .file_systems import hidden

@@ -23,7 +23,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_client.arrow import Declared, Picker, SortCodes, SortKey, array_over
-from spark_client.gathering import TaskMemory, pieces, row_weights, sorted_batches
 from spark_client.joining import (
     INDEX_ROW_BYTES,
     TIMED_ROW_BYTES,
@@ -34,6 +33,7 @@ from spark_client.joining import (
     sizes_of,
 )
 from spark_client.placement import PlacedKeys
+from spark_client.spill import TaskMemory, pieces, row_weights, sorted_batches
 
 from .join_stage import checked
 from .one_pass import Both, Pass

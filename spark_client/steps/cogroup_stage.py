@@ -32,8 +32,8 @@ from spark_client.arrow import (
     values,
     widened,
 )
-from spark_client.gathering import Window, windows
 from spark_client.placement import PlacedKeys, group_codes, row_hashes
+from spark_client.spill import Window, windows
 
 from .function_results import Call, group_results
 from .known_keys import KnownKeys

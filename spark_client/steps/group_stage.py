@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_client.arrow import Declared, Lent, array_over, together
-from spark_client.gathering import Rows, windows
 from spark_client.placement import CHUNK_BYTES, PlacedKeys, groups, row_hashes
+from spark_client.spill import Rows, windows
 
 from .function_results import Call, group_results
 from .known_keys import KnownKeys

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_client.arrow import Declared
-from spark_client.gathering import Gathered, Rows, Window, windows
 from spark_client.joining import INDEX_ROW_BYTES, JoinPlan, Probing, gathered
 from spark_client.placement import PlacedKeys
+from spark_client.spill import Gathered, Rows, Window, windows
 
 from .one_pass import Both, Pass
 

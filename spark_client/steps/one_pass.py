@@ -1,7 +1,7 @@
 """One pass: consecutive stages, run one after the other over what a task reads, in one Python worker.
 
 Guarantee: the batches from :func:`run` have exactly the last stage's declared schema (``arrow.types``). Batches pass
-one at a time from stage to stage; a stage that gathers rows holds them within its :class:`~spark_client.gathering.
+one at a time from stage to stage; a stage that gathers rows holds them within its :class:`~spark_client.spill.
 TaskMemory`, and the rest in files.
 
 Memory that a function writes again
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.gathering import TaskMemory
+from spark_client.spill import TaskMemory
 
 from .limits import NO_LIMITS, BatchLimits
 from .stage_clock import READING, StageClock

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_client.arrow import Declared, SortKey
-from spark_client.gathering import sorted_batches
+from spark_client.spill import sorted_batches
 
 from .one_pass import Pass
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_client.arrow import Declared, Picker, SortCodes, SortKey, ranges_of
-from spark_client.gathering import cut
+from spark_client.spill import cut
 
 from .one_pass import Pass
 

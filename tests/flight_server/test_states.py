@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from flight_server.changelogs import changelog
 from flight_server.datasets import attempts, lifetime, partition
-from flight_server.sources import pulls
+from flight_server.kinds.changelog import changelog
+from flight_server.kinds.source import pulls
 from tests.support.rooms import MODULES, parsed
 
 TABLES = {

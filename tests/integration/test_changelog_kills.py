@@ -20,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 from pyarrow import flight
 
-from flight_server.changelogs.writes import CHUNK_ROWS
+from flight_server.kinds.changelog.writes import CHUNK_ROWS
 from tests.support.durable import OPTIONS, action
 from tests.support.faulty_disk import FaultyServer
 from tests.support.polling import eventually

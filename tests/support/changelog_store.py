@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.changelogs import Changelog, Store, recover_changelogs
-from flight_server.changelogs.merges import Merge
-from flight_server.changelogs.planning import Plan
 from flight_server.concurrency import Background, Waits
 from flight_server.datasets import Catalogue
 from flight_server.frames import SchemaMessage
+from flight_server.kinds.changelog import Changelog, Store, recover_changelogs
+from flight_server.kinds.changelog.merges import Merge
+from flight_server.kinds.changelog.planning import Plan
+from flight_server.kinds.changelog.runs import Run
 from flight_server.memory import Budget
 from flight_server.protocol import DIFF_COLUMN, CreateRequest, KeepRule, Kind, Transaction
-from flight_server.runs import Run
 from flight_server.storage import Disk
 
 NAME = "log"

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from spark_client.arrow import Declared
 from spark_client.connection import Server
-from spark_client.gathering import TaskMemory
 from spark_client.jobs import InTurn, Readable, ReadTask, Shares, Shuffles, WriteTask
+from spark_client.spill import TaskMemory
 from spark_client.steps import GroupStage
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flight_server.kinds.changelog.rules import Groups, Kept
 from flight_server.protocol import KeepRule, RuleName
-from flight_server.rules import Groups, Kept
 
 Row = tuple[Any, ...]
 SCHEMA = pa.schema([("key", pa.string()), ("time", pa.int64()), ("kind", pa.string()), ("value", pa.int64())])

@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_client.arrow import Coalescer, Declared, SortKey
-from spark_client.gathering import TaskMemory
 from spark_client.joining import AsOf, Column, How, JoinPlan, KeyForm, MatchKeys
 from spark_client.placement import PlacedKeys, partition_ids
 from spark_client.reducing import FUNCTIONS, Computed, Reduction, Result, State
+from spark_client.spill import TaskMemory
 from spark_client.steps import (
     AsofStage,
     Both,

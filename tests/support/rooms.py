@@ -27,12 +27,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "steps",
         "joining",
         "reducing",
-        "gathering",
         "executors",
         "hosts",
         "merge",
         "lanes",
         "connection",
+        "spill",
         "placement",
         "arrow",
         "pyspark_parts",
@@ -42,12 +42,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "lanes.grpc",
         "reporting",
         "transfer",
-        "sources",
-        "changelogs",
+        "kinds.source",
+        "kinds.changelog",
         "tiering",
         "datasets",
-        "rules",
-        "runs",
+        "kinds.changelog.rules",
+        "kinds.changelog.runs",
         "frames",
         "storage",
         "access",
@@ -101,10 +101,10 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module, or of a room's face; empty for the root of a package."""
+    """The innermost room of a module, or of a room's face; empty for the root of a package."""
     package, _, rest = module.partition(".")
     rooms = [room for room in ROOMS[package] if rest == room or rest.startswith(f"{room}.")]
-    return rooms[0] if rooms else ""
+    return max(rooms, key=len, default="")
 
 
 def arrows(package: str) -> dict[str, set[str]]:

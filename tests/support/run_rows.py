@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flight_server.kinds.changelog.runs import Layout, MemoryRun, Updates, layout
+from flight_server.kinds.changelog.runs.key_hashes import Hashes, key_hashes
 from flight_server.memory import MemoryPool
 from flight_server.protocol import KeepRule
-from flight_server.runs import Layout, MemoryRun, Updates, layout
-from flight_server.runs.key_hashes import Hashes, key_hashes
 
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 SCHEMA = pa.schema([("key", pa.string()), ("time", pa.int64()), ("value", pa.list_(pa.int8()))])

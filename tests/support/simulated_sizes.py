@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from flight_server.changelogs import changelog as changelogs
-from flight_server.changelogs import compactor as compactors
-from flight_server.changelogs import planning
-from flight_server.changelogs.changelog import Changelog
-from flight_server.changelogs.compactor import Compactor
-from flight_server.changelogs.journal import State
-from flight_server.changelogs.planning import Plan
 from flight_server.concurrency import Background
+from flight_server.kinds.changelog import changelog as changelogs
+from flight_server.kinds.changelog import compactor as compactors
+from flight_server.kinds.changelog import planning
+from flight_server.kinds.changelog.changelog import Changelog
+from flight_server.kinds.changelog.compactor import Compactor
+from flight_server.kinds.changelog.journal import State
+from flight_server.kinds.changelog.planning import Plan
+from flight_server.kinds.changelog.rules import make_rule
+from flight_server.kinds.changelog.runs import MemoryRun, Updates
 from flight_server.memory import MemoryPool, Metadata
-from flight_server.rules import make_rule
-from flight_server.runs import MemoryRun, Updates
 from tests.support.run_rows import latest
 
 SCALE = 1024

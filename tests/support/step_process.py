@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_client.gathering import TaskMemory
+from spark_client.spill import TaskMemory
 from tests.support.measured_steps import STEPS, Setting
 
 ROOT = Path(__file__).resolve().parents[2]

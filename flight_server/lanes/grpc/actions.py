@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.changelogs import Store
 from flight_server.concurrency import dumped, in_steps
 from flight_server.datasets import meant
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
+from flight_server.kinds.changelog import Store
 from flight_server.protocol import (
     ACKNOWLEDGE,
     ACTIONS,
@@ -46,7 +46,7 @@ from flight_server.tiering import Durability
 from flight_server.transfer import VersionAppends, plan, seal
 
 if TYPE_CHECKING:
-    from flight_server.sources.creation import Sources
+    from flight_server.kinds.source.creation import Sources
 
 
 class Actions:

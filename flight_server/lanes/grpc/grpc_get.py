@@ -13,9 +13,9 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Any
 
-from flight_server.changelogs import Store, schema_header
 from flight_server.concurrency import Turns
 from flight_server.datasets import Catalogue, Dataset
+from flight_server.kinds.changelog import Store, schema_header
 from flight_server.protocol import (
     CHECKSUMS,
     CHECKSUMS_HEADER,

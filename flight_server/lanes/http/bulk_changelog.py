@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from flight_server.changelogs import Store, schema_header
 from flight_server.datasets import Dataset
+from flight_server.kinds.changelog import Store, schema_header
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,

@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from flight_server.changelogs import Store
+from flight_server.kinds.changelog import Store
 from flight_server.protocol import InvalidRequest
 
 HOLD_PATH = "/v1/hold"

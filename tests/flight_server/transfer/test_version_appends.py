@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.changelogs import ChangelogWrite
+from flight_server.kinds.changelog import ChangelogWrite
 from flight_server.protocol import CreateRequest, Kind, NotFound, SealRequest, WriteMode
 from flight_server.transfer import VersionAppends, seal
 from tests.support.sealing import SCHEMA, durable_node

@@ -13,10 +13,10 @@ import pytest
 
 from flight_server.protocol import NotFound, PutCommand
 from spark_client.connection import Server
-from spark_client.gathering import TaskMemory
 from spark_client.jobs import Readable, Shuffles
 from spark_client.lanes import PutStream
-from spark_client.merge.scratch import Scratch
+from spark_client.spill import TaskMemory
+from spark_client.spill.scratch import Scratch
 from tests.support.server_process import ServerProcess
 
 SCHEMA = pa.schema([("n", pa.null())])

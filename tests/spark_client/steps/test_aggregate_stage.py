@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.gathering import TaskMemory
 from spark_client.reducing import FUNCTIONS, Computed, Reduction, Result, State, count_rows
+from spark_client.spill import TaskMemory
 from spark_client.steps import FinalStage, PartialStage, Pass, run
 from tests.support.step_process import measured
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_client.arrow import Declared
-from spark_client.gathering import TaskMemory
 from spark_client.joining import AsOf, Column, Direction, JoinPlan, KeyForm, MatchKeys
+from spark_client.spill import TaskMemory
 from spark_client.steps import AsofStage, Both, Pass
 from tests.support.arrow_peak import arrow_peak
 

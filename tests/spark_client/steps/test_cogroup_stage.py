@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.gathering import TaskMemory
 from spark_client.placement import PlacedKeys, partition_ids
+from spark_client.spill import TaskMemory
 from spark_client.steps import BatchLimits, Both, CogroupStage, GroupedSide, Pass, run
 
 Row = tuple[Any, ...]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from flight_server.protocol import InvalidRequest, OutOfBudget
 from spark_client.arrow import Declared
-from spark_client.gathering import TaskMemory
 from spark_client.placement import PlacedKeys, partition_ids
+from spark_client.spill import TaskMemory
 from spark_client.steps import BatchLimits, GroupStage, Pass, group_stage, run
 
 SCHEMA = pa.schema([("k", pa.list_(pa.int32())), ("row", pa.int64()), ("text", pa.string())])

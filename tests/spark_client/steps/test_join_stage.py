@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.gathering import TaskMemory
 from spark_client.joining import PIECE_ROWS, Column, How, JoinPlan, KeyForm, MatchKeys
 from spark_client.joining.expanding import PIECE_BYTES
 from spark_client.placement import PlacedKeys
+from spark_client.spill import TaskMemory
 from spark_client.steps import Both, JoinStage, Pass, run
 
 HOWS: tuple[How, ...] = ("inner", "left", "right", "full", "semi", "anti")

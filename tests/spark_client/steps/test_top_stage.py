@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client.arrow import Declared, SortKey
-from spark_client.gathering import TaskMemory
+from spark_client.spill import TaskMemory
 from spark_client.steps import Pass, TopStage
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("row", pa.int64())])

@@ -1,0 +1,1 @@
+"""What kinds of datasets do by themselves: pull a source, keep a changelog."""

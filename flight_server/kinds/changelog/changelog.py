@@ -1,0 +1,381 @@
+"""Changelog: a keyed collection of updates, version by version; its state, and who may change it.
+
+States, and the verbs that change them:
+
+    state      write      merge      read       damage     close
+    OPEN       OPEN       OPEN       OPEN       DAMAGED    CLOSED
+    DAMAGED    error      error      DAMAGED    DAMAGED    CLOSED
+    CLOSED     error      error      error      CLOSED     CLOSED
+
+*write*: versions are committed, or holds put. *merge*: runs are replaced by what they amount to. *damage*: bytes on
+disk are not what was written; what is whole can still be read. *close*: it was dropped, or the server stops. An error
+is ``DatasetDropped``, of a damaged one ``DataQuarantined``.
+
+Who holds what
+    The event loop alone changes a changelog, in synchronous steps; threads get views (``views``), which never change.
+    ``commits`` adds runs at the newer end, ``merges`` replaces neighbouring ones. Both hold ``turn`` from the moment
+    when they write to disk until they have published, so the order on disk and in RAM is the same.
+
+Versions
+    ``upper`` is the newest version. ``since`` is the oldest that can be asked for; a merge moves it up when it begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from flight_server.concurrency import Changes
+from flight_server.datasets import Transactions
+from flight_server.kinds.changelog.rules import Rule
+from flight_server.kinds.changelog.runs import Layout, LogFile, MemoryRun, Run, RunFile
+from flight_server.memory import MemoryPool, Metadata, Reservation
+from flight_server.protocol import (
+    DataQuarantined,
+    DatasetDropped,
+    InvalidRequest,
+)
+from flight_server.storage import Forgotten
+
+from .holds import Holds, gone
+from .journal import State, log_name, run_name
+from .rule_checks import RuleChecks
+from .timeline import Timeline, past_time
+from .views import View
+from .waiting import waiting
+
+DEFAULT_DELAY_SECONDS = 1.0
+FUEL_OF_A_ROW = 4
+"""How many rows of merging a committed row buys."""
+
+
+class ChangelogState(StrEnum):
+    """See the table above."""
+
+    OPEN = "open"
+    DAMAGED = "damaged"
+    CLOSED = "closed"
+
+
+_OPEN, _DAMAGED, _CLOSED = ChangelogState
+
+_AFTER: dict[tuple[ChangelogState, str], ChangelogState] = {
+    (_OPEN, "write"): _OPEN,
+    (_OPEN, "merge"): _OPEN,
+    (_OPEN, "read"): _OPEN,
+    (_OPEN, "damage"): _DAMAGED,
+    (_OPEN, "close"): _CLOSED,
+    (_DAMAGED, "read"): _DAMAGED,
+    (_DAMAGED, "damage"): _DAMAGED,
+    (_DAMAGED, "close"): _CLOSED,
+    (_CLOSED, "damage"): _CLOSED,
+    (_CLOSED, "close"): _CLOSED,
+}
+
+
+class Hooks(Protocol):
+    """What a changelog tells its server."""
+
+    def wake(self, changelog: Changelog) -> None:
+        """A merge of it may be due."""
+
+    def damaged(self, changelog: Changelog, what: str) -> None:
+        """Damage was found on disk, for the first time."""
+
+
+class Changelog:
+    """See the module's text.
+
+    Args:
+        state: what it was created with, or what was found on disk.
+        disk: counts its files.
+        metadata: counts its transactions.
+        hooks: are told what happens to it.
+    """
+
+    # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger.
+    # Of a rule of the user's own: runs all that runs it, so that nothing else waits for that; and tests puts.
+    querying: Executor | None = None
+    checks: RuleChecks | None = None
+    damage: str | None = None
+    final: View | None = None  # of a closed changelog, for the readers that it has
+    not_emitting: str | None = None  # why what its rule puts together goes nowhere
+
+    def __init__(
+        self,
+        state: State,
+        layout: Layout,
+        rule: Rule,
+        directory: Path,
+        *,
+        disk: MemoryPool,
+        metadata: Metadata,
+        max_lag_seconds: float,
+        hooks: Hooks,
+    ) -> None:
+        self.name = state.dataset
+        self.generation = state.generation
+        self.state = ChangelogState.OPEN
+        self.declared = state
+        self.layout = layout
+        self.rule = rule
+        self.directory = directory
+        self.disk = disk
+        self.delay_seconds = state.delay_seconds
+        self.turn = asyncio.Lock()
+        self.changes = Changes()  # of ``upper`` and of the state
+        self.holds = Holds(self.name, max_lag_seconds)
+        self.runs: tuple[Run, ...] = ()
+        self.since = state.since
+        self.upper = state.covered
+        self.timeline = Timeline(state.delay_seconds, state.covered, past_time(state.covered_time))
+        self.transactions = Transactions(self.name, metadata, state.transactions, state.forgotten)
+        # The last one takes appends; each with the last version in it.
+        self.logs: list[tuple[int, LogFile]] = []
+        self.merges: list[Any] = []  # at most one of runs in memory and one of files, see ``merges``
+        # Runs that the state file on the medium may name, since it could not be replaced for certain.
+        self.doubtful: list[RunFile] = []
+        self.room: Reservation | None = None  # of ``metadata``
+        self.save: Callable[[State], None] = _not_on_disk
+        self.check_held: Callable[[], None] = _held  # see ``Disk.check_held``
+        self.fuel_rows = 0
+        # Of the compactor: when the next tick brings fuel, and since when old rows wait that are too few for a merge.
+        self.tick_at = 0.0
+        self.old_since: float | None = None
+        self.readers = 0  # open streams
+        self._next_run = 1
+        self._hooks = hooks
+
+    # States
+
+    def check_step(self, verb: str) -> ChangelogState:
+        """The state that the verb leads to. Changes nothing. Raises as the module's table says."""
+        after = _AFTER.get((self.state, verb))
+        if after is None:
+            if self.state is ChangelogState.DAMAGED:
+                raise DataQuarantined(
+                    f"data loss: changelog {self.name!r} was found damaged on disk and takes nothing more: "
+                    f"{self.damage}. Its files are in {self.directory}; read what is whole, drop it and write it again",
+                    dataset=self.name,
+                    path=str(self.directory),
+                )
+            raise DatasetDropped(
+                f"changelog {self.name!r} was dropped, or its lease ended; ask for it again",
+                dataset=self.name,
+            )
+        return after
+
+    def step(self, verb: str) -> None:
+        """Change to the state that the verb leads to, or raise and change nothing."""
+        before = self.state
+        self.state = self.check_step(verb)
+        if self.state is not before:
+            self.changes.tell()
+
+    def damaged(self, what: str) -> None:
+        """Take note of damage; the first one is kept."""
+        if self.damage is None:
+            self.damage = what
+            self._hooks.damaged(self, what)
+        self.step("damage")
+
+    def close(self) -> None:
+        """Take nothing more; followers get an error. The files stay. Twice is fine. Reads of a version that have begun
+        go on to their end, unless memory gets short (``final``).
+        """
+        if self.state is not ChangelogState.CLOSED and self.readers:
+            self.final = self.view()
+        self.step("close")
+        runs, self.runs = self.runs, ()
+        for run in runs:
+            if isinstance(run, RunFile):
+                with suppress(OSError):
+                    run.keep_readable()
+        self.wake()  # so that its merge is abandoned
+        self.save = _forgotten  # its files refer to it: without a cycle all of it is released at once
+
+    # Writing
+
+    def check_producer(self, schema: pa.Schema, *, deletes: bool = False) -> None:
+        """Raise InvalidRequest unless rows of this schema can be put into it, or keys of it be deleted."""
+        check = self.layout.check_deleter if deletes else self.layout.check_producer
+        check(schema, self.name)
+
+    # Reading
+
+    def view(self) -> View:
+        """What can be read now. Raises DatasetDropped."""
+        if self.final is not None:
+            return self.final
+        self.step("read")
+        return View(self.layout, self.rule, self.runs, self.since, self.upper)
+
+    def check_version(self, version: int) -> int:
+        """The version, if it can be asked for.
+
+        Raises:
+            Compacted: it is below ``since``.
+            InvalidRequest: it is above ``upper``.
+        """
+        if version > self.upper:
+            raise InvalidRequest(
+                f"dataset {self.name!r} has no version {version} yet: the newest is {self.upper}",
+                dataset=self.name,
+                since=self.since,
+                upper=self.upper,
+            )
+        if version < self.since:
+            raise gone(self.name, version, self.since, self.upper)
+        return version
+
+    # Changing
+
+    def published(self, runs: list[Run], version: int, now: float, rows: int) -> None:
+        """Versions up to ``version`` are on disk, and these runs have their updates."""
+        self.runs += tuple(runs)
+        self.upper = version
+        self.timeline.add(version, now)
+        self.fuel_rows += FUEL_OF_A_ROW * rows
+        self.changes.tell()
+        self._hooks.wake(self)
+
+    def replaced(self, before: tuple[Run, ...], after: list[Run]) -> None:
+        """These neighbouring runs are replaced by what they amount to."""
+        start = self.runs.index(before[0])
+        assert self.runs[start : start + len(before)] == before
+        self.runs = (*self.runs[:start], *after, *self.runs[start + len(before) :])
+        self.changes.tell()
+
+    def wake(self) -> None:
+        """A merge may be due."""
+        self._hooks.wake(self)
+
+    def horizon(self, now: float) -> int:
+        """The version up to which compaction would go now without holds."""
+        return min(self.timeline.horizon(now), self.upper)
+
+    def advanced_since(self, now: float) -> int:
+        """The version up to which compaction may go now."""
+        held = self.holds.oldest()
+        wanted = self.horizon(now)
+        return max(self.since, wanted if held is None else min(wanted, held))
+
+    # Files
+
+    def next_run(self) -> Path:
+        """A name for another run file."""
+        self._next_run += 1
+        return self.directory / run_name(self._next_run - 1)
+
+    def numbers_from(self, run: int) -> None:
+        """Names of run files begin here."""
+        self._next_run = max(self._next_run, run)
+
+    @property
+    def merge(self) -> Any:
+        """The merge in progress that began first; None if there is none."""
+        return self.merges[0] if self.merges else None
+
+    def new_log(self, number: int) -> LogFile:
+        """A log that takes the next appends."""
+        log = LogFile(self.directory / log_name(number), self.disk.empty())
+        self.logs.append((self.upper, log))
+        return log
+
+    @property
+    def log(self) -> LogFile:
+        """The log that takes appends."""
+        return self.logs[-1][1]
+
+    # Numbers
+
+    @property
+    def rows(self) -> int:
+        """Updates in all runs."""
+        return sum(run.rows for run in self.runs)
+
+    @property
+    def keys(self) -> int:
+        """At most so many keys: those of each run. A key that is in several runs counts in each, until a merge joins
+        them. Without a rule a key is a row.
+        """
+        return sum(run.keys for run in self.runs)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(run.size_bytes for run in self.runs if isinstance(run, MemoryRun))
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.log_bytes + sum(run.size_bytes for run in self.runs if isinstance(run, RunFile))
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(log.size_bytes for _, log in self.logs)
+
+    @property
+    def debt_rows(self) -> int:
+        """Rows that are not in the largest run yet: what is left to merge."""
+        return self.rows - max((run.rows for run in self.runs), default=0)
+
+    @property
+    def waiting_retractions(self) -> int:
+        """Retractions of the oldest run: the rows of those that a merge left are not there, and may still come."""
+        return self.runs[0].retractions if self.runs else 0
+
+    def statistics(self) -> dict[str, Any]:
+        """For the action ``statistics``."""
+        now = time.monotonic()
+        horizon = self.horizon(now)
+        held = self.holds.held_back(horizon, now)
+        return {
+            "state": self.state.value,
+            "keep": self.declared.keep,
+            "delay_seconds": self.delay_seconds,
+            "since": self.since,
+            "upper": self.upper,
+            "keys": self.keys,
+            "rows": self.rows,
+            "tombstones": sum(run.tombstones for run in self.runs),
+            "waiting_retractions": self.waiting_retractions,
+            "runs": len(self.runs),
+            "bytes": self.memory_bytes,
+            "disk_bytes": self.disk_bytes,
+            "fuel_rows": self.fuel_rows,
+            "debt_rows": self.debt_rows,
+            "merging": bool(self.merges),
+            **waiting(
+                self.runs,
+                max(self.since, horizon),
+                self.advanced_since(now),
+                held,
+                merging=bool(self.merges),
+                fuel_rows=self.fuel_rows,
+            ),
+            "held_back": None if held is None else held.to_json(),
+            "holds": self.holds.listed(now),
+            "followers": self.holds.followers,
+            "transaction_ids": len(self.transactions),
+            **({} if self.damage is None else {"damage": self.damage}),
+            **({} if self.not_emitting is None else {"not_emitting": self.not_emitting}),
+        }
+
+
+def _forgotten(state: State) -> None:
+    raise Forgotten(state.dataset)
+
+
+def _held() -> None:
+    """There is no disk whose data directory could be gone."""
+
+
+def _not_on_disk(state: State) -> None:
+    raise AssertionError(f"changelog {state.dataset!r} has no files yet")

@@ -1,0 +1,335 @@
+"""Commits: makes versions of what producers have written, in groups that share a log entry and an fsync.
+
+Guarantee: a commit that returned is on disk and readable; one that raised is not there, unless the log is ``suspect``
+(see ``runs.log``). Each commit is one version. Versions count up in the order of the calls.
+
+Grouping
+    While one group is written, further commits wait; then they are the next group, up to ``GROUP_ROWS``. One task for
+    each changelog that is written to does this, and ends when nothing waits. A large put, whose rows are in run files
+    already, is a group of its own.
+
+Repetition
+    A commit whose transaction was committed before changes nothing and returns the version that it had then. One that
+    may have been, or that another one of its id has overtaken, is refused (``datasets.transactions``).
+
+A full disk
+    Commits that only retract or delete may take a part of what the disk pool keeps (``saving``), because merges free
+    what they remove. In a group that has no room the others are refused first.
+
+Waiting
+    While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` runs, commits wait for the
+    compactor until a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import numpy as np
+import structlog
+
+from flight_server.concurrency import Background, Waits
+from flight_server.kinds.changelog.runs import Entry, MemoryRun, Run, RunFile, Updates, to_block
+from flight_server.memory import MemoryPool, reserve
+from flight_server.protocol import (
+    DatasetDropped,
+    FlightShuffleError,
+    OutOfBudget,
+    Transaction,
+    Unavailable,
+)
+from flight_server.storage import DiskTrouble, sync_directory, to_its_end
+
+from .changelog import Changelog, ChangelogState
+from .journal import Commit, commit_entry
+from .saving import OF_KEPT_FOR_DELETES
+from .timeline import wall_time
+
+GROUP_ROWS = 64 << 10
+MAX_RUNS = 256
+
+_log = structlog.get_logger("flight_server.kinds.changelog.commits")
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """One commit. Either updates, whose versions are not set yet, or files."""
+
+    updates: Updates | None
+    files: list[RunFile]
+    rows: int
+    transaction: Transaction | None
+    only_removes: bool = False
+    done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Commits:
+    """The commits of all changelogs.
+
+    Args:
+        memory: counts memory runs; its limit is their share.
+        threads: do the work that blocks.
+        short: called when commits wait for memory.
+    """
+
+    def __init__(
+        self,
+        background: Background,
+        waits: Waits,
+        memory: MemoryPool,
+        threads: Executor,
+        *,
+        deadline_seconds: float,
+        short: Callable[[], None],
+    ) -> None:
+        self.memory = memory
+        self._short = short
+        self._background = background
+        self._waits = waits
+        self._threads = threads
+        self._deadline_seconds = deadline_seconds
+        self._queues: dict[Changelog, deque[_Waiting]] = {}
+
+    async def commit(
+        self,
+        changelog: Changelog,
+        updates: Updates | None,
+        files: list[RunFile],
+        rows: int,
+        transaction: Transaction | None,
+    ) -> int:
+        """The version that these updates became. Cancelling is safe: the commit may take place all the same.
+
+        Raises:
+            DatasetDropped, DataQuarantined: the changelog takes no writes.
+            Conflict: see :meth:`Transactions.find` and ``check_after``.
+            Unavailable: the disk did not take it; nothing of it is there.
+            OutOfBudget: the compactor did not make room until the deadline.
+        """
+        only_removes = (updates is None or updates.only_removes) and all(
+            file.retractions + file.tombstones == file.rows for file in files
+        )
+        waiting = _Waiting(updates, files, rows, transaction, only_removes)
+        try:
+            changelog.check_step("write")
+        except FlightShuffleError:
+            self._abandon(waiting)
+            raise
+        queue = self._queues.get(changelog)
+        if queue is None:
+            queue = self._queues[changelog] = deque()
+            self._start(changelog, queue)
+        queue.append(waiting)
+        return await asyncio.shield(waiting.done)
+
+    @property
+    def waiting(self) -> int:
+        """How many commits wait to be written."""
+        return sum(map(len, self._queues.values()))
+
+    async def _run(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
+        group: list[_Waiting] = []
+        try:
+            while queue:
+                await self._room(changelog, queue[0].rows)
+                async with changelog.turn:
+                    group = self._next_group(changelog, queue)
+                    if group:
+                        await self._write(changelog, group)
+                    group = []
+        except BaseException as error:
+            refusal = error if isinstance(error, FlightShuffleError) else None
+            for waiting in queue:  # the log may have those of the group
+                self._abandon(waiting)
+            for waiting in [*group, *queue]:
+                if not waiting.done.done():
+                    waiting.done.set_exception(
+                        Unavailable(
+                            f"dataset {changelog.name!r}: the server is going down, or has a bug; write it again"
+                        )
+                        if refusal is None
+                        else refusal.fresh()
+                    )
+            queue.clear()
+            if refusal is None:
+                raise
+        finally:
+            del self._queues[changelog]
+            if queue:  # queued while the last error was told
+                self._queues[changelog] = queue
+                self._start(changelog, queue)
+
+    def _start(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
+        # The task begins at the next pass of the loop, when its first commit is queued. It is not awaited: background
+        # holds it, and each commit has a future of its own.
+        self._background.start(self._run(changelog, queue), f"commits of {changelog.name}")  # type: ignore[unused-awaitable]
+
+    async def _room(self, changelog: Changelog, rows: int) -> None:
+        if len(changelog.runs) > MAX_RUNS:
+            changelog.wake()
+            try:
+                async with asyncio.timeout(self._deadline_seconds):
+                    with self._waits.enter(
+                        "budget", dataset=changelog.name, deadline_seconds=self._deadline_seconds
+                    ):
+                        while len(changelog.runs) > MAX_RUNS:
+                            changelog.check_step("write")
+                            await changelog.changes.next()
+            except TimeoutError:
+                raise OutOfBudget(
+                    f"dataset {changelog.name!r} has {len(changelog.runs)} runs, and compaction does not keep up; "
+                    "write fewer and larger puts",
+                    dataset=changelog.name,
+                ) from None
+        if rows and self.memory.available_bytes == 0:
+            self._short()
+            room = await reserve(
+                self.memory, 1, self._waits, dataset=changelog.name, deadline_seconds=self._deadline_seconds
+            )
+            room.free()
+
+    def _next_group(self, changelog: Changelog, queue: deque[_Waiting]) -> list[_Waiting]:
+        """Take the next commits that go together; answer those that need no new version."""
+        group: list[_Waiting] = []
+        rows = 0
+        seen: set[str] = set()
+        while queue:
+            waiting = queue[0]
+            if group and (waiting.files or group[0].files or rows + waiting.rows > GROUP_ROWS):
+                break
+            if waiting.transaction is not None and waiting.transaction.id in seen:
+                break  # looked up once the one before it is there
+            queue.popleft()
+            if not self._answered(changelog, waiting):
+                group.append(waiting)
+                rows += waiting.rows
+                if waiting.transaction is not None:
+                    seen.add(waiting.transaction.id)
+        return group
+
+    def _answered(self, changelog: Changelog, waiting: _Waiting) -> bool:
+        """Whether the commit was there before, or is refused; then it is answered."""
+        transaction = waiting.transaction
+        if waiting.done.done():
+            return True
+        try:
+            changelog.step("write")
+            if transaction is None:
+                return False
+            version = changelog.transactions.find(transaction)
+            if version is not None:
+                self._abandon(waiting)
+                waiting.done.set_result(version)
+                return True
+            changelog.transactions.check_after(transaction)
+        except FlightShuffleError as error:
+            self._abandon(waiting)
+            waiting.done.set_exception(error.fresh())
+            return True
+        return False
+
+    def _abandon(self, waiting: _Waiting) -> None:
+        for file in waiting.files:
+            delete_soon(self._threads, file)
+
+    async def _write(self, changelog: Changelog, group: list[_Waiting]) -> None:
+        now = time.monotonic()
+        first = changelog.upper + 1
+        commits = [
+            Commit(
+                version,
+                wall_time(now),
+                waiting.rows,
+                None
+                if waiting.transaction is None
+                else (waiting.transaction.id, waiting.transaction.version),
+            )
+            for version, waiting in enumerate(group, first)
+        ]
+        files = [file for waiting in group for file in waiting.files]
+        work = asyncio.get_running_loop().run_in_executor(
+            self._threads, _append, changelog, commits, group, files
+        )
+        try:
+            updates = await to_its_end(work)
+        except DiskTrouble as trouble:
+            _log.warning("commit_failed", dataset=changelog.name, trouble=str(trouble))
+            frees = [waiting for waiting in group if waiting.only_removes] if trouble.full else []
+            if len(frees) == len(group):
+                frees = []
+            self._refuse(changelog, [waiting for waiting in group if waiting not in frees], trouble)
+            if frees:
+                await self._write(changelog, frees)
+            return
+        if changelog.state is ChangelogState.CLOSED:
+            self._refuse(changelog, group, None)
+            return
+        last = commits[-1].version
+        runs: list[Run] = list(files)
+        if len(updates):
+            runs.append(MemoryRun(updates, first, last, self.memory.reserve(updates.size_bytes)))
+        for commit in commits:
+            changelog.transactions.note(commit.transaction, commit.version, commit.time)
+        changelog.logs[-1] = (last, changelog.log)
+        changelog.published(runs, last, now, sum(commit.rows for commit in commits))
+        for waiting, commit in zip(group, commits, strict=True):
+            if not waiting.done.done():
+                waiting.done.set_result(commit.version)
+
+    def _refuse(self, changelog: Changelog, group: list[_Waiting], trouble: DiskTrouble | None) -> None:
+        """Answer that nothing of these was kept, because of the trouble or because the changelog is closed."""
+        refusal: FlightShuffleError
+        if changelog.state is ChangelogState.CLOSED or trouble is None:
+            refusal = DatasetDropped(
+                f"changelog {changelog.name!r} was dropped or replaced while this was written; write it again",
+                dataset=changelog.name,
+            )
+        else:
+            refusal = (OutOfBudget if trouble.full else Unavailable)(
+                f"dataset {changelog.name!r}: the disk did not take the commit: {trouble}; nothing of it was kept, "
+                "write it again",
+                dataset=changelog.name,
+            )
+        for waiting in group:
+            if not changelog.log.suspect:  # else the log may name its files
+                self._abandon(waiting)
+            if not waiting.done.done():
+                waiting.done.set_exception(refusal.fresh())
+
+
+def _append(
+    changelog: Changelog, commits: list[Commit], group: list[_Waiting], files: list[RunFile]
+) -> Updates:
+    """Write the group's entry to the log; its updates with their versions. Runs in a thread. Raises DiskTrouble."""
+    changelog.check_held()
+    versioned = []
+    for commit, part in zip(commits, (waiting.updates for waiting in group), strict=True):
+        if part is not None and len(part):
+            versions = np.full(len(part), commit.version, np.int64)
+            versioned.append(Updates(part.layout, part.rows, part.hashes, versions, part.diffs))
+    updates = Updates.joined(changelog.layout, versioned)
+    if files:
+        for file in files:
+            file.commit(commits[0].version)
+        try:
+            sync_directory(changelog.directory)
+        except OSError as error:
+            raise DiskTrouble(f"{changelog.directory}: {error.strerror or error}", full=False) from error
+    body = to_block(updates).to_pybytes() if len(updates) else b""
+    entry: Entry = commit_entry(commits, [file.path.name for file in files], body)
+    frees = all(waiting.only_removes for waiting in group)
+    changelog.log.append([entry], of_kept=OF_KEPT_FOR_DELETES if frees else 0.0)
+    return updates
+
+
+def delete_soon(threads: Executor, file: RunFile) -> None:
+    """Delete a run file of a write that is not committed, in a thread; at once if the server stops."""
+    try:
+        threads.submit(file.delete)
+    except RuntimeError:
+        file.delete()

@@ -1,0 +1,238 @@
+"""Emitting: the rows that a rule puts together, such as pairs, go to another changelog, which the rule names.
+
+Guarantee: each change of what the rule emits becomes one change of the other changelog, also after a crash at any
+moment; or the source says in ``statistics``, as ``not_emitting``, and in the log why not.
+
+How
+    A task runs while the source has versions that were not emitted yet. What it commits to the other changelog, the
+    *target*, has a transaction: the source's generation, and the source's version up to which all is in the target,
+    which is the *mark*. So what the target has and how far it has come are on disk in one step, and a restart goes on
+    at the mark. Versions that emit nothing make no version of the target, but one each ``MARK_SECONDS`` while they
+    come, so that the source can compact.
+
+Holding
+    The source keeps all versions from the mark on, however old they get. An emitter that finds the mark below ``since``
+    ends: what was put together in between cannot be known any more.
+
+When the target takes nothing
+    While it refuses, because the disk or memory is full, the emitter tries again each ``TROUBLE_SECONDS``. When it was
+    dropped or is damaged, the emitter ends, and the source keeps nothing for it. The next ``create`` of the source
+    makes another emitter, and another target if there is none; that one gets what is put together from ``since`` on.
+
+Memory
+    A commit that is larger than ``CHUNK_ROWS`` or ``CHUNK_BYTES`` goes to run files of the target, as a put does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import structlog
+
+from flight_server.concurrency import Background
+from flight_server.kinds.changelog.rules import Emitting
+from flight_server.kinds.changelog.runs import Damaged, RunFile, RunWriter, Updates
+from flight_server.protocol import FlightShuffleError, Transaction
+from flight_server.storage import DiskTrouble, to_its_end
+
+from .changelog import Changelog, ChangelogState
+from .commits import Commits, delete_soon
+from .folding import emitted
+from .views import View
+from .writes import CHUNK_BYTES, CHUNK_ROWS
+
+MARK_SECONDS = 1.0
+TROUBLE_SECONDS = 1.0
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("flight_server.kinds.changelog.emitting")
+
+
+class Emitter:
+    """Emits what the rule of one changelog puts together; see the module's text.
+
+    Args:
+        commits: of the target.
+        threads: read the source's runs.
+    """
+
+    def __init__(
+        self,
+        source: Changelog,
+        target: Changelog,
+        commits: Commits,
+        background: Background,
+        threads: Executor,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._commits = commits
+        self._background = background
+        self._threads = threads
+        self._id = f"{source.generation}:emitted"
+        target.transactions.keep(self._id)
+        mark = target.transactions.last(self._id)
+        self._after = mark  # the number of the target's last transaction
+        self._marked = source.since if mark is None else mark
+        self._marked_at = _clock()
+        self._position = self._marked
+        self._task: asyncio.Task[None] | None = None
+        self._ended = False
+        source.not_emitting = None
+        source.holds.follow(self, self._marked, lasting=True)
+        self.wake()
+
+    def wake(self) -> None:
+        """The source may have new versions."""
+        self.look()
+        if self.open and self._source.upper > self._marked and (self._task is None or self._task.done()):
+            self._task = self._background.start(self._run(), f"emitting of {self._source.name}")
+
+    @property
+    def open(self) -> bool:
+        """Whether it emits, now or when the target takes rows again."""
+        states = self._source.state, self._target.state
+        return not self._ended and states == (ChangelogState.OPEN, ChangelogState.OPEN)
+
+    def look(self) -> None:
+        """End it if it cannot go on. Twice is fine."""
+        source, target = self._source, self._target.name
+        if self._ended:
+            return
+        again = f"create {source.name!r} again"
+        if source.state is not ChangelogState.OPEN:
+            self._ended = True
+            source.holds.leave(self)
+        elif self._target.state is ChangelogState.CLOSED:
+            self._end(f"{target!r} was dropped; {again}, which makes another one")
+        elif self._target.state is ChangelogState.DAMAGED:
+            self._end(f"{target!r} is damaged and takes nothing more; drop it and {again}")
+        elif not source.since <= self._position <= source.upper:
+            self._end(
+                f"{target!r} has what was put together up to version {self._position}, and of {source.name!r} there "
+                f"are versions {source.since} to {source.upper}: what came in between is lost. Drop {target!r} and "
+                f"{again}: a new one gets what comes from then on"
+            )
+
+    def _end(self, why: str) -> None:
+        self._ended = True
+        self._source.holds.leave(self)
+        self._source.not_emitting = f"since {_now()}: {why}"
+        _log.error("not_emitting", dataset=self._source.name, target=self._target.name, trouble=why)
+        self._source.wake()
+
+    async def _run(self) -> None:
+        while self.open:
+            try:
+                if self._source.upper > self._position:
+                    await self._emit()
+                elif self._position == self._marked:
+                    return
+                else:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(self._marked_at + MARK_SECONDS):
+                            await self._source.changes.next()
+                if self._position > self._marked and _clock() >= self._marked_at + MARK_SECONDS:
+                    await self._commit(None, [], 0, self._position)
+            except Damaged as damage:
+                self._source.damaged(str(damage))
+            except (FlightShuffleError, DiskTrouble, OSError, pa.ArrowException) as trouble:
+                self._trouble(trouble)
+                await asyncio.sleep(TROUBLE_SECONDS)
+            except Exception as bug:
+                self._trouble(bug)
+                raise
+        self.look()
+
+    def _trouble(self, trouble: Exception) -> None:
+        said = trouble.message if isinstance(trouble, FlightShuffleError) else str(trouble)
+        source = self._source
+        if source.not_emitting is None:
+            _log.warning("not_emitting", dataset=source.name, target=self._target.name, trouble=said)
+            source.not_emitting = (
+                f"since {_now()}, and versions from {self._marked} on are kept for it: {said}"
+            )
+
+    async def _emit(self) -> None:
+        self.look()
+        if self._ended:
+            return
+        view, after = self._source.view(), self._position
+        waiting: list[Updates] = []
+        files: list[RunFile] = []
+        parts = self._changes(view, after)
+        rows = 0
+        try:
+            while (part := await self._in_thread(next, parts, None)) is not None:
+                waiting.append(part)
+                rows += len(part)
+                size_bytes = sum(each.size_bytes for each in waiting)
+                if sum(map(len, waiting)) >= CHUNK_ROWS or size_bytes >= CHUNK_BYTES:
+                    files.append(await self._in_thread(_file, self._target, self._target.next_run(), waiting))
+                    waiting = []
+            if files and waiting:
+                files.append(await self._in_thread(_file, self._target, self._target.next_run(), waiting))
+                waiting = []
+        except BaseException:
+            for file in files:
+                delete_soon(self._threads, file)
+            raise
+        if rows:
+            updates = await self._in_thread(Updates.joined, self._target.layout, waiting) if waiting else None
+            await self._commit(updates, files, rows, view.upper)
+        self._position = view.upper
+
+    async def _commit(self, updates: Updates | None, files: list[RunFile], rows: int, version: int) -> None:
+        transaction = Transaction(self._id, version, self._after)
+        await self._commits.commit(self._target, updates, files, rows, transaction)
+        self._after = self._marked = version
+        self._marked_at = _clock()
+        if self._ended:  # meanwhile
+            return
+        self._source.holds.follow(self, version, lasting=True)
+        if self._source.not_emitting is not None:
+            _log.info("emitting_again", dataset=self._source.name, target=self._target.name)
+            self._source.not_emitting = None
+        self._source.wake()
+
+    def _changes(self, view: View, after: int) -> Iterator[Updates]:
+        rule, layout = view.rule, self._target.layout
+        assert isinstance(rule, Emitting)
+        for updates in view.changed(after, view.upper):
+            yield emitted(updates, after, view.upper, rule, layout)
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
+
+
+def is_emitting(changelog: Changelog) -> bool:
+    """Whether its rule names a changelog for what it puts together."""
+    return isinstance(changelog.rule, Emitting) and changelog.rule.emitted_schema is not None
+
+
+def _file(changelog: Changelog, path: Path, parts: list[Updates]) -> RunFile:
+    """A run file of the updates, or none after an error. Runs in a thread."""
+    writer = RunWriter(path, changelog.layout, changelog.disk.empty())
+    try:
+        writer.add(Updates.joined(changelog.layout, parts))
+        writer.finish()
+        return RunFile(writer.path, changelog.layout, writer.room)
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,243 @@
+"""Folding: what sorted updates of whole keys amount to at a version, and what compaction leaves of them.
+
+Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they run in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flight_server.kinds.changelog.rules import Emitting, EveryRow, Groups, Kept, Rule
+from flight_server.kinds.changelog.runs import Layout, Updates
+
+from .deletes import lifetimes, living, settled
+
+Numbers = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct rows of updates, in their order.
+
+    Args:
+        firsts: int64, the index of each row's first update.
+        keys: int64, the index of each key's first row.
+        ends: int64, for each update the version at which it is deleted; None without deletes.
+    """
+
+    updates: Updates
+    rows: pa.RecordBatch
+    firsts: Numbers
+    keys: Numbers
+    ends: Numbers | None = None
+
+    @classmethod
+    def of(cls, updates: Updates) -> Distinct:
+        updates, ends = living(updates)
+        firsts = updates.row_starts
+        rows = updates.rows if len(firsts) == len(updates) else updates.rows.take(pa.array(firsts))
+        return cls(updates, rows, firsts, np.searchsorted(firsts, updates.key_starts), ends)
+
+    def summed(self, numbers: Numbers | NDArray[np.bool_]) -> Numbers:
+        """The sum of each row's updates' numbers."""
+        return (
+            np.add.reduceat(numbers, self.firsts, dtype=np.int64)
+            if len(self.firsts)
+            else np.zeros(0, np.int64)
+        )
+
+    def counts(self, version: int) -> Numbers:
+        """How often each row is there at a version."""
+        diffs, versions = self.updates.diffs, self.updates.versions
+        there = versions <= version
+        if self.ends is not None:
+            there &= version < self.ends
+        return self.summed(np.where(there, diffs, 0))
+
+    def groups(self, counts: Numbers) -> Groups:
+        return Groups(self.rows, self.keys, counts)
+
+
+def snapshot(
+    updates: Updates, version: int, rule: Rule, start: int, max_rows: int
+) -> tuple[pa.RecordBatch, bool]:
+    """The rows that the rule keeps at a version, each as often as it is there, from the row ``start`` on; and whether
+    more follow: at most ``max_rows`` are given if one is there more than once. The updates hold whole keys.
+    """
+    distinct = Distinct.of(updates)
+    kept = rule.kept(distinct.groups(distinct.counts(version)))
+    if not start and (kept.counts == 1).all():
+        return kept.rows, False
+    rows, counts = kept.rows, kept.counts
+    if rows is not distinct.rows and (start or counts.sum() > max_rows):
+        # A rule that makes rows may make them in another order the next time.
+        ordered = Updates.of(updates.layout, rows, np.zeros(len(counts), np.int64), counts)
+        rows, counts = ordered.rows, ordered.diffs
+    ends = np.cumsum(counts)
+    places = np.arange(start, min(start + max_rows, int(ends[-1])))
+    return rows.take(pa.array(np.searchsorted(ends, places, "right"))), start + max_rows < int(ends[-1])
+
+
+def deltas(updates: Updates, after: int, upto: int, rule: Rule) -> Kept:
+    """The rows whose count in the kept collection differs between two versions, and by how much."""
+    distinct = Distinct.of(updates)
+    before = rule.kept(distinct.groups(distinct.counts(after)))
+    now = rule.kept(distinct.groups(distinct.counts(upto)))
+    if before.rows is now.rows:
+        changes = Kept(now.rows, now.counts - before.counts)
+    else:
+        layout = updates.layout
+        rows = pa.concat_batches([before.rows, now.rows])
+        both = Updates.of(
+            layout, rows, np.zeros(rows.num_rows, np.int64), np.concatenate([-before.counts, now.counts])
+        )
+        changed = Distinct.of(both)
+        changes = Kept(changed.rows, changed.summed(both.diffs))
+    differ = np.flatnonzero(changes.counts)
+    if len(differ) == len(changes.counts):
+        return changes
+    return Kept(changes.rows.take(pa.array(differ)), changes.counts[differ])
+
+
+def emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Layout) -> Updates:
+    """How what the rule puts together differs between two versions, as updates of that layout, with version 0. What
+    was put together and deleted in between counts.
+    """
+    parts = [_emitted(part, after, upto, rule, layout) for part in lifetimes(updates, after, upto)]
+    return Updates.joined(layout, parts)
+
+
+def _emitted(updates: Updates, after: int, upto: int, rule: Emitting, layout: Layout) -> Updates:
+    distinct = Distinct.of(updates)
+    before = rule.paired(distinct.groups(distinct.counts(after)))
+    now = rule.paired(distinct.groups(distinct.counts(upto)))
+    rows = pa.concat_batches([before.rows, now.rows])
+    counts = np.concatenate([-before.counts, now.counts])
+    both = Distinct.of(Updates.of(layout, rows, np.zeros(len(counts), np.int64), counts))
+    sums = both.summed(both.updates.diffs)
+    changed = np.flatnonzero(sums)
+    versions = np.zeros(len(changed), np.int64)
+    hashes = both.updates.hashes[both.firsts[changed]]
+    return Updates(layout, both.rows.take(pa.array(changed)), hashes, versions, sums[changed])
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What other updates have of some keys, which a compaction of these does not see.
+
+    Args:
+        untouched: sorted hashes of keys to which the rule must not be applied: their updates are only added up.
+        pending: what may change what the rule goes by, at any version: retractions, or of ``whole_keys`` all updates.
+    """
+
+    untouched: Hashes
+    pending: Updates
+
+
+def compacted(
+    updates: Updates,
+    since: int,
+    rule: Rule,
+    elsewhere: Callable[[Hashes], Elsewhere] | None = None,
+    *,
+    oldest: bool = False,
+) -> Updates:
+    """The updates that stand for these at every version from ``since`` on.
+
+    Args:
+        elsewhere: for sorted and unique hashes of keys. It is asked for those alone that the rule changes, because what
+            it finds only makes the rule change less. None if there are no other updates.
+        oldest: no update of these keys is older.
+    """
+    updates, tombstones = settled(updates, since, oldest=oldest)
+    updates = added_up(updates)
+    if not len(updates):
+        return tombstones
+    layout, later = updates.layout, updates.where(updates.versions > since)
+    nothing = Elsewhere(np.zeros(0, np.uint64), Updates.empty(layout))
+    applied = _applied(updates, since, rule, nothing.pending)
+    if not len(applied.changed):
+        return Updates.joined(layout, [applied.base, later, tombstones])
+    found = nothing if elsewhere is None else elsewhere(applied.changed)
+    found = Elsewhere(found.untouched, living(found.pending)[0])
+    untouched = np.union1d(found.untouched, applied.clashing(found.pending))
+    again = np.setdiff1d(found.pending.hashes, untouched)
+    base = applied.base
+    parts = [base.where(~np.isin(base.hashes, np.union1d(untouched, again))), later, tombstones]
+    for hashes, of_these in ((untouched, EveryRow()), (again, rule)):
+        if len(hashes):
+            parts.append(_applied(updates.of_hashes(hashes), since, of_these, found.pending).base)
+    return Updates.joined(layout, parts)
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """What a rule leaves of updates.
+
+    Args:
+        base: stands for all updates up to ``since``.
+        changed: sorted and unique, the hashes of keys of which it is not just the sum.
+        less: rows that have, or will have, a count below zero; None if the rule picks rows.
+    """
+
+    base: Updates
+    changed: Hashes
+    less: Updates | None
+
+    def clashing(self, pending: Updates) -> Hashes:
+        """The keys for which the rule made up a row of which retractions wait for another one: these would meet."""
+        if self.less is None:
+            return np.zeros(0, np.uint64)
+        both = Distinct.of(Updates.joined(self.base.layout, [self.base, self.less, pending]))
+        diffs = both.updates.diffs
+        meet = (both.summed(diffs > 0) > 0) & (both.summed(diffs < 0) > 0)
+        return np.unique(both.updates.hashes[both.firsts[meet]])
+
+
+def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> _Applied:
+    layout = updates.layout
+    never = np.full(len(pending), np.iinfo(np.int64).max)
+    pending = Updates(layout, pending.rows, pending.hashes, never, pending.diffs)
+    distinct = Distinct.of(Updates.joined(layout, [updates, pending.of_hashes(np.unique(updates.hashes))]))
+    versions, diffs = distinct.updates.versions, distinct.updates.diffs
+    old = versions <= since
+    counts = distinct.summed(np.where(old, diffs, 0))
+    taken = -np.abs(diffs) if rule.whole_keys else np.minimum(diffs, 0)
+    later = distinct.summed(np.where(old, 0, taken))
+    hashes = distinct.updates.hashes[distinct.firsts]
+    kept = rule.needed(distinct.groups(counts), later)
+    left = np.flatnonzero(kept.counts)
+    rows = kept.rows.take(pa.array(left))
+    if kept.rows is distinct.rows:
+        latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
+        base = Updates(layout, rows, hashes[left], latest[left], kept.counts[left])
+        return _Applied(base, np.unique(hashes[kept.counts != counts]), None)
+    # Not ``since``, which may be above the version of a tombstone in a newer run.
+    newest = versions[old].max(initial=0)
+    base = Updates.of(layout, rows, np.full(len(left), newest), kept.counts[left])
+    below = np.flatnonzero((counts < 0) | (later < 0))
+    ones = np.ones(len(below), np.int64)
+    less = Updates(layout, distinct.rows.take(pa.array(below)), hashes[below], ones, -ones)
+    return _Applied(base, np.unique(hashes), less)
+
+
+def added_up(updates: Updates) -> Updates:
+    """One update for each row and version, none whose diff is 0."""
+    if not len(updates):
+        return updates
+    first = np.ones(len(updates), np.bool_)
+    first[1:] = updates.versions[1:] != updates.versions[:-1]
+    first[updates.row_starts] = True
+    firsts = np.flatnonzero(first)
+    sums = np.add.reduceat(updates.diffs, firsts)
+    left = sums != 0
+    if len(firsts) == len(updates) and left.all():
+        return updates
+    taken = updates.take(firsts[left])
+    return Updates(taken.layout, taken.rows, taken.hashes, taken.versions, sums[left])

@@ -1,0 +1,233 @@
+"""LargeKeys: the updates of one hash that are too many to be held at once, in pieces of whole rows.
+
+Rows of one hash are sorted, so the runs can be cut at the same rows. Each piece has all updates of its rows, which are
+added up first: equal rows are one row then, with what is above ``since``. A tombstone deletes rows of all pieces, so
+each piece is added up with the tombstones of all.
+
+Folding
+    What a rule needs of some rows and of others is what it needs of both together, for a rule whose ``in_parts`` says
+    so. So the pieces are taken one after the other, and of those before only what is needed is held. Of other rules'
+    keys all rows are held once they are added up. What a merge has to know of other runs (``merges``) is looked up
+    once for all pieces.
+
+Memory
+    A piece has about twice ``piece_bytes`` at most, unless one row has more. What is held beside it is limited by
+    the caller: beyond it :class:`TooLarge` says how much there was. The parts are views of the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+
+import numpy as np
+
+from flight_server.kinds.changelog.rules import EveryRow, Rule
+from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
+
+from .deletes import living, settled
+from .folding import Elsewhere, compacted
+
+COPIES = 3
+"""What is held while it is added to: itself, what it becomes, and its order."""
+
+MAX_PROBED_ROWS = 64
+PROBED_BYTES = 1 << 20
+"""Of so many rows or bytes at once it is found out whether they are above another one."""
+
+_NONE = np.zeros(0, np.uint64)
+
+
+class TooLarge(Exception):
+    """More than ``limit_bytes`` would be held; ``size_bytes`` are needed, as far as is known."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"{size_bytes} bytes are needed at once")
+        self.size_bytes = size_bytes
+
+
+def pieces(
+    layout: Layout,
+    runs: Sequence[Sequence[Updates]],
+    since: int,
+    upto: int,
+    piece_bytes: int,
+    *,
+    oldest: bool = False,
+) -> Iterator[Updates]:
+    """The updates of one hash up to version ``upto``, ascending, each row in one piece; versions up to ``since`` count
+    as one. What is deleted at ``since`` is left out, by tombstones of any piece; those that stay come in their order.
+
+    Args:
+        runs: of each run its parts, which follow each other.
+        oldest: no update of these keys is older.
+    """
+    tombstones = Updates.joined(
+        layout,
+        [
+            part.where((part.diffs == DELETE) & (part.versions <= upto))
+            for parts in runs
+            for part in parts
+            if part.tombstones
+        ],
+    )
+    cursors = [_Cursor(layout, parts) for parts in runs]
+    wanted_bytes = piece_bytes
+    while cursors := [cursor for cursor in cursors if cursor.left]:
+        # Runs that have other rows than each other contribute one after the other, others together.
+        last = _marked(layout, [cursor.wanted(wanted_bytes) for cursor in cursors]).slice(0, 1)
+        if sum(cursor.look_to(last) for cursor in cursors) > 2 * piece_bytes and wanted_bytes > 1:
+            wanted_bytes //= 2
+            continue
+        wanted_bytes = min(piece_bytes, 2 * wanted_bytes)
+        taken = [
+            _added_up(part.where(part.versions <= upto), tombstones, since, oldest=oldest)
+            for cursor in cursors
+            for part in cursor.take()
+        ]
+        yield _added_up(Updates.joined(layout, taken), tombstones, since, oldest=oldest)
+
+
+def _added_up(piece: Updates, tombstones: Updates, since: int, *, oldest: bool) -> Updates:
+    """What stands for a piece, of which these are all tombstones of its keys, also those in other pieces."""
+    if not len(tombstones):
+        return compacted(piece, since, EveryRow())
+    rows = Updates.joined(piece.layout, [living(piece)[0], tombstones])
+    # A key's tombstones are equal rows, so they are in one piece.
+    stay = settled(piece, since, oldest=oldest)[1]
+    return Updates.joined(piece.layout, [living(compacted(rows, since, EveryRow()))[0], stay])
+
+
+def folded(
+    layout: Layout,
+    runs: Sequence[Sequence[Updates]],
+    since: int,
+    upto: int,
+    rule: Rule,
+    *,
+    piece_bytes: int,
+    limit_bytes: int,
+) -> Updates:
+    """What stands for all updates of one hash at the versions from ``since`` to ``upto``. Raises TooLarge.
+
+    Args:
+        runs: all that have updates of this hash.
+    """
+    rule = rule if rule.in_parts else EveryRow()
+    held = Updates.empty(layout)
+    for piece in pieces(layout, runs, since, upto, piece_bytes, oldest=True):
+        held = compacted(Updates.joined(layout, [held, piece]), since, rule, oldest=True)
+        if COPIES * held.size_bytes > limit_bytes:
+            raise TooLarge(2 * COPIES * held.size_bytes)
+    return held
+
+
+def needed(
+    layout: Layout,
+    runs: Sequence[Sequence[Updates]],
+    elsewhere: Sequence[Sequence[Updates]],
+    rule: Rule,
+    *,
+    since: int,
+    upto: int,
+    oldest: bool,
+    piece_bytes: int,
+    limit_bytes: int,
+) -> Generator[int, None, Updates | None]:
+    """What a merge leaves of one hash: what the rule needs of it; or None if the updates are only to be added up,
+    because the rule needs to know others, or leaves too many. Yields how many rows each piece has.
+
+    Args:
+        elsewhere: of each run that is not merged the parts with this hash.
+    """
+    pending = _pending(layout, elsewhere, rule, limit_bytes)
+    if pending is None:
+        return None
+
+    def found(_: object) -> Elsewhere:
+        return Elsewhere(_NONE, pending)
+
+    of_pieces = rule if rule.in_parts else EveryRow()
+    held = Updates.empty(layout)
+    for piece in pieces(layout, runs, since, upto, piece_bytes, oldest=oldest):
+        held = compacted(Updates.joined(layout, [held, piece]), since, of_pieces, found, oldest=oldest)
+        if COPIES * (held.size_bytes + pending.size_bytes) > limit_bytes:
+            return None
+        yield len(piece)
+    return held if rule.in_parts else compacted(held, since, rule, found, oldest=oldest)
+
+
+def _pending(
+    layout: Layout, elsewhere: Sequence[Sequence[Updates]], rule: Rule, limit_bytes: int
+) -> Updates | None:
+    """The retractions in other runs; None if they are too many, or the rule has to know more than these."""
+    found: list[Updates] = []
+    size_bytes = 0
+    for part in (part for parts in elsewhere for part in parts if len(part)):
+        if rule.whole_keys:
+            return None
+        if part.retractions:
+            found.append(part.where((part.diffs < 0) & (part.diffs != DELETE)))
+            size_bytes += found[-1].size_bytes
+        if COPIES * size_bytes > limit_bytes:
+            return None
+    return Updates.joined(layout, found)
+
+
+class _Cursor:
+    """A place in the parts of one run."""
+
+    def __init__(self, layout: Layout, parts: Sequence[Updates]) -> None:
+        self._layout = layout
+        self._parts = [part for part in parts if len(part)]
+        self._seen: list[Updates] = []
+        self._rest: list[Updates] = []
+
+    @property
+    def left(self) -> bool:
+        return bool(self._parts)
+
+    def wanted(self, size_bytes: int) -> Updates:
+        """The last row of the next so many bytes, or of the part."""
+        part = self._parts[0]
+        rows = min(len(part), max(1, len(part) * size_bytes // max(1, part.size_bytes)))
+        return part.slice(rows - 1, rows)
+
+    def look_to(self, last: Updates) -> int:
+        """See all up to this row, it included; how many bytes these are."""
+        self._seen, self._rest = [], []
+        for number, part in enumerate(self._parts):
+            end = self._end(part, last)
+            self._seen += [part.slice(0, end)] if end else []
+            if end < len(part):
+                self._rest = [part.slice(end, len(part)), *self._parts[number + 1 :]]
+                break
+        return sum(part.size_bytes for part in self._seen)
+
+    def take(self) -> list[Updates]:
+        """Go on behind what was seen last, which is given."""
+        self._parts = self._rest
+        return self._seen
+
+    def _end(self, part: Updates, last: Updates) -> int:
+        """How many rows of the part are not above this one."""
+        fan_out = min(MAX_PROBED_ROWS, max(2, PROBED_BYTES * len(part) // max(1, part.size_bytes)))
+        low, high = 0, len(part)
+        while low < high:
+            probed = np.unique(np.append(np.arange(low, high, -(-(high - low) // fan_out)), high - 1))
+            both = _marked(self._layout, [part.take(probed), last])
+            below = int(np.argmax(both.versions))  # equal rows are in the order of their marks
+            if below == len(probed):
+                return high
+            low, high = int(probed[below - 1]) + 1 if below else low, int(probed[below])
+        return low
+
+
+def _marked(layout: Layout, parts: Sequence[Updates]) -> Updates:
+    """The parts' updates in order, each with its part's number as its version."""
+    return Updates.joined(
+        layout,
+        [
+            Updates(layout, part.rows, part.hashes, np.full(len(part), number), part.diffs)
+            for number, part in enumerate(parts)
+        ],
+    )

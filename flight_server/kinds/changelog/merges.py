@@ -1,0 +1,401 @@
+"""Merge: replaces neighbouring runs by one that stands for them at every version from ``since`` on.
+
+Guarantee: a merge changes no snapshot and no deltas of versions from its ``since`` on. It works in slices of whole
+keys, ``SLICE_ROWS`` rows each, and holds no lock while it does; readers and commits go on. A key that is too large for
+a slice is merged in pieces (``large_keys``), with the same look-ups; if the rule leaves too much of it, or has to know
+more, its updates are only added up.
+
+What it may leave out
+    A merge sees its own runs only. The rule says what is needed of a part as of the whole (a keep rule is idempotent),
+    if it knows the retractions of these rows that are in other runs, older or newer: the merge looks them up
+    (``_elsewhere``), of the keys of which the rule leaves something out. A rule of ``whole_keys`` is not applied to
+    keys that have updates in other runs: these are only added up.
+
+    Commits while the merge runs may change what it should have left out. At the end the keys of their retractions (of
+    ``whole_keys`` of all their updates) are compacted again with them, and the output gets the difference
+    (``_patches``), so that a version that was read before reads the same after. These commits are in the runs that the
+    changelog has at the end, and whose last version is above ``began``.
+
+    Tombstones stay until a merge includes the oldest run (``deletes``).
+
+Resuming
+    A merge of files writes its output's blocks and the state file every ``CHECKPOINT_ROWS``. After a crash it goes on
+    behind the last one with the ``since`` that it began with. Other merges begin again: nothing names their output.
+
+Two at once
+    A merge of files may take minutes, so runs in memory are merged meanwhile, in memory or to a file. Each slice looks
+    at the other runs that are there then. What another merge leaves in the place of its runs stands for the same at
+    every version that can still be asked for, so neither has to know of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flight_server.kinds.changelog.runs import (
+    DELETE,
+    MAX_HASH,
+    Block,
+    MemoryRun,
+    Run,
+    RunFile,
+    RunWriter,
+    Uncertain,
+    Updates,
+)
+from flight_server.memory import MemoryPool, Reservation
+
+from . import views
+from .changelog import Changelog, ChangelogState
+from .deletes import living
+from .folding import Elsewhere, added_up, compacted
+from .journal import State
+from .large_keys import needed, pieces
+from .planning import Plan
+from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
+from .views import View, slice_end
+
+CHECKPOINT_ROWS = 1 << 20
+HELD_BYTES = views.FOLDED_BYTES
+"""What is held of a large key to apply the rule to it."""
+
+Hashes = NDArray[np.uint64]
+T = TypeVar("T")
+
+
+class Merge:
+    """One merge of one changelog; ``step`` until it is done, then ``publish``, or ``abandon``.
+
+    Args:
+        since: what is older counts as one version.
+        writer, saved: of a resumed merge, its output so far and what the state file says of it.
+    """
+
+    def __init__(
+        self,
+        changelog: Changelog,
+        plan: Plan,
+        since: int,
+        *,
+        writer: RunWriter | None = None,
+        saved: dict[str, Any] | None = None,
+    ) -> None:
+        self.changelog = changelog
+        self.runs = plan.runs
+        self.since = since
+        self.done = False
+        self._to_file = plan.to_file
+        self.of_files = plan.of_files
+        # No other runs: they would stay in memory.
+        self._view: View = replace(changelog.view(), runs=self.runs)
+        self._oldest = changelog.runs[: len(self.runs)] == self.runs
+        # What is left of the oldest runs is needed; what is left of others may stand for nothing beside older ones.
+        self.settles = since if self._oldest else 0
+        self._writer = writer
+        self._parts: list[Updates] = []
+        self._large: Iterator[int] | None = None
+        self._saved = saved
+        self._low = 0 if saved is None else int(saved["low"])
+        self._began = changelog.upper if saved is None else int(saved["began"])
+        self._checkpoint_rows = 0
+        self._outputs: list[Run] | None = None
+        self._patched = self._began
+        changelog.merges.append(self)
+
+    @property
+    def rows(self) -> int:
+        return sum(run.rows for run in self.runs)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to checkpoint."""
+        return (
+            self._writer is not None and self._large is None
+        )  # a key that is written in part could not be resumed
+
+    def to_json(self) -> dict[str, Any] | None:
+        """What the state file says of it, to resume it behind its last checkpoint; None before the first one."""
+        return self._saved
+
+    def _progress(self) -> dict[str, Any]:
+        assert self._writer is not None
+        names = [run.path.name for run in self.runs if isinstance(run, RunFile)]
+        return {
+            "runs": names,
+            "since": self.since,
+            "output": self._writer.path.name,
+            "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self._writer.blocks],
+            "retractions": self._writer.retractions,
+            "tombstones": self._writer.tombstones,
+            "ages": self._writer.ages.to_json(),
+            "low": self._low,
+            "began": self._began,
+        }
+
+    def step(self) -> int:
+        """Merge one slice; how many rows it read. Blocks.
+
+        Raises:
+            Damaged: a run is not what was written.
+            DiskTrouble: the disk has no room, or refuses.
+        """
+        if self._large is not None:
+            rows = next(self._large, None)
+            if rows is not None:
+                return max(1, rows)
+            self._large = None
+            return self._merged_to(self._low, 0)
+        low = self._low
+        if low > MAX_HASH:  # resumed behind its last slice
+            return self._merged_to(MAX_HASH, 0)
+        high, large = slice_end(self.runs, self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
+        if large:
+            self._large = self._large_key(low)
+            return 1
+        updates = Updates.joined(self.changelog.layout, [run.between(low, high) for run in self.runs])
+        self._add(compacted(updates, self.since, self.changelog.rule, self._elsewhere, oldest=self._oldest))
+        return self._merged_to(high, len(updates))
+
+    def _merged_to(self, high: int, rows: int) -> int:
+        self._low = high + 1
+        self.done = self._low > MAX_HASH
+        self._checkpoint_rows += rows
+        return max(1, rows)
+
+    def _large_key(self, hash_: int) -> Iterator[int]:
+        """Merge the updates of one hash in pieces; how many rows each has."""
+        left = yield from self._needed(hash_, self._others)
+        if left is not None:
+            self._add(left)
+            return
+        for piece in self._pieces(_parts(self.runs, hash_)):
+            self._add(piece)
+            yield len(piece)
+
+    def _needed(self, hash_: int, others: Sequence[Run]) -> Generator[int, None, Updates | None]:
+        """See :func:`~flight_server.kinds.changelog.large_keys.needed`."""
+        changelog = self.changelog
+        return needed(
+            changelog.layout,
+            _parts(self.runs, hash_),
+            _parts(others, hash_),
+            changelog.rule,
+            since=self.since,
+            upto=changelog.upper,
+            oldest=self._oldest,
+            piece_bytes=views.SLICE_BYTES,
+            limit_bytes=HELD_BYTES,
+        )
+
+    def _pieces(self, runs: Sequence[Sequence[Updates]]) -> Iterator[Updates]:
+        changelog = self.changelog
+        return pieces(
+            changelog.layout, runs, self.since, changelog.upper, views.SLICE_BYTES, oldest=self._oldest
+        )
+
+    def checkpoint_due(self) -> bool:
+        ready = self._large is None and not self.done
+        return self.of_files and self._checkpoint_rows >= CHECKPOINT_ROWS and ready
+
+    async def checkpoint(self, threads: Executor) -> None:
+        """Make what is done so far survive a crash. Raises DiskTrouble."""
+        self._checkpoint_rows = 0
+        assert self._writer is not None
+        async with self.changelog.turn:
+            self.changelog.step("merge")
+            self._saved = self._progress()
+            await in_thread(
+                threads, _write_checkpoint, self._writer, self.changelog, state_of(self.changelog)
+            )
+
+    def _add(self, updates: Updates) -> None:
+        if not self._to_file:
+            self._parts.append(updates)
+            return
+        if self._writer is None:
+            self._writer = RunWriter(
+                self.changelog.next_run(),
+                self.changelog.layout,
+                self.changelog.disk.empty(),
+                since=self.settles,
+                of_kept=OF_KEPT_FOR_MERGES,
+            )
+        self._writer.add(updates)
+
+    def _elsewhere(self, hashes: Hashes, others: Sequence[Run] | None = None) -> Elsewhere:
+        """See "What it may leave out" in the module's text. ``others``: all other runs that are there now."""
+        layout, others = self.changelog.layout, self._others if others is None else others
+        if self.changelog.rule.whole_keys:
+            found = [run.having(hashes) for run in others]
+            return Elsewhere(np.unique(np.concatenate([hashes[:0], *found])), Updates.empty(layout))
+        return Elsewhere(hashes[:0], Updates.joined(layout, [run.retractions_of(hashes) for run in others]))
+
+    @property
+    def _others(self) -> list[Run]:
+        return [run for run in self.changelog.runs if run not in self.runs]
+
+    async def publish(self, threads: Executor, memory: MemoryPool) -> None:
+        """Put the output in the place of the runs, on disk and in memory. Cancelling is safe.
+
+        Raises:
+            DiskTrouble, Forgotten: nothing was changed; the merge is to be abandoned.
+        """
+        changelog = self.changelog
+        if self._to_file:
+            # Nearly all is written before the turn is taken, so commits wait for little of it.
+            await in_thread(threads, self._finish, memory)
+        async with changelog.turn:
+            changelog.step("merge")
+            outputs = await in_thread(threads, self._finish, memory)
+            if not self._to_file:
+                changelog.replaced(self.runs, outputs)
+                changelog.merges.remove(self)
+                return
+            start = changelog.runs.index(self.runs[0])
+            runs = (*changelog.runs[:start], *outputs, *changelog.runs[start + len(self.runs) :])
+            changelog.merges.remove(self)
+            rotate(changelog, runs)
+            state = state_of(changelog, runs)
+            try:
+                await in_thread(threads, save, changelog, state)
+            except Uncertain:
+                changelog.doubtful += [run for run in outputs if isinstance(run, RunFile)]
+                self._outputs = None
+                changelog.merges.append(self)
+                raise
+            except BaseException:
+                changelog.merges.append(self)
+                raise
+            if changelog.state is ChangelogState.CLOSED:
+                return
+            changelog.replaced(self.runs, outputs)
+            await in_thread(threads, delete_covered, changelog, self.runs, state.covered)
+            # The last references go in a thread: to unmap large files takes tens of milliseconds.
+            replaced: list[object] = [self.runs, self._view]
+            self.runs, self._view = (), replace(self._view, runs=())
+            await in_thread(threads, replaced.clear)
+
+    def _finish(self, memory: MemoryPool) -> list[Run]:
+        """The output as runs, in files if it leaves memory, with what all commits so far retracted. Again is fine."""
+        if not self._to_file:
+            whole = Updates.joined(self.changelog.layout, self._parts)
+            patches = (living(patch)[0] for patch in self._patches([self._run_of(whole, memory.empty())]))
+            whole = Updates.joined(self.changelog.layout, [whole, *patches])
+            return [self._run_of(whole, memory.reserve(whole.size_bytes))] if len(whole) else []
+        if self._outputs is None:
+            self._outputs = []
+            if self._writer is not None and self._writer.blocks:
+                self._outputs.append(self._file(self._writer))
+            elif self._writer is not None:
+                self._writer.abandon()
+            self._writer = None
+        upto = self.changelog.upper
+        for patch in self._patches(self._outputs):
+            if len(patch):
+                self._add(patch)
+        if self._writer is not None:
+            self._outputs.append(self._file(self._writer))
+            self._writer = None
+        self._patched = upto
+        return self._outputs
+
+    def _patches(self, outputs: Sequence[Run]) -> Iterator[Updates]:
+        """What the output lacks because of the commits since it was last patched, in slices; with the tombstones above
+        ``since``, because a later merge may take the patch without the output.
+        """
+        changelog, layout = self.changelog, self.changelog.layout
+        whole_keys = changelog.rule.whole_keys
+        others = self._others
+        runs = [run for run in others if run.last_version > self._began]
+        older = [run for run in others if run.last_version <= self._began]
+        late = [run for run in runs if run.last_version > self._patched and (whole_keys or run.retractions)]
+
+        def elsewhere(hashes: Hashes) -> Elsewhere:
+            found = self._elsewhere(hashes, older)
+            news = [run.of_hashes(hashes) if whole_keys else run.retractions_of(hashes) for run in runs]
+            return Elsewhere(found.untouched, Updates.joined(layout, [found.pending, *news]))
+
+        low = 0
+        while late and low <= MAX_HASH:
+            high, large = slice_end([*late, *self.runs], self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
+            news = [part for run in late for part in run.parts_between(low, high)]
+            hashes = np.unique(
+                np.concatenate(
+                    [
+                        np.zeros(0, np.uint64),
+                        *(each.hashes if whole_keys else each.retracted for each in news),
+                    ]
+                )
+            )
+            if large and len(hashes):
+                yield from self._patches_of_large_key(low, outputs)
+            elif len(hashes):
+                had = Updates.joined(layout, [run.of_hashes(hashes) for run in self.runs])
+                should = compacted(had, self.since, changelog.rule, elsewhere)
+                rows = [living(should)[0], *(_less(run.of_hashes(hashes)) for run in outputs)]
+                patch = added_up(Updates.joined(layout, rows))
+                if len(patch):
+                    yield Updates.joined(layout, [patch, _deletes_above(should, self.since)])
+            low = high + 1
+
+    def _patches_of_large_key(self, hash_: int, outputs: Sequence[Run]) -> Iterator[Updates]:
+        left = returned(self._needed(hash_, self._others))
+        should = _parts(self.runs, hash_) if left is None else [[left]]
+        has = [[_less(part) for part in parts] for parts in _parts(outputs, hash_)]
+        yield from self._pieces([*should, *has])
+
+    def _run_of(self, updates: Updates, room: Reservation) -> MemoryRun:
+        first, last = self.runs[0].first_version, self.runs[-1].last_version
+        return MemoryRun(updates, first, last, room, since=self.settles)
+
+    def _file(self, writer: RunWriter) -> RunFile:
+        writer.finish()
+        run = RunFile(writer.path, self.changelog.layout, writer.room)
+        run.first_version, run.last_version = self.runs[0].first_version, self.runs[-1].last_version
+        return run
+
+    def abandon(self) -> None:
+        """Delete the output so far. Blocks. Twice is fine."""
+        if self in self.changelog.merges:
+            self.changelog.merges.remove(self)
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+        for run in self._outputs or ():
+            if isinstance(run, RunFile):
+                run.delete()
+        self._outputs = None
+
+
+def _write_checkpoint(writer: RunWriter, changelog: Changelog, state: State) -> None:
+    writer.sync()
+    save(changelog, state)
+
+
+def _parts(runs: Sequence[Run], hash_: int) -> list[list[Updates]]:
+    return [run.parts_between(hash_, hash_) for run in runs]
+
+
+def _less(updates: Updates) -> Updates:
+    """What takes these back; tombstones stay."""
+    return living(updates)[0].negated()
+
+
+def _deletes_above(updates: Updates, since: int) -> Updates:
+    return updates.where((updates.diffs == DELETE) & (updates.versions > since))
+
+
+def returned(steps: Generator[object, None, T]) -> T:
+    """What the steps return at their end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found

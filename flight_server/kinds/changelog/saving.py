@@ -1,0 +1,123 @@
+"""Saving: what of a changelog goes into its state file, and which logs and runs go once it is there (``journal``).
+
+The callers hold the changelog's ``turn``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from flight_server.kinds.changelog.runs import LogFile, MemoryRun, Run, RunFile
+from flight_server.storage import to_its_end
+
+from .changelog import Changelog
+from .journal import State, stored_hold
+from .timeline import wall_time
+
+T = TypeVar("T")
+
+KEPT_DISK_PARTS = 8
+"""While there is a changelog, one part in so many of the disk limit is kept for what makes room: see the next three."""
+OF_KEPT_FOR_DELETES = 0.5
+OF_KEPT_FOR_MERGES = 0.75
+OF_KEPT_FOR_HOLDS = 1.0
+"""What each may take of it: deletes leave room for the merges that they need, and both for the ends of holds."""
+
+
+def state_of(changelog: Changelog, runs: tuple[Run, ...] | None = None) -> State:
+    """The state file's contents, with these runs or its own."""
+    runs = changelog.runs if runs is None else runs
+    covered = _covered(runs, changelog.upper)
+    files = [
+        (run.path.name, run.version)
+        for run in runs
+        if isinstance(run, RunFile) and run.last_version <= covered
+    ]
+    declared = changelog.declared
+    merge = next((said for each in changelog.merges if (said := each.to_json()) is not None), None)
+    first_log = next((log for last, log in changelog.logs if last > covered), changelog.log)
+    return State(
+        declared.dataset,
+        declared.generation,
+        declared.schema,
+        declared.keep,
+        declared.delay_seconds,
+        declared.lease_seconds,
+        changelog.since,
+        covered,
+        wall_time(changelog.timeline.last),
+        _number(first_log),
+        files,
+        {name: stored_hold(hold) for name, hold in changelog.holds.named().items()},
+        changelog.holds.lapsed,
+        changelog.transactions.entries(),
+        changelog.transactions.forgotten,
+        merge,
+    )
+
+
+def rotate(changelog: Changelog, runs: tuple[Run, ...]) -> None:
+    """Let a new log take the next appends if these runs cover all that is in the present one."""
+    if changelog.logs[-1][0] <= _covered(runs, changelog.upper):
+        next_log(changelog)
+
+
+def next_log(changelog: Changelog) -> None:
+    """Let a new log take the next appends, unless nothing is in the present one. A ``suspect`` one has to be the last:
+    it may end in the middle of an entry.
+    """
+    log = changelog.log
+    if log.size_bytes and not log.suspect:
+        changelog.new_log(_number(log) + 1)
+
+
+async def begin_log(changelog: Changelog, threads: Executor) -> None:
+    """Let a new log take the next appends, if the runs cover the present one. Takes the turn. Cancelling is safe.
+    Raises DiskTrouble, Forgotten or DatasetDropped.
+    """
+    async with changelog.turn:
+        changelog.step("merge")
+        rotate(changelog, changelog.runs)
+        state = state_of(changelog)
+        await in_thread(threads, save, changelog, state)
+        await in_thread(threads, delete_covered, changelog, (), state.covered)
+
+
+def save(changelog: Changelog, state: State) -> None:
+    """Replace the state file, and delete what an earlier one may have named. Blocks. Raises DiskTrouble, Forgotten."""
+    changelog.save(state)
+    doubtful, changelog.doubtful = changelog.doubtful, []
+    for run in doubtful:
+        run.delete()
+
+
+def delete_covered(changelog: Changelog, runs: tuple[Run, ...], covered: int) -> None:
+    """Delete the files that the state file no longer names, and the logs of covered versions. Blocks."""
+    for run in runs:
+        if isinstance(run, RunFile):
+            run.delete()
+    left = []
+    for last, log in changelog.logs[:-1]:
+        if last <= covered:
+            log.delete()
+        else:
+            left.append((last, log))
+    changelog.logs = [*left, changelog.logs[-1]]
+
+
+async def in_thread(threads: Executor, work: Callable[..., T], *arguments: object) -> T:
+    """The result of blocking work; a cancellation comes after it."""
+    return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work, *arguments))
+
+
+def _covered(runs: tuple[Run, ...], upper: int) -> int:
+    """See ``journal``: the version before the first update that is in memory only."""
+    first = next((run.first_version for run in runs if isinstance(run, MemoryRun)), None)
+    return upper if first is None else first - 1
+
+
+def _number(log: LogFile) -> int:
+    return int(log.path.name.removeprefix("log-"))

@@ -1,0 +1,400 @@
+"""Store: the changelogs of one server: creates them, finds them by their datasets, and has what they share.
+
+A changelog is a dataset of kind ``changelog``: the catalogue has its name, lease and drop, and the dataset holds the
+changelog. It is on disk in the directory ``changelogs`` of the data directory before ``create`` returns, also on a
+server whose data directory ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from flight_server.concurrency import Background, OneByOne, Waits
+from flight_server.datasets import Catalogue, Dataset, check_same
+from flight_server.frames import SchemaMessage
+from flight_server.kinds.changelog.rules import SAMPLE_BYTES, Emitting, Query, QueryProcesses
+from flight_server.kinds.changelog.runs import Layout
+from flight_server.memory import MemoryPool
+from flight_server.protocol import (
+    CreateRequest,
+    FlightShuffleError,
+    HoldRequest,
+    InvalidRequest,
+    Kind,
+    OutOfBudget,
+    RuleName,
+    Unavailable,
+    directory_name,
+)
+from flight_server.storage import DiskTrouble, Quarantined, to_its_end
+
+from .changelog import DEFAULT_DELAY_SECONDS, Changelog, ChangelogState
+from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
+from .commits import Commits
+from .compactor import Compactor
+from .emitting import Emitter, is_emitting
+from .holding import take_hold
+from .making import new_changelog
+from .reads import ChangelogReads
+from .rule_checks import RuleChecks
+from .saving import KEPT_DISK_PARTS
+from .writes import ChangelogWrite
+
+MEMORY_SHARE = 16
+"""Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""
+
+QUERIES = 3
+"""Queries of users' rules that run at the same time, each in a thread, which waits for a process: one slow rule and one
+slow ``create`` leave one to others."""
+
+CHANGELOG_BYTES = 4096
+"""An idle changelog beside its dataset: the object, its state, its rule and its log."""
+
+_log = structlog.get_logger("flight_server.kinds.changelog.store")
+
+
+class Store:
+    """See the module's text.
+
+    Args:
+        deadline_seconds: how long a commit waits for memory.
+        max_lag_seconds: how long a hold may keep a version that is out of date.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        background: Background,
+        waits: Waits,
+        *,
+        deadline_seconds: float,
+        max_lag_seconds: float,
+        max_message_bytes: int,
+    ) -> None:
+        budget = catalogue.budget
+        assert budget.metadata.pool.limit_bytes is not None
+        assert budget.memory.limit_bytes is not None
+        self.catalogue = catalogue
+        self.max_lag_seconds = max_lag_seconds
+        self.memory: MemoryPool = budget.metadata.pool.part(
+            "changelogs", max(1, budget.memory.limit_bytes // MEMORY_SHARE)
+        )
+        self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-commit")
+        self._reading = ThreadPoolExecutor(max_workers=2, thread_name_prefix="flight-server-read")
+        self.queries = QueryProcesses()
+        self._querying = ThreadPoolExecutor(max_workers=QUERIES, thread_name_prefix="flight-server-query")
+        self._declaring = OneByOne(self._querying)
+        self.compactor = Compactor(self.memory, background)
+        self.commits = Commits(
+            background, waits, self.memory, self.threads, deadline_seconds=deadline_seconds, short=self.short
+        )
+        self.reads = ChangelogReads(
+            budget,
+            waits,
+            self._reading,
+            max_message_bytes=max_message_bytes,
+        )
+        self._changelogs: dict[str, Changelog] = {}  # by generation
+        self._left: list[Changelog] = []  # closed ones with readers
+        self._emitters: dict[str, Emitter] = {}  # by the generation of their source
+        self._background = background
+
+    def __iter__(self) -> Iterator[Changelog]:
+        return iter(list(self._changelogs.values()))
+
+    # Hooks of changelogs
+
+    def wake(self, changelog: Changelog) -> None:
+        self.compactor.poke(changelog)
+        emitter = self._emitters.get(changelog.generation)
+        if emitter is not None and changelog.state is not ChangelogState.CLOSED:
+            emitter.wake()
+
+    def damaged(self, changelog: Changelog, what: str) -> None:
+        dataset = self.catalogue.get(changelog.name)
+        # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
+        if dataset is not None and dataset.changelog is changelog and dataset.files is not None:
+            said = Quarantined.now(changelog.name, changelog.generation, changelog.directory, what)
+            self.catalogue.disk.disposal.damaged(dataset.files, said)
+
+    def short(self) -> None:
+        """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that
+        were dropped.
+        """
+        for changelog in self._left:
+            changelog.final = None
+        held = [each for each in self if all(merge.of_files for merge in each.merges)]
+        if held:
+            self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
+
+    # Finding and making
+
+    def of(self, dataset: Dataset) -> Changelog:
+        """The changelog of a dataset of that kind; a closed one after a drop."""
+        changelog = dataset.changelog
+        assert isinstance(changelog, Changelog)
+        return changelog
+
+    async def create(self, request: CreateRequest, schema: SchemaMessage) -> tuple[Dataset, bool]:
+        """The dataset of that name, and whether it was made now. Twice is fine.
+
+        Raises:
+            AlreadyExists, InvalidRequest: the name leads to a different dataset, also if that was made meanwhile.
+            InvalidRequest: the rule does not fit the schema, or a column cannot be kept; or, as AlreadyExists, the name
+                that its rule emits to leads to something else.
+            Unavailable: the disk refuses.
+            Draining, OutOfBudget: see :meth:`Catalogue.create`.
+        """
+        layout = Layout(schema.schema, request.keep)
+        stored = SchemaMessage.of(layout.schema)
+        delay = DEFAULT_DELAY_SECONDS if request.delay_seconds is None else request.delay_seconds
+        request = replace(request, delay_seconds=delay)
+        async with self.catalogue.disk.turn(request.dataset):
+            known = self.catalogue.get(request.dataset)
+            if known is not None and known.failure is None:
+                dataset, _ = self.catalogue.create(request, stored)
+            else:
+                known, dataset = None, await self._made(request, layout, stored)
+        changelog = self.of(dataset)
+        await self._emit_from(changelog, partial(self._made_target, changelog))
+        return dataset, known is None
+
+    async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
+        """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
+        dataset = self.catalogue.prepare(request, stored)
+        directory = self._directory(request.dataset, dataset.generation)
+        own = request.keep is not None and request.keep.rule is RuleName.SQL
+        threads = self._declaring if own else self.threads
+        changelog = await to_its_end(
+            asyncio.get_running_loop().run_in_executor(
+                threads, self._new, request, dataset.generation, layout, directory
+            )
+        )
+        self._check_emitted(changelog)
+        self._count(changelog)
+        files = ChangelogFiles(directory, self.catalogue.disk.marker(request.dataset, dataset.generation))
+
+        def take_name() -> None:
+            # Datasets that are not durable take names without the turn.
+            meanwhile = self.catalogue.get(request.dataset)
+            if meanwhile is not None and meanwhile.failure is None:
+                check_same(meanwhile, request, stored)
+            changelog.new_log(1)
+            self.add(dataset, changelog, files)
+            self.catalogue.install(dataset)
+
+        try:
+            work = asyncio.get_running_loop().run_in_executor(self.threads, files.create, changelog.declared)
+            await to_its_end(work, take_name)
+        except BaseException as error:
+            if dataset.files is not files:  # it has not got the name, so that no start may find it
+                self.catalogue.disk.disposal.forget(files)
+                await self.catalogue.disk.disposal.settled()
+            if not isinstance(error, (DiskTrouble, OSError)):
+                raise
+            raise Unavailable(
+                f"dataset {request.dataset!r} cannot be created: {error}; try again when the disk works",
+                dataset=request.dataset,
+            ) from None
+        return dataset
+
+    async def _emit_from(self, changelog: Changelog, target: Callable[[], Awaitable[Dataset]]) -> None:
+        """Begin to emit what its rule puts together, if it does not yet. Raises as ``target`` does."""
+        if not is_emitting(changelog) or self._is_emitting(changelog):
+            return
+        # What is put together until there is an emitter is kept for it, also if the target cannot be made now.
+        changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
+        try:
+            found = self.of(await target())
+        except FlightShuffleError as trouble:
+            changelog.not_emitting = f"{trouble.message}; then create {changelog.name!r} again"
+            _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
+            if not isinstance(trouble, (Unavailable, OutOfBudget)):
+                changelog.holds.leave(changelog.generation)
+            raise
+        if not self._is_emitting(changelog):  # by another call
+            self._emitters[changelog.generation] = Emitter(
+                changelog, found, self.commits, self._background, self._reading
+            )
+        changelog.holds.leave(changelog.generation)
+
+    async def _made_target(self, changelog: Changelog) -> Dataset:
+        return (await self.create(*_emitted(changelog)))[0]
+
+    async def _found_target(self, changelog: Changelog) -> Dataset:
+        request, schema = _emitted(changelog)
+        target = self.catalogue.find(request.dataset)
+        check_same(target, request, schema)
+        return target
+
+    def _is_emitting(self, changelog: Changelog) -> bool:
+        emitter = self._emitters.get(changelog.generation)
+        if emitter is not None:
+            emitter.look()
+        return emitter is not None and emitter.open
+
+    def _check_emitted(self, changelog: Changelog) -> None:
+        """Raise InvalidRequest or AlreadyExists if what it emits has no place in the dataset that its rule names."""
+        if not is_emitting(changelog):
+            return
+        request, schema = _emitted(changelog)
+        if request.dataset == changelog.name:
+            raise InvalidRequest(
+                f"keep: changelog {changelog.name!r} cannot emit into itself; give 'emit' another name",
+                dataset=changelog.name,
+            )
+        target = self.catalogue.get(request.dataset)
+        if target is not None and target.failure is None:
+            check_same(target, request, schema)
+
+    async def start(self) -> None:
+        """Go on with what recovered changelogs emit; once, before the compactor runs. A changelog whose rule names
+        something else by now, or nothing, emits nothing: a log line and ``statistics`` say so.
+        """
+        for changelog in self:
+            with suppress(FlightShuffleError):
+                await self._emit_from(changelog, partial(self._found_target, changelog))
+            self.wake(changelog)
+
+    def _new(self, request: CreateRequest, generation: str, layout: Layout, directory: Path) -> Changelog:
+        """In a thread: a rule's first use may import libraries, and a query is tried."""
+        return new_changelog(
+            request,
+            generation,
+            layout,
+            directory,
+            disk=self.catalogue.disk.pool,
+            metadata=self.catalogue.budget.metadata,
+            max_lag_seconds=self.max_lag_seconds,
+            hooks=self,
+            queries=self.queries,
+        )
+
+    def _count(self, changelog: Changelog) -> None:
+        size_bytes = CHANGELOG_BYTES + (SAMPLE_BYTES if isinstance(changelog.rule, Query) else 0)
+        changelog.room = self.catalogue.budget.metadata.reserve(
+            size_bytes, f"changelog {changelog.name!r}", dataset=changelog.name
+        )
+
+    def add(self, dataset: Dataset, changelog: Changelog, files: ChangelogFiles) -> None:
+        """Let a dataset have this changelog."""
+        if changelog.room is None:
+            self._count(changelog)
+        dataset.files = files
+        dataset.changelog = changelog
+        files.in_use = lambda: changelog.state is not ChangelogState.CLOSED
+        if isinstance(changelog.rule, Query):
+            changelog.querying = OneByOne(self._querying)
+            changelog.checks = RuleChecks(
+                changelog.name, changelog.rule, changelog.layout, changelog.querying
+            )
+        changelog.save = files.save
+        changelog.check_held = self.catalogue.disk.check_held
+        self._changelogs[dataset.generation] = changelog
+        self.catalogue.disk.pool.kept_parts = KEPT_DISK_PARTS
+
+    def _directory(self, name: str, generation: str) -> Path:
+        data_dir = self.catalogue.disk.data_dir
+        if data_dir is None:
+            raise InvalidRequest("this server has no data directory, which changelogs need")
+        return data_dir / CHANGELOGS_NAME / f"{directory_name(name)}-{generation}"
+
+    def write(self, dataset: Dataset, *, deletes: bool = False) -> ChangelogWrite:
+        """A new write, of rows or of keys to delete. Raises DatasetDropped or DataQuarantined."""
+        return ChangelogWrite(self.of(dataset), self.commits, self.threads, deletes=deletes)
+
+    # Holds
+
+    async def asked_to_hold(self, body: bytes) -> dict[str, object]:
+        """The answer to the action ``hold`` with this body.
+
+        Raises:
+            InvalidRequest: the body, or the dataset is no changelog.
+            NotFound: there is no such dataset; or, like the other errors, as :meth:`hold`.
+        """
+        request = HoldRequest.parse(body)
+        dataset = self.catalogue.find(request.dataset, request.generation)
+        if dataset.kind is not Kind.CHANGELOG:
+            raise InvalidRequest(
+                f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only versions of a changelog are held",
+                dataset=dataset.name,
+            )
+        dataset.touch()
+        return await self.hold(dataset, request)
+
+    async def hold(self, dataset: Dataset, request: HoldRequest) -> dict[str, object]:
+        """Take, renew, move or release a hold; as :func:`~flight_server.kinds.changelog.holding.take_hold`."""
+        return await take_hold(self.of(dataset), request, self.threads)
+
+    def expire_holds(self) -> None:
+        """End holds whose lease or lag has ended, and idle processes of queries; log holds that hold compaction back
+        for long, and forget closed changelogs: a duty of the server.
+        """
+        now = time.monotonic()
+        if len(self.queries):
+            self.threads.submit(self.queries.end_idle, now)
+        for emitter in self._emitters.values():
+            emitter.look()
+        for changelog in self._left:
+            if not changelog.readers:
+                changelog.final = None
+        self._left = [changelog for changelog in self._left if changelog.final is not None]
+        for generation, changelog in list(self._changelogs.items()):
+            if changelog.state is ChangelogState.CLOSED:
+                del self._changelogs[generation]
+                if changelog.final is not None:
+                    self._left.append(changelog)
+                self._emitters.pop(generation, None)
+                if not self._changelogs:
+                    self.catalogue.disk.pool.kept_parts = None
+                self.threads.submit(delete_forgotten, changelog.directory)
+                continue
+            if len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
+                _log.info("holds_ended", dataset=changelog.name, holds=ended)
+                changelog.wake()
+            held = changelog.holds.long_held_back(changelog.horizon(now), now)
+            if held is not None:
+                _log.warning(
+                    "compaction_held_back", dataset=changelog.name, rows=changelog.rows, **held.to_json()
+                )
+
+    def drain(self) -> None:
+        """End the streams of followers once they have what there is. Twice is fine."""
+        self.reads.draining = True
+        for changelog in self:
+            changelog.changes.tell()
+
+    def end_queries(self) -> None:
+        """End the queries of users' rules, so that nothing waits for them. Blocks. Twice is fine."""
+        self.queries.close()
+
+    def close(self) -> None:
+        """End the threads. Blocks. Twice is fine."""
+        self.end_queries()
+        self._querying.shutdown(wait=True, cancel_futures=True)
+        self.threads.shutdown(wait=True, cancel_futures=True)
+        self._reading.shutdown(wait=True, cancel_futures=True)
+        self.compactor.close()
+
+
+def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:
+    """What makes the changelog that the rule of this one emits into."""
+    assert isinstance(changelog.rule, Emitting)
+    assert changelog.declared.keep is not None
+    name, schema = str(changelog.declared.keep["emit"]), changelog.rule.emitted_schema
+    assert schema is not None
+    text = base64.b64encode(schema.serialize().to_pybytes()).decode()
+    return (
+        CreateRequest(name, Kind.CHANGELOG, schema=text, delay_seconds=DEFAULT_DELAY_SECONDS),
+        SchemaMessage.of(schema),
+    )

@@ -1,0 +1,217 @@
+"""View: a changelog's runs at one moment, and what can be read of them.
+
+A view never changes, so readers and merges work on it in threads while commits go on. All methods block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flight_server.kinds.changelog.rules import Rule
+from flight_server.kinds.changelog.runs import MAX_HASH, Layout, Run, Updates, no_rows
+
+from .folding import deltas, snapshot
+from .large_keys import folded
+
+SLICE_ROWS = 64 << 10
+MIN_SLICE_ROWS = 1
+SLICE_BYTES = 8 << 20
+FOLDED_BYTES = 3 * SLICE_BYTES
+"""What is held of a large key without being asked for; see ``large_keys``."""
+MAX_LOOKED_AT_ROWS = 1 << 20
+
+Hashes = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a read has come to, and what it found there.
+
+    Args:
+        rows: None at the beginning.
+        low: the next hash.
+        high, given: the last hash of a range of which so many rows were given: a row that is there many times takes
+            several parts.
+    """
+
+    rows: pa.RecordBatch | None = None
+    low: int = 0
+    high: int | None = None
+    given: int = 0
+
+    @property
+    def left(self) -> bool:
+        """Whether more follows."""
+        return self.low <= MAX_HASH
+
+
+@dataclass(frozen=True)
+class View:
+    """See the module's text. ``since`` and ``upper`` are the versions that can be asked for."""
+
+    layout: Layout
+    rule: Rule
+    runs: tuple[Run, ...]
+    since: int
+    upper: int
+
+    def slice_rows(self, slice_bytes: int | None = None) -> int:
+        """How many rows are read together: at most ``SLICE_ROWS``, fewer if they are large."""
+        rows = sum(run.rows for run in self.runs)
+        row_bytes = max(1, sum(run.size_bytes for run in self.runs) // max(1, rows))
+        return max(MIN_SLICE_ROWS, min(SLICE_ROWS, (slice_bytes or SLICE_BYTES) // row_bytes))
+
+    def snapshot(self, version: int, slice_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The collection at a version, in parts; parts may be empty."""
+        part = Part()
+        while part.left:
+            part = self.snapshot_part(version, part, slice_bytes)
+            assert part.rows is not None
+            yield part.rows
+
+    def snapshot_part(
+        self, version: int, before: Part, slice_bytes: int | None = None, allowed_bytes: int = 0
+    ) -> Part:
+        """The part of the collection at a version that follows ``before``; it may be empty.
+
+        Args:
+            before: a part of any view of the changelog, for the same version.
+            allowed_bytes: how much of one key may be held, beside what a slice takes.
+
+        Raises:
+            TooLarge: a key has more.
+        """
+        runs = [run for run in self.runs if run.first_version <= version]
+        step, low = self.slice_rows(slice_bytes), before.low
+        high, large = before.high, True
+        if high is None:
+            high, large = slice_end(runs, step, low, 2 * (slice_bytes or SLICE_BYTES))
+        if large and low == high:
+            updates = self._folded(runs, low, version, version, allowed_bytes)
+        else:
+            updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
+            if not len(updates) and any(run.rows for run in runs):
+                # A query without a key gives a row of nothing, and one with a key takes its time for it.
+                return Part(no_rows(self.layout.schema), high + 1)
+        rows, left = snapshot(updates, version, self.rule, before.given, step)
+        return Part(rows, low, high, before.given + rows.num_rows) if left else Part(rows, high + 1)
+
+    def deltas(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The changes of the collection between two versions, consolidated, with ``_diff``; parts may be empty."""
+        part = Part()
+        while part.left:
+            part = self.deltas_part(after, upto, part, slice_bytes)
+            assert part.rows is not None
+            yield part.rows
+
+    def deltas_part(
+        self, after: int, upto: int, before: Part, slice_bytes: int | None = None, allowed_bytes: int = 0
+    ) -> Part:
+        """The part of the changes that follows ``before``; as :meth:`snapshot_part`."""
+        updates, low = self._changed_part(after, upto, before.low, slice_bytes, allowed_bytes)
+        kept = deltas(updates, after, upto, self.rule)
+        return Part(with_diffs(self.layout, kept.rows, kept.counts), low)
+
+    def changed(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[Updates]:
+        """All updates, up to ``upto``, of the keys with updates in between, in parts of whole keys."""
+        low = 0
+        while low <= MAX_HASH:
+            updates, low = self._changed_part(after, upto, low, slice_bytes, None)
+            yield updates
+
+    def _changed_part(
+        self, after: int, upto: int, low: int, slice_bytes: int | None, allowed_bytes: int | None
+    ) -> tuple[Updates, int]:
+        """The updates of the next changed keys, and the hash behind them. Of a large key, if ``allowed_bytes`` says how
+        much may be held, what stands for them from ``after`` on.
+        """
+        runs = [run for run in self.runs if run.first_version <= upto]
+        new = [run for run in runs if run.last_version > after]
+        hashes, low = _changed_hashes(new, after, upto, low, self.slice_rows(slice_bytes))
+        if not len(hashes):
+            return Updates.empty(self.layout), low
+        sizes = np.cumsum(np.sum([run.bytes_of(hashes) for run in runs], axis=0))
+        fitting = max(1, int(np.searchsorted(sizes, 2 * (slice_bytes or SLICE_BYTES), "right")))
+        if fitting < len(hashes):
+            hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
+        if allowed_bytes is not None and sizes[fitting - 1] > 2 * (slice_bytes or SLICE_BYTES):
+            return self._folded(runs, int(hashes[0]), after, upto, allowed_bytes), low
+        return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
+
+    def _folded(self, runs: list[Run], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
+        return folded(
+            self.layout,
+            [run.parts_between(hash_, hash_) for run in runs],
+            since,
+            upto,
+            self.rule,
+            piece_bytes=SLICE_BYTES,
+            limit_bytes=max(allowed_bytes, FOLDED_BYTES),
+        )
+
+
+def with_diffs(layout: Layout, rows: pa.RecordBatch, counts: NDArray[np.int64]) -> pa.RecordBatch:
+    """A batch of deltas."""
+    return pa.RecordBatch.from_arrays([*rows.columns, pa.array(counts)], schema=layout.delta_schema)
+
+
+def hash_ranges(runs: Sequence[Run], wanted_rows: int, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Ranges of hashes, both ends included, that cover all hashes from ``start`` on, with about ``wanted_rows`` of the
+    runs' rows each: at most twice as many, unless one hash has more.
+    """
+    total = sum(run.rows for run in runs)
+    low = start
+    below = _rows_below(runs, low, total)
+    while low <= MAX_HASH:
+        left = total - below
+        if left <= wanted_rows:
+            yield low, MAX_HASH
+            return
+        # Hashes are spread evenly, so the first guess is nearly right. If it is not, the range's end is bisected.
+        high = low + (MAX_HASH - low) * wanted_rows // left
+        least, most = low, MAX_HASH
+        while (until := _rows_below(runs, high + 1, total)) == below or until - below > 2 * wanted_rows:
+            if until == below:
+                least = high + 1
+            elif least < high:
+                most = high
+            else:
+                break
+            high = (least + most) // 2
+        yield low, high
+        low, below = high + 1, until
+
+
+def slice_end(runs: Sequence[Run], wanted_rows: int, low: int, limit_bytes: int) -> tuple[int, bool]:
+    """The last hash of the range that :func:`hash_ranges` has first, or an earlier one, so that the range has about
+    ``limit_bytes`` at most; and whether it has more nevertheless: then it has one hash.
+    """
+    _, high = next(hash_ranges(runs, wanted_rows, low))
+    while sum(run.bytes_between(low, high) for run in runs) > limit_bytes:
+        if low == high:
+            return high, True
+        high = low + (high - low) // 2
+    return high, False
+
+
+def _changed_hashes(runs: Sequence[Run], after: int, upto: int, low: int, wanted: int) -> tuple[Hashes, int]:
+    """About ``wanted`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
+
+    They are looked for in ever larger ranges, so a few changed keys among many are found in few steps.
+    """
+    found, rows = np.zeros(0, np.uint64), wanted
+    while low <= MAX_HASH and len(found) < wanted:
+        _, high = next(hash_ranges(runs, rows, low))
+        changed = [run.changed(after, upto, low, high) for run in runs]
+        found = np.concatenate([found, np.unique(np.concatenate([found[:0], *changed]))])
+        low, rows = high + 1, min(2 * rows, MAX_LOOKED_AT_ROWS)
+    return (found, low) if len(found) <= wanted else (found[:wanted], int(found[wanted - 1]) + 1)
+
+
+def _rows_below(runs: Sequence[Run], hash_: int, total: int) -> int:
+    return total if hash_ > MAX_HASH else sum(run.rows_below(hash_) for run in runs)

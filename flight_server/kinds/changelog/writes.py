@@ -1,0 +1,220 @@
+"""ChangelogWrite: the rows of one put, until they are a version.
+
+Guarantee: nothing of a write is readable before ``commit`` has returned, and nothing is left of one that was aborted
+or never committed (the next start deletes the files of a killed server).
+
+Rows are kept as they came, counted by their messages' reservations, until there are ``CHUNK_ROWS`` or ``CHUNK_BYTES``
+of them, or a quarter of what runs may have in memory. Then a thread sorts them into a run file. So a put of any size
+takes a bounded part of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from flight_server.kinds.changelog.runs import RunFile, RunWriter, Updates, is_encoded, is_nested
+from flight_server.memory import Reservation
+from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
+from flight_server.storage import DiskTrouble, to_its_end
+
+from .changelog import Changelog
+from .commits import Commits, delete_soon
+from .deletes import tombstones
+from .saving import OF_KEPT_FOR_DELETES
+
+T = TypeVar("T")
+
+CHUNK_ROWS = 256 << 10
+CHUNK_BYTES = 16 << 20
+MAX_DIFF = (1 << 31) - 1
+"""So the sum of the diffs of 2**32 rows fits into 64 bits."""
+IN_LOOP_ROWS = 256
+IN_LOOP_BYTES = 64 << 10
+IN_LOOP_COLUMNS = 64
+"""So small a put is sorted in the event loop, in about a millisecond, unless it has lists, structs or dictionaries."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit became. ``size_bytes``: of the messages that brought it."""
+
+    version: int
+    rows: int
+    size_bytes: int
+
+
+class ChangelogWrite:
+    """See the module's text. ``add`` and ``commit`` are called one at a time.
+
+    Args:
+        deletes: the rows are keys, whose rows are deleted.
+    """
+
+    def __init__(
+        self, changelog: Changelog, commits: Commits, threads: Executor, *, deletes: bool = False
+    ) -> None:
+        changelog.check_step("write")
+        self._made = _tombstones if deletes else _updates
+        self.changelog = changelog
+        self.rows = 0
+        self.size_bytes = 0
+        self._commits = commits
+        self._threads = threads
+        self._batches: list[pa.RecordBatch] = []
+        self._rooms: list[Reservation] = []
+        self._waiting_rows = 0
+        self._files: list[RunFile] = []
+        self._chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
+
+    async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
+        """Take a batch whose schema has passed ``Layout.check_producer``, or of a delete ``check_deleter``.
+
+        Args:
+            room: counts the batch's bytes; the write owns it from now on.
+
+        Raises:
+            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``.
+            BadFrame, InvalidRequest: of a large write, as of ``commit``.
+            OutOfBudget, Unavailable: the disk does not take a large write now.
+        """
+        self._check(batch)
+        self._batches.append(batch)
+        self._rooms.append(room)
+        self.rows += batch.num_rows
+        self.size_bytes += room.size_bytes
+        self._waiting_rows += batch.num_rows
+        if (
+            self._waiting_rows >= CHUNK_ROWS
+            or sum(each.size_bytes for each in self._rooms) >= self._chunk_bytes
+        ):
+            await self._to_file()
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        number = batch.schema.get_field_index(DIFF_COLUMN)
+        if number < 0 or not batch.num_rows:
+            return
+        column = batch.column(number)
+        if column.null_count:
+            raise BadFrame(
+                f"dataset {self.changelog.name!r}: column {DIFF_COLUMN!r} has nulls; say how often each row is "
+                "asserted, or leave the column out"
+            )
+        diffs = column.to_numpy()
+        least, greatest = int(diffs.min()), int(diffs.max())
+        if max(greatest, -least) > MAX_DIFF:
+            raise BadFrame(
+                f"dataset {self.changelog.name!r}: column {DIFF_COLUMN!r} has numbers from {least} to {greatest}, and "
+                f"a row of a put is asserted or retracted at most {MAX_DIFF} times"
+            )
+
+    async def commit(self, transaction: Transaction | None = None) -> Committed:
+        """Make it a version. Cancelling is safe: it may become one all the same.
+
+        Raises as :meth:`Commits.commit`, and:
+            BadFrame: a column that is declared without nulls has some.
+            InvalidRequest: a rule of the user's own fails on these rows, see ``rule_checks``.
+        """
+        changelog = self.changelog
+        updates: Updates | None = None
+        if self._files and self._batches:
+            await self._to_file()
+        if self._batches:
+            batches = self._batches
+            made = self._made
+            updates = (
+                made(changelog, batches)
+                if self._is_small()
+                else await self._in_thread(made, changelog, batches)
+            )
+            if transaction is None or changelog.transactions.find(transaction) is None:
+                await self._check_rule(updates)
+        files, self._files = self._files, []
+        version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
+        self._batches, self._rooms = [], []
+        return Committed(version, self.rows, self.size_bytes)
+
+    def _is_small(self) -> bool:
+        """Whether its rows may be sorted in the event loop."""
+        schema = self.changelog.layout.schema
+        return (
+            self._waiting_rows <= IN_LOOP_ROWS
+            and self.size_bytes <= IN_LOOP_BYTES
+            and len(schema) <= IN_LOOP_COLUMNS
+            and not any(is_nested(field.type) for field in schema)
+            and not any(is_encoded(kind) for batch in self._batches for kind in batch.schema.types)
+        )
+
+    def abort(self) -> None:
+        """Leave nothing behind. Twice is fine."""
+        self._batches, self._rooms = [], []
+        files, self._files = self._files, []
+        for file in files:
+            delete_soon(self._threads, file)
+
+    async def _check_rule(self, updates: Updates) -> None:
+        if self.changelog.checks is not None:
+            await self.changelog.checks.check(updates)
+
+    async def _to_file(self) -> None:
+        changelog = self.changelog
+        changelog.check_step("write")
+        batches, self._batches = self._batches, []
+        try:
+            updates = await self._in_thread(self._made, changelog, batches)
+            await self._check_rule(updates)
+            file = await self._in_thread(_file, changelog, changelog.next_run(), updates)
+        except DiskTrouble as trouble:
+            raise (OutOfBudget if trouble.full else Unavailable)(
+                f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
+                dataset=changelog.name,
+            ) from None
+        self._files.append(file)
+        self._rooms = []
+        self._waiting_rows = 0
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await to_its_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
+
+
+def _updates(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
+    """Sorted updates, with version 0. Raises BadFrame: see :meth:`Layout.check_nulls`."""
+    layout = changelog.layout
+    rows = pa.concat_batches([layout.rows(batch) for batch in batches])
+    layout.check_nulls(rows, changelog.name)
+    diffs = np.concatenate([_diffs(batch) for batch in batches])
+    updates = Updates.of(layout, rows, np.zeros(len(diffs), np.int64), diffs)
+    return updates.where(updates.diffs != 0)
+
+
+def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    number = batch.schema.get_field_index(DIFF_COLUMN)
+    if number < 0:
+        return np.ones(batch.num_rows, np.int64)
+    diffs: NDArray[np.int64] = batch.column(number).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return diffs
+
+
+def _tombstones(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
+    return tombstones(changelog.layout, batches, changelog.name)
+
+
+def _file(changelog: Changelog, path: Path, updates: Updates) -> RunFile:
+    """A run file of these, or none after an error. Runs in a thread."""
+    of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
+    writer = RunWriter(path, changelog.layout, changelog.disk.empty(), of_kept=of_kept)
+    try:
+        writer.add(updates)
+        writer.finish()
+        return RunFile(writer.path, changelog.layout, writer.room)
+    except BaseException:
+        writer.abandon()
+        raise

@@ -1,0 +1,301 @@
+"""Pulls: produces the partitions of a source dataset when they are read.
+
+Guarantee: of one partition at most one pull runs at a time, in a task of the server's own, for any number of readers.
+No reader's end stops it or makes it run twice. Under one generation every pull gives the same frames.
+
+Who holds what
+    The dataset holds its :class:`Pulls`, which holds no reference back; a running pull holds the dataset. Dropping the
+    dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
+
+States of a pull, and the verbs that change them:
+
+    state        publish    end      fail      cancel
+    RUNNING      RUNNING    ENDED    FAILED    CANCELLED
+    ENDED        over       over     over      ENDED
+    FAILED       over       over     over      FAILED
+    CANCELLED    over       over     over      CANCELLED
+
+A pull belongs to one epoch of its partition (see ``partition``); once the partition is reopened the pull is over, too.
+A pull that is over and comes back from an await publishes, seals and fails nothing. The pull of the next epoch cancels
+it and waits for its end.
+
+Failure
+    Readers get the cause, new ones for ``source_failure_seconds``; the next reader after that starts the next pull. It
+    begins at frame 0 and must repeat what was published before (``repetition``), so tickets stay valid and a reader
+    that resumes continues in the same rows. When the source has changed or does not repeat itself, the generation is
+    over: the pull fails, and the source is opened as a new generation, for which readers ask get_flight_info.
+
+Memory
+    A pulled message is admitted like a producer's before the next one is asked for. Under memory pressure a dataset
+    without readers is released instead of spilled (``Dataset.release_unread``) and pulled again for the next reader.
+
+Cancelling
+    ``Pulls.close``, a successor and the end of the server cancel a pull; its reservations are freed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import structlog
+
+from flight_server.concurrency import Background
+from flight_server.datasets import Counters, Dataset, Partition, PartitionState
+from flight_server.frames import FrameBuilder
+from flight_server.memory import Metadata, Reservation
+from flight_server.protocol import (
+    FlightShuffleError,
+    InternalError,
+    PartitionFailed,
+    SourceUnavailable,
+    Unavailable,
+)
+from flight_server.tiering import Admission
+
+from .repetition import Repetition
+from .source import Source, SourceChanged
+
+_log = structlog.get_logger("flight_server.kinds.source.pulls")
+
+
+Request = tuple[dict[str, Any] | None, bytes | None]
+"""The source of a ``create``, and a digest of its schema."""
+
+
+class PullState(StrEnum):
+    """See the table above."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_RUNNING, _ENDED, _FAILED, _CANCELLED = PullState
+
+_AFTER: dict[tuple[PullState, str], PullState] = {
+    (_RUNNING, "publish"): _RUNNING,
+    (_RUNNING, "end"): _ENDED,
+    (_RUNNING, "fail"): _FAILED,
+    (_RUNNING, "cancel"): _CANCELLED,
+    (_ENDED, "cancel"): _ENDED,
+    (_FAILED, "cancel"): _FAILED,
+    (_CANCELLED, "cancel"): _CANCELLED,
+}
+
+
+class _Over(Exception):
+    """The pull can publish nothing any more."""
+
+
+class _Pull:
+    """One production of a partition, for the epoch in which the partition is now."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.epoch = partition.epoch
+        self.state = _RUNNING
+        self.failed_at: float | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def fillable(self) -> bool:
+        """Whether the partition waits for this pull."""
+        return self.partition.epoch == self.epoch and self.partition.state is PartitionState.OPEN
+
+    def check_step(self, verb: str) -> PullState:
+        """The state that the verb leads to. Changes nothing.
+
+        Raises:
+            _Over: the table has no such step, or the partition was reopened.
+        """
+        after = _AFTER.get((self.state, verb))
+        if after is None or (verb != "cancel" and self.partition.epoch != self.epoch):
+            raise _Over
+        return after
+
+    def step(self, verb: str) -> None:
+        """Change to the state that the verb leads to; after an error nothing has changed."""
+        self.state = self.check_step(verb)
+
+    def cancel(self) -> None:
+        self.step("cancel")
+        if self.state is _CANCELLED and self.task is not None:
+            self.task.cancel()
+
+
+@dataclass(frozen=True)
+class Pulling:
+    """What all pulls of a server share.
+
+    Args:
+        failure_seconds: how long a failed pull is remembered.
+    """
+
+    admission: Admission
+    background: Background
+    counters: Counters
+    metadata: Metadata
+    failure_seconds: float
+
+
+class Pulls:
+    """The pulls of one dataset.
+
+    Args:
+        request: the source and the schema that were asked for; a ``create`` of the same is recognised by it.
+        renew: opens the source again, as a new generation, when this one is over.
+        room: counts what the source and the request hold, as long as this object lives.
+    """
+
+    def __init__(
+        self,
+        pulling: Pulling,
+        source: Source,
+        request: Request,
+        renew: Callable[[Dataset], Awaitable[None]],
+        room: Reservation | None = None,
+    ) -> None:
+        self.request = request
+        self._room = room
+        self._pulling = pulling
+        self._source = source
+        self._renew = renew
+        # Of each partition the last one, while it runs and after it has failed.
+        self._pulls: dict[int, _Pull] = {}
+        self._repetitions: defaultdict[int, Repetition] = defaultdict(Repetition)
+        self._started = 0
+
+    def want(self, dataset: Dataset, index: int) -> None:
+        """See :class:`~flight_server.datasets.dataset.Puller`."""
+        partition = dataset.partition(index)
+        last = self._pulls.get(index)
+        if partition.state is PartitionState.FAILED and not self._remembered(last):
+            partition.reopen()
+        if partition.state is PartitionState.OPEN and (last is None or last.epoch != partition.epoch):
+            if last is not None:
+                last.cancel()
+            self._started += 1
+            self._pulling.counters.pulls += 1
+            pull = self._pulls[index] = _Pull(partition)
+            pull.task = self._pulling.background.start(
+                self._run(pull, dataset, last), f"pull of {dataset.name!r} partition {index}"
+            )
+
+    def close(self) -> None:
+        for pull in self._pulls.values():
+            pull.cancel()
+
+    def statistics(self) -> dict[str, Any]:
+        """The numbers of pulls that were started, that run, and whose failure is remembered."""
+        pulls = self._pulls.values()
+        running = sum(pull.state is not _FAILED for pull in pulls)
+        return {"pulls": self._started, "running": running, "failed": sum(map(self._remembered, pulls))}
+
+    def _remembered(self, pull: _Pull | None) -> bool:
+        if pull is None or pull.failed_at is None:
+            return False
+        return asyncio.get_running_loop().time() < pull.failed_at + self._pulling.failure_seconds
+
+    async def _run(self, pull: _Pull, dataset: Dataset, before: _Pull | None) -> None:
+        partition = pull.partition
+        try:
+            if before is not None and before.state is not _FAILED and before.task is not None:
+                await asyncio.wait([before.task])
+            await self._publish_all(pull, dataset)
+            pull.check_step("end")
+            dataset.end_stream(partition)
+            pull.step("end")
+        except asyncio.CancelledError:
+            pull.step("cancel")
+            if pull.fillable:
+                partition.fail(Unavailable(f"{_where(partition)}: the server stopped; read it elsewhere"))
+            raise
+        except _Over:
+            pull.step("cancel")
+        except Exception as error:  # noqa: BLE001  # readers wait, and get any error
+            self._fail(pull, error)
+            # Now the next reader may start the next pull, also while the source is renewed.
+            if isinstance(error, SourceChanged):
+                await self._renew(dataset)
+        finally:
+            self._leave(pull)
+
+    def _fail(self, pull: _Pull, error: Exception) -> None:
+        if pull.state is _RUNNING and pull.fillable:
+            cause = self._cause(pull.partition, error)
+            pull.step("fail")
+            pull.failed_at = asyncio.get_running_loop().time()
+            pull.task = None  # it would keep what the reader that began it has in its context
+            self._pulling.counters.pulls_failed += 1
+            pull.partition.fail(cause)
+        else:
+            pull.step("cancel")
+            self._leave(pull)
+
+    def _leave(self, pull: _Pull) -> None:
+        index = pull.partition.index
+        if pull.state is not _FAILED and self._pulls.get(index) is pull:
+            del self._pulls[index]
+
+    async def _publish_all(self, pull: _Pull, dataset: Dataset) -> None:
+        pulling, partition, index = self._pulling, pull.partition, pull.partition.index
+        who: dict[str, Any] = {
+            "dataset": dataset.name,
+            "partition": index,
+            "peer": self._source.describe(index),
+        }
+        repeated = self._repetitions[index].begin()
+        builder = FrameBuilder(pulling.metadata, dataset.name, index)
+        async with aclosing(self._source.pull(index, lambda: partition.so_far)) as arriving:
+            while True:
+                await pulling.admission.room_for_arrivals(who["peer"])
+                with pulling.admission.waits.enter("source", **who):
+                    pulled = await anext(arriving, None)
+                if pulled is None:
+                    break
+                repeated.check(pulled.accepted.crc32c)
+                room = await pulling.admission.admit(pulled.kept_bytes, **who)
+                pull.check_step("publish")
+                frame = builder.add(pulled, room)
+                if frame is not None:
+                    partition.publish(frame)
+                    pulling.counters.frame_in(frame)
+                    dataset.touch()
+                del pulled, room, frame  # so that they can be spilled while the next one is awaited
+        repeated.end()
+
+    def _cause(self, partition: Partition, error: Exception) -> FlightShuffleError:
+        where = f"{_where(partition)}: the pull from {self._source.describe(partition.index)} failed"
+        facts: dict[str, Any] = {"dataset": partition.dataset, "partition": partition.index}
+        match error:
+            case SourceChanged():
+                _log.warning("source_changed", reason=str(error), **facts)
+                return SourceUnavailable(
+                    f"{where}: {error}; get_flight_info will have a new generation", **facts
+                )
+            case Unavailable() | PartitionFailed():
+                _log.warning("pull_failed", reason=error.message, **facts)
+                return type(error)(f"{where}: {error.message}", **{**error.detail, **facts})
+            case FlightShuffleError():
+                _log.warning("pull_failed", reason=error.message, **facts)
+                return PartitionFailed(f"{where}: {error.message}", **facts)
+            case _:
+                error_id = secrets.token_hex(6)
+                _log.error("pull_failed_internally", error_id=error_id, exc_info=error, **facts)
+                return InternalError(
+                    f"{where} with internal error {error_id}: the server's log has the cause under this id",
+                    error_id=error_id,
+                    **facts,
+                )
+
+
+def _where(partition: Partition) -> str:
+    return f"dataset {partition.dataset!r} partition {partition.index}"

@@ -1,0 +1,24 @@
+"""Spilling: a task's rows in an order, or key by key, within a memory budget, with scratch files for the rest."""
+
+from .external_sort import sorted_batches
+from .gathered import Gathered
+from .hash_runs import KeyHashes
+from .key_windows import Rows, Window, windows
+from .row_pieces import cut, pieces, row_weights
+from .scratch import Parked, Scratch
+from .task_memory import TaskMemory
+
+__all__ = [
+    "Gathered",
+    "KeyHashes",
+    "Parked",
+    "Rows",
+    "Scratch",
+    "TaskMemory",
+    "Window",
+    "cut",
+    "pieces",
+    "row_weights",
+    "sorted_batches",
+    "windows",
+]

@@ -1,0 +1,59 @@
+"""How many rows of a file are old, as its footer says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.kinds.changelog.runs import Ages, RunFile, RunWriter, run_files
+from flight_server.kinds.changelog.runs.ages import STEPS
+from flight_server.memory import MemoryPool
+from tests.support.run_rows import latest, updates_of
+
+
+@given(st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=200), min_size=1, max_size=12))
+def test_ages_never_say_that_rows_are_older_than_they_are_and_are_nearly_right(
+    blocks: list[list[int]],
+) -> None:
+    ages = Ages()
+    for versions in blocks:
+        ages.add(np.array(versions, np.int64))
+    ages = Ages(json.loads(json.dumps(ages.to_json())))
+    every = sorted(version for versions in blocks for version in versions)
+    assert len(ages.to_json()) <= STEPS
+    assert ages.upto(max(every)) == len(every)
+    for version in (0, *every):
+        older = sum(each < version for each in every)
+        exact = sum(each <= version for each in every)
+        assert ages.upto(version) <= exact
+        assert ages.upto(version) >= older - 3 * len(every) / STEPS - 1
+
+
+def test_a_file_of_a_server_that_did_not_say_how_old_its_rows_are_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without(value: dict[str, Any], **how: Any) -> str:
+        return json.dumps(
+            {name: each for name, each in value.items() if name not in ("since", "ages")}, **how
+        )
+
+    layout = latest()
+    updates = updates_of(layout, [(("a", version, [1]), version, 1) for version in (3, 5, 9)])
+    files = []
+    for name in ("new", "old"):
+        writer = RunWriter(tmp_path / name, layout, MemoryPool(None).reserve(0), since=5)
+        writer.add(updates)
+        with monkeypatch.context() as patch:
+            if name == "old":
+                patch.setattr(run_files, "json", type("Json", (), {"dumps": staticmethod(without)}))
+            writer.finish()
+        files.append(RunFile(writer.path, layout, writer.room))
+    new, old = files
+    assert (new.since, [new.rows_upto(version) for version in (2, 3, 5, 8, 9)]) == (5, [0, 1, 2, 2, 3])
+    assert (old.since, [old.rows_upto(version) for version in (2, 3, 5, 8, 9)]) == (0, [0, 0, 0, 0, 3])

@@ -1,0 +1,166 @@
+"""A run in a file says what the same run in memory says; a damaged file says nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flight_server.kinds.changelog.runs import (
+    MAX_HASH,
+    Damaged,
+    Layout,
+    MemoryRun,
+    RunFile,
+    RunWriter,
+    Updates,
+    run_files,
+)
+from flight_server.kinds.changelog.runs.blocks import of_block, to_block
+from flight_server.memory import MemoryPool
+from flight_server.storage import DiskTrouble
+from tests.support.run_rows import columns, latest, listed, memory_run, updates_of
+
+LAYOUT = latest()
+POOL = MemoryPool(None)
+
+each_key = st.tuples(st.sampled_from([0, 1, 7, 2**63, MAX_HASH]), st.integers(1, 5), st.sampled_from([-1, 1]))
+
+
+def with_hashes(found: list[tuple[int, int, int]]) -> Updates:
+    """Updates with these hashes, versions and diffs; each hash is a key."""
+    found = sorted(found)
+    hashes = np.array([hash_ for hash_, _, _ in found], np.uint64)
+    versions, diffs = (np.array([each[place] for each in found], np.int64) for place in (1, 2))
+    none = pa.nulls(len(found), pa.list_(pa.int8()))
+    rows = [pa.array([str(hash_) for hash_ in hashes], pa.string()), pa.array(versions), none]
+    return Updates(LAYOUT, pa.RecordBatch.from_arrays(rows, schema=LAYOUT.schema), hashes, versions, diffs)
+
+
+def written(directory: Path, updates: Updates) -> RunFile:
+    writer = RunWriter(directory / "run-000001", updates.layout, POOL.reserve(0))
+    writer.add(updates.slice(0, len(updates) // 3))
+    writer.add(updates.slice(len(updates) // 3, len(updates)))
+    writer.finish()
+    return RunFile(writer.path, updates.layout, writer.room)
+
+
+@given(st.lists(each_key, max_size=20), st.sampled_from([1, 3, 100]), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_file_says_what_memory_says(
+    found: list[tuple[int, int, int]], rows: int, data: st.DataObject
+) -> None:
+    updates = with_hashes(found)
+    memory = memory_run(updates)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
+        patch.setattr(run_files, "BLOCK_ROWS", rows)
+        file = written(Path(directory), updates)
+        try:
+            check(file, memory, data)
+        finally:
+            file.delete()
+            file.delete()
+            assert not list(Path(directory).iterdir())
+
+
+def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
+    hashes = st.sampled_from([0, 1, 2, 7, 2**63, MAX_HASH - 1, MAX_HASH])
+    low, high = sorted((data.draw(hashes), data.draw(hashes)))
+    after, upto = sorted((data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5))))
+    some = np.array(sorted(data.draw(st.sets(hashes))), np.uint64)
+    for run in (file, memory):
+        assert (run.rows, run.retractions) == (len(memory.updates), memory.updates.retractions)
+        assert run.rows_below(low) == sum(hash_ < low for hash_ in memory.updates.hashes.tolist())
+        assert run.changed(after, upto).tolist() == [
+            hash_
+            for hash_, version in zip(memory.updates.hashes.tolist(), memory.updates.versions, strict=True)
+            if after < version <= upto
+        ]
+    assert listed(file.between(low, high)) == listed(memory.between(low, high))
+    assert listed(file.of_hashes(some)) == listed(memory.of_hashes(some))
+    retractions = memory.updates.where(memory.updates.diffs < 0)
+    for run in (file, memory):
+        assert listed(run.retractions_of(some)) == listed(retractions.of_hashes(some))
+        assert run.having(some).tolist() == sorted(set(some.tolist()) & set(memory.updates.hashes.tolist()))
+    assert listed(file.between(0, MAX_HASH)) == listed(memory.updates)
+
+
+def test_a_file_of_a_large_put_has_one_version(tmp_path: Path) -> None:
+    written(tmp_path, with_hashes([(1, 0, 1), (5, 0, -1)]))
+    file = RunFile(tmp_path / "run-000001", LAYOUT, POOL.reserve(0), version=0)
+    file.commit(7)
+    assert (file.first_version, file.last_version) == (7, 7)
+    assert file.between(0, MAX_HASH).versions.tolist() == [7, 7]
+    assert (file.changed(6, 7).tolist(), file.changed(7, 9).tolist()) == ([1, 5], [])
+
+
+def test_a_file_that_was_deleted_can_be_read_on(tmp_path: Path) -> None:
+    updates = with_hashes([(1, 1, 1), (5, 2, -1)])
+    file = written(tmp_path, updates)
+    file.delete()
+    assert listed(file.between(0, MAX_HASH)) == listed(updates)
+
+
+@pytest.mark.parametrize("name", columns())
+def test_a_block_has_rows_of_any_type(name: str) -> None:
+    column = columns()[name]
+    schema = pa.schema([pa.field("v", column.type, metadata={"a": "b"})], metadata={"c": "d"})
+    count = len(column)
+    rows = pa.RecordBatch.from_arrays([pa.concat_arrays([column, column]).slice(1, count)], schema=schema)
+    updates = Updates.of(Layout(schema, None), rows, np.arange(count), np.ones(count, np.int64))
+    for part in (updates, updates.slice(1, count), updates.slice(0, 0)):
+        again = of_block(updates.layout, to_block(part))
+        again.rows.validate(full=True)
+        assert again.rows.schema.equals(schema, check_metadata=True)
+        assert repr(again.rows.to_pydict()) == repr(part.rows.to_pydict())
+        assert again.versions.tolist() == part.versions.tolist()
+
+
+def test_a_writer_goes_on_behind_what_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "BLOCK_ROWS", 2)
+    updates = with_hashes([(n, n, -1) for n in range(9)])
+    writer = RunWriter(tmp_path / "run-000002", LAYOUT, POOL.reserve(0))
+    writer.add(updates.slice(0, 4))
+    writer.sync()
+    blocks, retractions = list(writer.blocks), writer.retractions
+    writer.add(updates.slice(4, 7))
+    writer.close()
+    resumed = RunWriter.resumed(writer.path, LAYOUT, POOL.reserve(0), blocks, (retractions, 0))
+    resumed.add(updates.slice(4, 9))
+    resumed.finish()
+    file = RunFile(writer.path, LAYOUT, resumed.room)
+    assert listed(file.between(0, MAX_HASH)) == listed(updates)
+    assert (file.retractions, file.first_version, file.last_version) == (9, 0, 8)
+    assert resumed.room.size_bytes == file.size_bytes == writer.path.stat().st_size
+
+
+def test_a_file_whose_bytes_changed_is_damaged(tmp_path: Path) -> None:
+    updates = with_hashes([(n, n, 1) for n in range(4)])
+    whole = written(tmp_path, updates).path.read_bytes()
+    changed = tmp_path / "run-000003"
+    for place in range(0, len(whole), 7):
+        changed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            found = listed(RunFile(changed, LAYOUT, POOL.reserve(0)).between(0, MAX_HASH))
+        except Damaged:
+            continue
+        assert found == listed(updates), "only padding is not covered by a checksum"
+    for length in (0, 5, len(whole) - 1):
+        changed.write_bytes(whole[:length])
+        with pytest.raises(Damaged):
+            RunFile(changed, LAYOUT, POOL.reserve(0))
+
+
+def test_a_writer_whose_pool_is_full_leaves_nothing_when_it_is_abandoned(tmp_path: Path) -> None:
+    pool = MemoryPool(64)
+    writer = RunWriter(tmp_path / "run-000001", LAYOUT, pool.reserve(0))
+    with pytest.raises(DiskTrouble):
+        writer.add(updates_of(LAYOUT, [(("a", 1, None), 1, 1)]))
+    writer.abandon()
+    writer.abandon()
+    assert (list(tmp_path.iterdir()), pool.used_bytes) == ([], 0)

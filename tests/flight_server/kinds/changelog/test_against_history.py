@@ -1,0 +1,399 @@
+"""A changelog and a model that keeps its whole history, through any sequence of commits, merges, crashes and reads.
+
+:class:`History` retracts only what was asserted after ``since``, and what was never asserted, and pairs come in the
+order of ``order_by``: for these a changelog promises to be what the whole history says. A later retraction may find its
+runner-up gone; that is what ``delay_seconds`` means. :class:`AnyPattern` asserts and retracts anything, and looks
+whether a merge makes another one of a version that was read once, and which rows a merge of all runs leaves. (A crash
+undoes merges in memory, so it may bring back a row that such a late retraction found gone.)
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from contextlib import ExitStack
+from itertools import groupby
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from flight_server.kinds.changelog import merges, views
+from flight_server.kinds.changelog.runs import MAX_HASH, MemoryRun, Run, run_files
+from flight_server.kinds.changelog.saving import next_log
+from flight_server.protocol import KeepRule, Transaction
+from tests.support import keep_model
+from tests.support.changelog_store import Engine
+from tests.support.keep_model import SCHEMA, Row
+from tests.support.ram_directory import ram_directory
+
+DELETED = 0
+LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
+RULES: dict[str, dict[str, Any] | None] = {
+    "latest": LATEST,
+    "top_k": {"rule": "top_k", "key": ["key"], "order_by": ["-time", "value"], "k": 2},
+    "until_closed": {
+        "rule": "until_closed",
+        "key": ["key"],
+        "closed_by": {"kind": "closed"},
+        "keep": {"rule": "latest", "order_by": ["value", "-time"]},
+    },
+    "pair": {
+        "rule": "pair",
+        "key": ["key"],
+        "kind": "kind",
+        "values": ["send", "recv"],
+        "order_by": ["time", "-value"],
+    },
+    "sql": {
+        "rule": "sql",
+        "key": ["key"],
+        "query": "select * from input qualify row_number() over (partition by key order by time desc nulls last, "
+        "kind desc nulls last, value desc nulls last) = 1",
+    },
+    "every row": None,
+}
+
+rows = st.tuples(
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from([1, 2, 3, None]),
+    st.sampled_from(["bid", "closed", None]),
+    st.integers(0, 2),
+)
+paired_rows = st.tuples(
+    st.sampled_from(["a", "b"]), st.integers(1, 3), st.sampled_from(["send", "recv", None]), st.integers(0, 1)
+)
+# A sum, whose rows are not those of the input, but may equal rows that come later.
+SUMS = {
+    "rule": "sql",
+    "key": ["key"],
+    "query": "select key, 1 as time, 'bid' as kind, sum(value) as value from input group by key",
+}
+
+
+class History(RuleBasedStateMachine):
+    """See the module's text."""
+
+    keep: dict[str, Any] | None = LATEST
+    rows = rows
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = ExitStack()
+        self.base = self._ended.enter_context(ram_directory())
+        self.copies = 0
+        self.versions: list[list[tuple[Row, int]]] = []  # of a delete its keys, with the diff ``DELETED``
+
+    @initialize()
+    def start(self) -> None:
+        directory = self.base / "0"
+        directory.mkdir()
+        self.engine = Engine(directory, SCHEMA, self.keep)
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.close()
+        self._ended.close()
+
+    # The model
+
+    def counts(self, version: int) -> Counter[Row]:
+        found: Counter[Row] = Counter()
+        for updates in self.versions[:version]:
+            for row, diff in updates:
+                if diff == DELETED:
+                    found = Counter({each: count for each, count in found.items() if self.key(each) != row})
+                else:
+                    found[row] += diff
+        return found
+
+    def key(self, row: Row) -> Row:
+        assert self.keep is not None
+        return tuple(row[SCHEMA.names.index(name)] for name in self.keep["key"])
+
+    def shown(self, version: int) -> Counter[Row]:
+        there = +self.counts(version)
+        if self.keep is None:
+            return there
+        spec = KeepRule.parse(LATEST if self.keep["rule"] == "sql" else self.keep)
+        if self.keep["rule"] != "sql":
+            return keep_model.kept(spec, there, SCHEMA)
+        found: dict[str | None, Row] = {}
+        for row in there:
+            best = found.get(row[0])
+            if best is None or _order(row) > _order(best):
+                found[row[0]] = row
+        return Counter(found.values())
+
+    # What happens
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        changelog, before = self.engine.changelog, self.counts(len(self.versions))
+        late = [row for updates in self.versions[changelog.since :] for row, diff in updates if diff > 0]
+        updates: list[tuple[Row, int]] = []
+        for row in data.draw(st.lists(self.rows, max_size=4)):
+            if self.keep is not None and self.keep["rule"] == "pair":
+                updates.append(((row[0], len(self.versions), *row[2:]), 1))
+            elif before[row] == 0 and data.draw(st.integers(0, 4)) == 0:
+                updates.append((row, -1))  # before its assertion
+            else:
+                updates.append((row, 1))
+        wants: int = data.draw(st.integers(0, 1))
+        if late and wants:
+            row = data.draw(st.sampled_from(late))
+            if before[row] > 0:
+                updates.append((row, -1))
+        self.versions.append(updates)
+        transaction = Transaction("writer", len(self.versions))
+        assert self.engine.commit(updates, transaction) == len(self.versions)
+        if data.draw(st.integers(0, 5)) == 0:
+            assert self.engine.commit(updates, transaction) == len(self.versions), (
+                "a repetition changes nothing"
+            )
+
+    @precondition(lambda self: self.keep is not None)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        keys = [self.key(row) for row in data.draw(st.lists(self.rows, max_size=3))]
+        self.versions.append([(key, DELETED) for key in keys])
+        assert self.engine.delete(keys, Transaction("writer", len(self.versions))) == len(self.versions)
+
+    @precondition(lambda self: self.late_copies())
+    @rule()
+    def retract_all_and_put_again(self) -> None:
+        """All copies of a key's only row, however old they are."""
+        row, count = self.late_copies()[0]
+        for diff in (-count, 1):
+            self.versions.append([(row, diff)])
+            assert self.engine.commit(self.versions[-1]) == len(self.versions)
+
+    def late_copies(self) -> list[tuple[Row, int]]:
+        """The rows that are, and were, the only ones of their keys."""
+        if self.keep is None or self.keep["rule"] == "sql":
+            return []
+        counts = self.counts(len(self.versions))
+        keys = Counter(row[0] for row in counts)
+        return [(row, count) for row, count in counts.items() if keys[row[0]] == 1 and count > 0]
+
+    def groups(self) -> list[list[Run]]:
+        """Neighbouring runs of which none is being merged, and no other of their kind, in memory or in files."""
+        changelog = self.engine.changelog
+        busy = {merge.of_files for merge in changelog.merges}
+        found = [list(group) for _, group in groupby(changelog.runs, _is_memory)]
+        found = found if len(found) < 3 else found[:1]
+        return [group for group in found if (not _is_memory(group[0])) not in busy]
+
+    @precondition(lambda self: self.groups())
+    @rule(data=st.data())
+    def begin_merge(self, data: st.DataObject) -> None:
+        changelog = self.engine.changelog
+        group = data.draw(st.sampled_from(self.groups()), label="group")
+        in_memory = isinstance(group[0], MemoryRun)
+        to_file = not in_memory or data.draw(st.booleans())
+        start = 0 if in_memory and to_file else data.draw(st.integers(0, len(group) - 1))
+        stop = data.draw(st.integers(start + 1, len(group)))
+        runs: tuple[Run, ...] = tuple(group[start:stop])
+        since = data.draw(st.integers(changelog.since, changelog.upper))
+        if in_memory and to_file:
+            next_log(changelog)
+        self.engine.begin_merge(runs, since, to_file=to_file)
+
+    @precondition(lambda self: any(not merge.done for merge in self.engine.changelog.merges))
+    @rule(data=st.data())
+    def step_of_a_merge(self, data: st.DataObject) -> None:
+        going = [merge for merge in self.engine.changelog.merges if not merge.done]
+        data.draw(st.sampled_from(going)).step()
+
+    @precondition(lambda self: self.engine.changelog.merges)
+    @rule(data=st.data())
+    def publish_a_merge(self, data: st.DataObject) -> None:
+        merge = data.draw(st.sampled_from(self.engine.changelog.merges))
+        while not merge.done:
+            merge.step()
+        self.engine.publish(merge)
+
+    @precondition(lambda self: any(merge.of_files and merge.begun for merge in self.engine.changelog.merges))
+    @rule()
+    def checkpoint_the_merge(self) -> None:
+        self.engine.checkpoint(next(merge for merge in self.engine.changelog.merges if merge.of_files))
+
+    @rule()
+    def crash(self) -> None:
+        """Go on with what the disk has at this moment."""
+        self.copies += 1
+        directory = self.base / str(self.copies)
+        shutil.copytree(self.engine.directory, directory)
+        self.engine.close()
+        self.engine = Engine(directory, SCHEMA, self.keep)
+        assert self.engine.changelog.upper == len(self.versions)
+
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        changelog = self.engine.changelog
+        version = data.draw(st.integers(changelog.since, changelog.upper))
+        after = data.draw(st.integers(changelog.since, version))
+        assert self.engine.snapshot(version) == self.shown(version)
+        self.check_deltas(after, version)
+
+    def check_deltas(self, after: int, upto: int) -> None:
+        before, now = self.shown(after), self.shown(upto)
+        changes = {row: now[row] - before[row] for row in before | now if now[row] != before[row]}
+        assert self.engine.deltas(after, upto) == changes
+
+    @invariant()
+    def every_version_is_there(self) -> None:
+        if hasattr(self, "engine"):
+            assert self.engine.changelog.upper == len(self.versions)
+
+
+class AnyPattern(History):
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_read: dict[int, Counter[Row]] = {0: Counter()}
+
+    delete = None  # type: ignore[assignment]  # see ``test_deletes``
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        diffs = st.sampled_from([1, 1, 1, 2, -1, -1, -3])
+        self._commit(data.draw(st.lists(st.tuples(self.rows, diffs), max_size=5)))
+
+    def _commit(self, updates: list[tuple[Row, int]]) -> None:
+        self.versions.append(updates)
+        version = self.engine.commit(updates)
+        self.first_read[version] = self.engine.snapshot(version)
+
+    @precondition(lambda self: self.late_copies())
+    @rule()
+    def retract_all_and_put_again(self) -> None:
+        row, count = self.late_copies()[0]
+        self._commit([(row, -count)])
+        self._commit([(row, 1)])
+
+    @rule()
+    def crash(self) -> None:
+        super().crash()
+        changelog = self.engine.changelog
+        for version in range(changelog.since, changelog.upper + 1):
+            self.first_read[version] = self.engine.snapshot(version)
+
+    @precondition(lambda self: self.engine.changelog.merges)
+    @rule(data=st.data())
+    def publish_a_merge(self, data: st.DataObject) -> None:
+        super().publish_a_merge(data)
+        self.check()
+
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        self.check()
+
+    def check(self) -> None:
+        changelog = self.engine.changelog
+        for version in range(changelog.since, changelog.upper + 1):
+            assert self.engine.snapshot(version) == self.first_read[version]
+        before, now = self.first_read[changelog.since], self.first_read[changelog.upper]
+        changes = {row: now[row] - before[row] for row in before | now if now[row] != before[row]}
+        assert self.engine.deltas(changelog.since, changelog.upper) == changes
+
+    @precondition(lambda self: not self.engine.changelog.merges)
+    @rule()
+    def merge_all(self) -> None:
+        """Of what cannot be asked for any more all goes that nothing shows, but for retractions that wait."""
+        changelog = self.engine.changelog
+        before = self.stored()
+        while any(isinstance(run, MemoryRun) for run in changelog.runs):
+            memory = [list(group) for is_memory, group in groupby(changelog.runs, _is_memory) if is_memory]
+            self.merge_of(tuple(memory[0]))
+        self.merge_of(changelog.runs)
+        self.check()
+        after, shown = self.stored(), self.first_read[changelog.upper]
+        waiting = {row for row, count in before.items() if count < 0}
+        if self.keep is SUMS:
+            assert {row for row, count in after.items() if count < 0} == waiting
+            clashing = {row[0] for row in waiting & shown.keys()}
+            assert {row for row, count in after.items() if count > 0 and row[0] not in clashing} == {
+                row for row in shown if row[0] not in clashing
+            }
+            return
+        kept = waiting | shown.keys()
+        if self.keep is not None and self.keep["rule"] == "until_closed":
+            closing = [row for row in after.keys() - kept if row[2] == "closed"]
+            assert len({row[0] for row in closing}) == len(closing)
+            kept |= set(closing)
+        alone = self.keep is not None and self.keep["rule"] == "pair"
+        assert after == {
+            row: shown[row] if alone and count > 0 else count
+            for row, count in before.items()
+            if count and row in kept
+        }
+
+    def merge_of(self, runs: tuple[Run, ...]) -> None:
+        if runs:
+            merge = self.engine.begin_merge(runs, self.engine.changelog.upper, to_file=True)
+            while not merge.done:
+                merge.step()
+            self.engine.publish(merge)
+
+    def stored(self) -> Counter[Row]:
+        """The sum of each row's diffs."""
+        found: Counter[Row] = Counter()
+        for run in self.engine.changelog.runs:
+            updates = run.between(0, MAX_HASH)
+            for row, diff in zip(updates.rows.to_pylist(), updates.diffs.tolist(), strict=True):
+                found[tuple(row.values())] += diff
+        return found
+
+
+def _is_memory(run: Run) -> bool:
+    return isinstance(run, MemoryRun)
+
+
+def _order(row: Row) -> list[tuple[bool, Any]]:
+    return [(value is not None, value) for value in row[1:]]
+
+
+CASES = [
+    *((History, name, False) for name in RULES),
+    *((AnyPattern, name, False) for name in [*RULES, "sums"] if name != "sql"),
+    *((History, name, True) for name in ("latest", "until_closed", "pair")),
+]
+
+
+@pytest.mark.parametrize(("machine", "name", "large_keys"), CASES)
+def test_a_changelog_is_what_its_whole_history_says(
+    machine: type[History], name: str, large_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MIN_SLICE_ROWS", 3)
+    monkeypatch.setattr(views, "SLICE_ROWS", 3)
+    monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
+    if large_keys:
+        monkeypatch.setattr(views, "SLICE_BYTES", 150)
+        monkeypatch.setattr(merges, "HELD_BYTES", 600)
+    strategy = paired_rows if name == "pair" else rows
+
+    class Machine(machine):  # type: ignore[misc, valid-type]
+        keep = {**RULES, "sums": SUMS}[name]
+        rows = strategy
+
+    slow = 10 if name in {"sql", "sums"} else 1  # a query takes some 10 ms
+    many = settings(
+        # The pieces of a key take some 10 ms, too.
+        max_examples=3 if large_keys else max(2, 12 // slow // (2 if machine is AnyPattern else 1)),
+        stateful_step_count=25,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Machine, settings=many)

@@ -1,0 +1,125 @@
+"""The compactor on a real changelog: what it leaves on disk and in memory, at a clock that the test moves."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flight_server.kinds.changelog import changelog, commits, compactor, planning, views
+from flight_server.kinds.changelog.journal import numbered
+from flight_server.kinds.changelog.runs import RunFile
+from flight_server.protocol import HoldRequest
+from tests.support.changelog_store import NAME, Engine
+from tests.support.simulated_sizes import Clock
+
+SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
+LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    clock.now = time.monotonic()
+    for module in (commits, compactor, changelog):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MIN_SLICE_ROWS", 40)
+    monkeypatch.setattr(views, "SLICE_ROWS", 40)
+
+
+def put(engine: Engine, keys: range, number: int, diff: int = 1) -> None:
+    engine.commit([((key, number), diff) for key in keys])
+
+
+def look(engine: Engine) -> None:
+    engine.run(engine.store.compactor.look_at_next())
+
+
+def pass_time(engine: Engine, clock: Clock, seconds: float) -> None:
+    end = clock.now + seconds
+    while (due_in := engine.store.compactor.due_in()) is not None and clock.now + due_in <= end:
+        if due_in > 0:
+            clock.now += max(due_in, 1e-6)
+        else:
+            look(engine)
+    clock.now = max(clock.now, end)
+
+
+def rows_in_files(engine: Engine) -> int:
+    return sum(run.rows for run in engine.changelog.runs if isinstance(run, RunFile))
+
+
+def test_a_log_that_is_full_is_followed_by_one_file_however_many_commits_come_meanwhile(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        log_bytes = 16 << 10
+        monkeypatch.setattr(planning, "LOG_BYTES", log_bytes)
+        changelog, entry_bytes, most = engine.changelog, 0, 0
+        for number in range(120):
+            merge_begins = engine.loop.create_task(engine.store.compactor.look_at_next()) if number else None
+            put(engine, range(10 * number, 10 * number + 10), number)
+            entry_bytes = entry_bytes or changelog.log_bytes
+            if merge_begins is not None:
+                engine.run(merge_begins)
+            most = max(most, changelog.log_bytes)
+        written = 120 * entry_bytes
+        made = int(changelog.next_run().name.removeprefix("run-"))
+        assert written > 4 * log_bytes
+        assert made <= 3 * written // log_bytes, "a file for each log, and merges of these"
+        assert most <= 3 * log_bytes
+        assert len(numbered(changelog.directory)[0]) <= 2
+        assert sum(engine.snapshot(changelog.upper).values()) == 1200
+
+
+def test_a_burst_in_files_is_compacted_while_rows_trickle_in_and_after_a_restart(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(planning, "MEMORY_ROWS", 100)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        for number in range(10):
+            put(engine, range(120), number)
+        for number in range(10, 40):
+            put(engine, range(1), number)
+            pass_time(engine, clock, 0.1)
+        assert 120 <= engine.changelog.rows <= 120 + 15
+        put(engine, range(120), 40)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        oldest = engine.changelog.runs[0]
+        assert isinstance(oldest, RunFile)
+        assert oldest.since > 0, "a restart knows what was merged"
+        clock.now = max(clock.now, time.monotonic())
+        engine.changelog.wake()
+        pass_time(engine, clock, 30.0)
+        assert engine.changelog.rows == 120
+
+
+def test_a_hold_that_is_released_and_rows_that_are_retracted_leave_no_garbage_on_disk(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        monkeypatch.setattr(planning, "MEMORY_ROWS", 100)
+        dataset = engine.catalogue.find(NAME)
+        put(engine, range(100), 0)
+        engine.run(engine.store.hold(dataset, HoldRequest(NAME, "reader", lease_seconds=3600.0)))
+        for number in range(1, 10):
+            put(engine, range(100), number)
+            pass_time(engine, clock, 1.0)
+        said = engine.changelog.statistics()
+        assert (engine.changelog.rows, said["waits_for"][:13]) == (1000, "hold 'reader'")
+        assert said["garbage_rows"] >= 900
+        engine.run(engine.store.hold(dataset, HoldRequest(NAME, "reader", lease_seconds=0.0, release=True)))
+        pass_time(engine, clock, 30.0)
+        assert engine.changelog.rows == rows_in_files(engine) == 100
+        assert engine.changelog.statistics()["waits_for"] == "nothing"
+        put(engine, range(100), 9, -1)
+        pass_time(engine, clock, 30.0)
+        assert engine.changelog.runs == ()

@@ -1,0 +1,319 @@
+"""Deletes by key: against a model that keeps everything, and what compaction and emission make of tombstones."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.kinds.changelog import merges, views, writes
+from flight_server.kinds.changelog.folding import emitted
+from flight_server.kinds.changelog.rules import Emitting, make_rule
+from flight_server.kinds.changelog.runs import DELETE, Layout, MemoryRun, RunFile, run_files
+from flight_server.protocol import KeepRule
+from tests.support import keep_model
+from tests.support.changelog_store import Engine
+from tests.support.keep_model import SCHEMA, Row
+from tests.support.run_rows import columns, fewer_bits, listed, updates_of
+
+LATEST: dict[str, Any] = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
+PAIR: dict[str, Any] = {"rule": "pair", "key": ["key"], "kind": "kind", "values": ["send", "recv"]}
+RULES: dict[str, dict[str, Any]] = {
+    "latest": LATEST,
+    "top_k": {"rule": "top_k", "key": ["key"], "order_by": ["-time", "value"], "k": 2},
+    "until_closed": {
+        "rule": "until_closed",
+        "key": ["key"],
+        "closed_by": {"kind": "recv"},
+        "keep": {"rule": "latest", "order_by": ["value", "-time"]},
+    },
+    "pair": PAIR,
+    "sql": {
+        "rule": "sql",
+        "key": ["key"],
+        "query": "select * from input qualify row_number() over (partition by key order by time desc, kind desc, "
+        "value desc) = 1",
+    },
+}
+
+
+class Model:
+    """All that was written, as plain lists. A version is rows with their diffs, or keys that were deleted."""
+
+    def __init__(self, keep: dict[str, Any]) -> None:
+        self.spec = KeepRule.parse(LATEST if keep["rule"] == "sql" else keep)
+        self.unique = keep["rule"] == "sql"
+        self.versions: list[list[tuple[Row, int]] | set[str]] = []
+
+    def counts(self, version: int) -> Counter[Row]:
+        found: Counter[Row] = Counter()
+        for written in self.versions[:version]:
+            if isinstance(written, set):
+                for row in [row for row in found if row[0] in written]:
+                    del found[row]
+            else:
+                for row, diff in written:
+                    found[row] += diff
+        return found
+
+    def shown(self, version: int) -> Counter[Row]:
+        there = +self.counts(version)
+        return keep_model.kept(self.spec, dict.fromkeys(there, 1) if self.unique else there)
+
+    def changes(self, after: int, upto: int) -> dict[Row, int]:
+        before, now = self.shown(after), self.shown(upto)
+        return {row: now[row] - before[row] for row in before | now if now[row] != before[row]}
+
+
+class Scenario:
+    """A changelog and its model through random writes, partial merges and restarts, from one seed."""
+
+    def __init__(self, directory: Path, keep: dict[str, Any], seed: int) -> None:
+        self.random = random.Random(seed)
+        self.directory, self.keep, self.restarts = directory, keep, 0
+        self.model = Model(keep)
+        (directory / "0").mkdir()
+        self.engine = Engine(directory / "0", SCHEMA, keep)
+
+    def row(self) -> Row:
+        draw = self.random.choice
+        if self.keep["rule"] == "pair":  # at most one of each kind: which of several remain is another matter
+            kind = draw(["send", "recv"])
+            return draw("abc"), 1 + (kind == "recv"), kind, 0
+        return draw("abc"), draw([1, 2, 3]), draw(["send", "recv", None]), draw([0, 1])
+
+    def put(self) -> None:
+        now = self.model.counts(len(self.model.versions))
+        since = self.engine.changelog.since
+        written: dict[Row, int] = {}
+        for row in [self.row() for _ in range(self.random.randint(1, 3))]:
+            if row in written or (self.keep["rule"] == "pair" and now[row] > 0):
+                continue
+            early = now[row] == 0 and self.random.random() < 0.2
+            written[row] = -1 if early else 1
+        asserted = [
+            row
+            for version in self.model.versions[since:]
+            if not isinstance(version, set)
+            for row, diff in version
+            if diff > 0 and now[row] > 0 and row not in written
+        ]
+        if asserted and self.random.random() < 0.4:
+            written[self.random.choice(asserted)] = -1
+        self.model.versions.append(list(written.items()))
+        assert self.engine.commit(list(written.items())) == len(self.model.versions)
+
+    def delete(self) -> None:
+        keys = set(self.random.sample("abcd", self.random.randint(1, 2)))
+        self.model.versions.append(keys)
+        assert self.engine.delete([(key,) for key in keys]) == len(self.model.versions)
+
+    def merge(self) -> None:
+        changelog = self.engine.changelog
+        if not changelog.runs:
+            return
+        groups = [list(group) for _, group in groupby(changelog.runs, lambda run: isinstance(run, MemoryRun))]
+        group = self.random.choice(groups) if len(groups) < 3 else groups[0]
+        in_memory = isinstance(group[0], MemoryRun)
+        to_file = not in_memory or self.random.random() < 0.3
+        start = 0 if in_memory and to_file else self.random.randrange(len(group))
+        stop = self.random.randint(start + 1, len(group))
+        since = self.random.randint(changelog.since, changelog.upper)
+        merge = self.engine.begin_merge(tuple(group[start:stop]), since, to_file=to_file)
+        while not merge.done:
+            merge.step()
+        if self.random.random() < 0.3:
+            self.random.choice([self.put, self.delete])()
+        self.engine.publish(merge)
+
+    def restart(self) -> None:
+        self.restarts += 1
+        directory = self.directory / str(self.restarts)
+        shutil.copytree(self.engine.directory, directory)
+        self.engine.close()
+        self.engine = Engine(directory, SCHEMA, self.keep)
+
+    def check(self, *, deltas: bool) -> None:
+        since, upper = self.engine.changelog.since, self.engine.changelog.upper
+        assert upper == len(self.model.versions)
+        for upto in range(since, upper + 1):
+            assert self.engine.snapshot(upto) == self.model.shown(upto), (since, upto, self.model.versions)
+            for after in range(since, upto + 1) if deltas else ():
+                assert self.engine.deltas(after, upto) == self.model.changes(after, upto), (after, upto)
+
+
+@pytest.mark.parametrize("large_keys", [False, True], ids=["small keys", "large keys"])
+@pytest.mark.parametrize("name", RULES)
+def test_deletes_are_what_a_model_says_at_every_version(
+    name: str, large_keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large_keys:
+        monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
+        monkeypatch.setattr(views, "SLICE_ROWS", 3)
+        monkeypatch.setattr(views, "SLICE_BYTES", 150)
+        monkeypatch.setattr(merges, "HELD_BYTES", 1200)
+    few = name == "sql" or large_keys  # a query takes some 10 ms, as do the pieces of a key
+    for seed in range(1 if few else 6):
+        (tmp_path / str(seed)).mkdir()
+        scenario = Scenario(tmp_path / str(seed), RULES[name], seed)
+        steps = [scenario.put] * 5 + [scenario.delete] * 3 + [scenario.merge] * 5 + [scenario.restart]
+        try:
+            for number in range(20 if large_keys else 40):
+                scenario.random.choice(steps)()
+                if number % (8 if few else 4) == 0:
+                    scenario.check(deltas=number % 20 == 0)
+        finally:
+            scenario.engine.close()
+
+
+def put(key: str, time: int, kind: str | None = None) -> tuple[Row, int]:
+    return (key, time, kind, 0), 1
+
+
+def merge_all(engine: Engine, start: int = 0) -> None:
+    """Merge the runs from ``start`` on, as if all versions were older than the delay."""
+    changelog = engine.changelog
+    merge = engine.begin_merge(changelog.runs[start:], changelog.upper, to_file=False)
+    while not merge.done:
+        merge.step()
+    engine.publish(merge)
+
+
+@pytest.mark.parametrize("large_keys", [False, True], ids=["small keys", "large keys"])
+def test_what_a_merge_gives_back_is_deleted_also_where_a_later_merge_has_it_without_the_rest(
+    large_keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large_keys:
+        monkeypatch.setattr(views, "SLICE_BYTES", 20)
+
+    def to_file(start: int, since: int) -> Any:
+        merge = engine.begin_merge(engine.changelog.runs[start:], since, to_file=True)
+        while not merge.done:
+            merge.step()
+        return merge
+
+    row, greater = put("a", 1), put("a", 2)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([row])
+        engine.commit([greater])
+        engine.delete([("a",)])
+        merge = to_file(0, 2)
+        engine.commit([(greater[0], -1)])  # so the merge gives back the row, in a file of its own
+        engine.publish(merge)
+        assert isinstance(engine.changelog.runs[1], RunFile)
+        engine.commit([row])
+        engine.publish(to_file(2, 2))
+        engine.publish(to_file(1, 5))
+        engine.commit([(row[0], -1)])
+        assert engine.snapshot(5) == Counter([row[0]])
+        assert engine.snapshot(6) == Counter()
+
+
+def test_a_tombstone_stays_until_a_merge_includes_the_oldest_run(tmp_path: Path) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([put("a", 9), put("b", 9)])
+        engine.delete([("a",)])
+        engine.delete([("a",), ("c",)])
+        engine.commit([put("a", 1)])
+        merge_all(engine, 1)
+        assert engine.changelog.statistics()["tombstones"] == 2
+        assert engine.snapshot(4) == Counter([("a", 1, None, 0), ("b", 9, None, 0)])
+        merge_all(engine)
+        assert (engine.changelog.rows, engine.changelog.statistics()["tombstones"]) == (2, 0)
+        engine.delete([("a",), ("b",)])
+        merge_all(engine)
+        assert engine.changelog.rows == 0
+
+
+def test_a_delete_takes_what_compaction_has_taken_and_waiting_retractions_too(tmp_path: Path) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([put("a", 1), put("a", 2)])
+        merge_all(engine)
+        engine.commit([(("a", 1, None, 0), -1), (("a", 2, None, 0), -1), (("a", 3, None, 0), -1)])
+        engine.delete([("a",)])
+        engine.commit([put("a", 1), put("a", 3)])
+        assert engine.snapshot(4) == Counter([("a", 3, None, 0)])
+        merge_all(engine)
+        assert engine.snapshot(4) == Counter([("a", 3, None, 0)])
+
+
+def test_a_delete_of_many_keys_goes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writes, "CHUNK_ROWS", 100)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([put(str(number), 1) for number in range(300)])
+        engine.delete([(str(number % 200),) for number in range(400)])
+        assert isinstance(engine.changelog.runs[-1], RunFile)
+        assert 0 < engine.changelog.statistics()["tombstones"] <= 400
+        assert set(engine.snapshot(2)) == {(str(number), 1, None, 0) for number in range(200, 300)}
+        assert len(engine.deltas(1, 2)) == 200
+
+
+def test_a_tombstone_has_nulls_in_columns_of_every_type_also_on_disk(tmp_path: Path) -> None:
+    # pyarrow makes no lists of extension types from Python's values.
+    values = [column.slice(1, 1) for name, column in columns().items() if name != "extension in a list"]
+    fields = [pa.field(f"c{number}", column.type, nullable=False) for number, column in enumerate(values)]
+    schema = pa.schema([pa.field("key", pa.int64(), nullable=False), *fields])
+    keep = {"rule": "latest", "key": ["key"], "order_by": ["key"]}
+    row = (1, *(column[0].as_py() for column in values))
+    (tmp_path / "1").mkdir()
+    with closing(Engine(tmp_path / "1", schema, keep)) as engine:
+        engine.commit([(row, 1), ((2, *row[1:]), 1)])
+        engine.delete([(1,), (3,)])
+        shutil.copytree(engine.directory, tmp_path / "2")
+    with closing(Engine(tmp_path / "2", schema, keep)) as engine:
+        for to_file in (False, True):
+            changelog = engine.changelog
+            merge = engine.begin_merge(changelog.runs, 1, to_file=to_file)
+            while not merge.done:
+                merge.step()
+            engine.publish(merge)
+            assert engine.changelog.statistics()["tombstones"] == 2
+            (batch,) = [batch for batch in changelog.view().snapshot(2) if batch.num_rows]
+            assert batch.column(0).to_pylist() == [2]
+
+
+@pytest.mark.parametrize("bits", [2**64 - 1, 1, 0])
+def test_what_was_put_together_before_a_delete_is_emitted(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer_bits(monkeypatch, bits)
+    spec = KeepRule.parse(PAIR | {"emit": "pairs"})
+    rule = make_rule(spec, SCHEMA)
+    assert isinstance(rule, Emitting)
+    assert rule.emitted_schema is not None
+    target = Layout(rule.emitted_schema, None)
+    send, recv = "send", "recv"
+    updates = updates_of(
+        Layout(SCHEMA, spec),
+        [
+            *(
+                (("a", 1, kind, 0), version, 1)
+                for kind, version in ((send, 1), (recv, 2), (send, 4), (recv, 5))
+            ),
+            (("a", None, None, None), 3, DELETE),
+            (("a", None, None, None), 6, DELETE),
+            (("a", 1, send, 0), 7, 1),
+            (("b", 1, send, 0), 1, 1),
+            (("b", None, None, None), 2, DELETE),
+            (("b", 1, recv, 0), 3, 1),
+            (("c", 1, send, 0), 6, 1),
+            (("c", 1, recv, 0), 7, 1),
+        ],
+    )
+
+    def pairs(after: int, upto: int) -> Counter[str]:
+        found = Counter[str]()
+        for row, _, diff in listed(emitted(updates, after, upto, rule, target)):
+            found[row[0]] += diff
+        return found
+
+    assert pairs(0, 7) == {"a": 2, "c": 1}
+    for middle in range(8):
+        both = Counter(pairs(0, middle))
+        both.update(pairs(middle, 7))
+        assert both == {"a": 2, "c": 1}, "a window's end changes nothing"

@@ -1,0 +1,198 @@
+"""Snapshots, deltas and compaction of sorted updates against counters of rows; also when keys share a hash."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flight_server.kinds.changelog.folding import Elsewhere, compacted, deltas, snapshot
+from flight_server.kinds.changelog.rules import Groups, Kept, Rule, make_rule
+from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
+from flight_server.protocol import KeepRule
+from tests.support import keep_model
+from tests.support.run_rows import LATEST, SCHEMA, Row, fewer_bits, latest, listed, updates_of
+
+SPEC = KeepRule.parse(LATEST)
+RULE = make_rule(SPEC, SCHEMA)
+NO_HASHES = np.zeros(0, np.uint64)
+
+Update = tuple[Row, int, int]
+
+each_row = st.tuples(
+    st.sampled_from(["a", "b", "c", None]), st.sampled_from([None, 1, 2]), st.sampled_from([None, (), (1,)])
+)
+each_delete = st.sampled_from(["a", "b", "c", None]).map(lambda key: (key, None, None))
+each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2])) | st.tuples(
+    each_delete, st.integers(1, 4), st.just(DELETE)
+)
+many = st.lists(each_update, max_size=12)
+few_examples = settings(max_examples=40, deadline=None)
+
+
+@pytest.fixture(params=["64 bits", "1 bit", "none"])
+def _hash_bits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer_bits(monkeypatch, {"64 bits": 2**64 - 1, "1 bit": 1, "none": 0}[request.param])
+
+
+collisions = pytest.mark.usefixtures("_hash_bits")
+
+
+def shown(updates: list[Update], version: int) -> Counter[Row]:
+    counts: Counter[Row] = Counter()
+    for row, at, diff in updates:
+        if diff != DELETE and deleted_up_to(updates, row, version) <= at <= version:
+            counts[row] += diff
+    return keep_model.kept(SPEC, {row: max(count, 0) for row, count in counts.items()}, SCHEMA)
+
+
+def deleted_up_to(updates: list[Update], row: Row, version: int) -> int:
+    """What is older is deleted at a version."""
+    deletes = [at for (key, *_), at, diff in updates if diff == DELETE and key == row[0] and at <= version]
+    return max(deletes, default=0)
+
+
+def batches(updates: Updates, version: int, rule: Rule, max_rows: int) -> Iterator[pa.RecordBatch]:
+    start, left = 0, True
+    while left:
+        batch, left = snapshot(updates, version, rule, start, max_rows)
+        start += batch.num_rows
+        yield batch
+
+
+def read(updates: Updates, version: int) -> Counter[Row]:
+    found: Counter[Row] = Counter()
+    for batch in batches(updates, version, RULE, 2):
+        zeros = np.zeros(batch.num_rows, np.int64)
+        found.update(row for row, _, _ in listed(Updates(updates.layout, batch, NO_HASHES, zeros, zeros)))
+    return found
+
+
+def changes(updates: Updates, after: int, upto: int) -> dict[Row, int]:
+    kept = deltas(updates, after, upto, RULE)
+    zeros = np.zeros(len(kept.counts), np.int64)
+    rows = listed(Updates(updates.layout, kept.rows, NO_HASHES, zeros, kept.counts))
+    assert len({row for row, _, _ in rows}) == len(rows)
+    return {row: diff for row, _, diff in rows}
+
+
+@collisions
+@given(many)
+@few_examples
+def test_what_is_read_is_what_the_model_says(given_updates: list[Update]) -> None:
+    updates = updates_of(latest(), given_updates)
+    for version in range(5):
+        now = shown(given_updates, version)
+        assert read(updates, version) == now
+        before = shown(given_updates, 1)
+        if version >= 1:
+            wanted = {row: now[row] - before[row] for row in now | before if now[row] != before[row]}
+            assert changes(updates, 1, version) == wanted
+
+
+@collisions
+@given(many, st.integers(0, 4), st.integers(0, 3))
+@few_examples
+def test_compaction_changes_nothing_that_can_still_be_asked_for(
+    given_updates: list[Update], since: int, spared: int
+) -> None:
+    updates = updates_of(latest(), given_updates)
+    untouched = np.unique(updates.hashes)[:spared]
+
+    def elsewhere(hashes: NDArray[np.uint64]) -> Elsewhere:
+        return Elsewhere(np.intersect1d(hashes, untouched), Updates.empty(updates.layout))
+
+    left = compacted(updates, since, RULE, elsewhere)
+    assert len(left) <= len(updates)
+    for version in range(since, 5):
+        assert read(left, version) == read(updates, version)
+        assert changes(left, since, version) == changes(updates, since, version)
+    assert listed(left) == listed(Updates.joined(left.layout, [left.slice(0, 1), left.slice(1, len(left))]))
+    again = compacted(left, since, RULE, elsewhere)
+    assert Counter(listed(again)) == Counter(listed(left)), "compacting twice changes nothing more"
+    counts = Counter[tuple[Row, int]]()
+    for row, version, diff in given_updates:
+        if diff != DELETE and version >= deleted_up_to(given_updates, row, since):
+            counts[row, max(version, since)] += diff
+    for hash_, (row, version, diff) in zip(left.hashes, listed(left), strict=True):
+        if hash_ in untouched and diff != DELETE:
+            assert diff == counts[row, max(version, since)], "spared keys are only added up"
+
+
+@collisions
+@given(
+    st.lists(each_update.filter(lambda update: update[2] != -1), max_size=12),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+@few_examples
+def test_a_tombstone_that_is_kept_deletes_what_older_runs_have(
+    given_updates: list[Update], since: int, middle: int
+) -> None:
+    """Without retractions any part may be compacted by itself."""
+    layout = latest()
+    older, newer = (
+        updates_of(layout, [each for each in given_updates if (each[1] > middle) is late])
+        for late in (False, True)
+    )
+    whole = Updates.joined(layout, [older, newer])
+    for parts in (
+        [older, compacted(newer, since, RULE)],
+        [compacted(older, since, RULE), newer],
+    ):
+        left = Updates.joined(layout, parts)
+        for version in range(since, 5):
+            assert read(left, version) == read(whole, version)
+            assert changes(left, since, version) == changes(whole, since, version)
+    settled = compacted(whole, since, RULE, oldest=True)
+    assert all(version > since for _, version, diff in listed(settled) if diff == DELETE)
+    for version in range(since, 5):
+        assert read(settled, version) == read(whole, version)
+
+
+def test_a_row_that_is_there_a_million_times_comes_in_small_batches() -> None:
+    schema = pa.schema([("a", pa.int64())])
+    updates = updates_of(
+        Layout(schema, None), [((1,), 1, 1_000_000), ((2,), 1, 0), ((3,), 1, -4), ((4,), 1, 2)]
+    )
+    found = list(batches(updates, 1, make_rule(None, schema), 300_000))
+    assert [batch.num_rows for batch in found] == [300_000, 300_000, 300_000, 100_002]
+    assert Counter(value for batch in found for value in batch.column(0).to_pylist()) == {1: 1_000_000, 4: 2}
+
+
+class Backwards:
+    """A rule that makes rows, which come in another order than theirs."""
+
+    whole_keys = False
+    in_parts = False
+
+    def kept(self, groups: Groups) -> Kept:
+        order = np.arange(len(groups.counts))[::-1]
+        return Kept(groups.rows.take(pa.array(order)), groups.counts[order])
+
+    needed = None
+
+
+def test_made_rows_come_once_in_parts_whose_size_changes_because_runs_were_merged() -> None:
+    schema = pa.schema([("a", pa.int64())])
+    updates = updates_of(Layout(schema, None), [((row,), 1, row % 2 + 1) for row in range(10)])
+    found: list[int] = []
+    for size in (3, 100):
+        batch, left = snapshot(updates, 1, cast("Rule", Backwards()), len(found), size)
+        found += batch.column(0).to_pylist()
+    assert not left
+    assert Counter(found) == {row: row % 2 + 1 for row in range(10)}
+
+
+def test_nothing_is_read_of_nothing() -> None:
+    empty = Updates.empty(latest())
+    assert [batch.num_rows for batch in batches(empty, 1, RULE, 2)] == [0]
+    assert changes(empty, 0, 1) == {}
+    assert len(compacted(empty, 1, RULE)) == 0

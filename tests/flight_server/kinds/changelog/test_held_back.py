@@ -1,0 +1,122 @@
+"""Holds with owners, on disk and in what a changelog says of itself."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from structlog.testing import capture_logs
+
+from flight_server.kinds.changelog import holds
+from flight_server.kinds.changelog.runs import Entry, read_state, write_state
+from flight_server.protocol import HoldRequest
+from tests.support.changelog_store import NAME, Engine
+
+SCHEMA = pa.schema([("key", pa.string()), ("time", pa.int64())])
+LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
+OWNER = "application 'rates' (app-7), query prices, run 3, driver host-1, user ann"
+
+
+def ask(engine: Engine, name: str, **body: Any) -> dict[str, Any]:
+    request = HoldRequest.parse(json.dumps({"dataset": NAME, "hold": name, **body}).encode())
+    answer: dict[str, Any] = engine.run(engine.store.hold(engine.catalogue.find(NAME), request))
+    return answer
+
+
+def shown(engine: Engine) -> dict[str, Any]:
+    return {each["hold"]: each["owner"] for each in engine.changelog.statistics()["holds"]}
+
+
+def test_a_hold_and_its_owner_survive_a_restart_from_the_log_and_from_the_state_file(tmp_path: Path) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(("a", 1), 1)])
+        ask(engine, "mine", owner=OWNER)
+        ask(engine, "mine")  # a renewal without one leaves it
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        assert shown(engine) == {"mine": OWNER}
+        engine.publish(_merged(engine))  # writes the state file
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        assert shown(engine) == {"mine": OWNER}
+        (hold,) = engine.changelog.statistics()["holds"]
+        assert 0 <= hold["held_seconds"] < hold["lease_left_seconds"] <= 60
+
+
+def test_a_hold_of_an_older_server_has_no_owner(tmp_path: Path) -> None:
+    """Its log entry and its place in the state file have a version and the end of the lease."""
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(("a", 1), 1)])
+        engine.changelog.log.append([Entry({"hold": "old", "version": 1, "until": 4e9}, b"")])
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        assert shown(engine) == {"old": None}
+        engine.publish(_merged(engine))
+        state = read_state(engine.changelog.directory)
+        state["holds"] = {name: stored[:2] for name, stored in state["holds"].items()}
+        write_state(engine.changelog.directory, state)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        assert shown(engine) == {"old": None}
+
+
+def _merged(engine: Engine) -> Any:
+    merge = engine.begin_merge(engine.changelog.runs, 1, to_file=True)
+    while not merge.done:
+        merge.step()
+    return merge
+
+
+def test_a_hold_ends_no_other_one_than_it_names(tmp_path: Path) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(("a", 1), 1)])
+        for name in ("lookup.q.1.", "lookup.q.1.other", "lookup.q.2."):
+            ask(engine, name)
+        ask(engine, "lookup.q.3.", releases="lookup.q.")
+        assert len(shown(engine)) == 4, "a prefix names no hold"
+        ask(engine, "lookup.q.3.", releases="lookup.q.1.")
+        assert sorted(shown(engine)) == ["lookup.q.1.other", "lookup.q.2.", "lookup.q.3."]
+
+
+def test_compaction_that_waits_for_a_hold_says_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(("a", 1), 1)])
+        ask(engine, "mine", owner=OWNER)
+        assert engine.changelog.statistics()["held_back"] is None, "it holds the newest version"
+        engine.commit([(("a", 2), 1)])
+        engine.store.expire_holds()
+        numbers = engine.changelog.statistics()
+        assert numbers["held_back"] | {"seconds": 0} == {
+            "hold": "mine",
+            "owner": OWNER,
+            "version": 1,
+            "seconds": 0,
+        }
+        assert numbers["waits_for"] == f"hold 'mine' of {OWNER}, at version 1"
+        with capture_logs() as log:
+            engine.store.expire_holds()
+        assert log == [], "not at once"
+        monkeypatch.setattr(holds, "SAID_SECONDS", 0.0)
+        engine.commit([(("a", 3), 1)])
+        ask(engine, "mine", version=2)
+        with capture_logs() as log:
+            engine.store.expire_holds()
+        (line,) = log
+        assert (line["event"], line["hold"], line["owner"], line["version"]) == (
+            "compaction_held_back",
+            "mine",
+            OWNER,
+            2,
+        )
+        ask(engine, "mine", release=True)
+        assert not engine.changelog.statistics()["waits_for"].startswith("hold")
+
+
+def test_what_the_rule_does_not_keep_is_counted(tmp_path: Path) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(("a", time), 1) for time in range(10)])
+        assert engine.changelog.statistics()["garbage_rows"] == 10, "at most"
+        engine.publish(_merged(engine))
+        assert engine.changelog.statistics()["garbage_rows"] == 0

@@ -1,0 +1,118 @@
+"""What holds keep readable, and when they end."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flight_server.kinds.changelog.holds import Holds
+from flight_server.protocol import Compacted, InvalidRequest
+
+
+@pytest.fixture
+def holds() -> Holds:
+    return Holds("rates", max_lag_seconds=10.0)
+
+
+def test_the_oldest_of_holds_and_followers_counts(holds: Holds) -> None:
+    assert holds.oldest() is None
+    holds.put("a", 5, 100.0, taken=0.0)
+    holds.follow(self := object(), 3)
+    assert (holds.oldest(), len(holds), holds.followers) == (3, 2, 1)
+    holds.follow(self, 7)
+    assert holds.oldest() == 5
+    holds.leave(self)
+    holds.leave(self)
+    holds.release(["a", "unknown"])
+    assert (holds.oldest(), len(holds)) == (None, 0)
+
+
+def test_a_hold_without_a_version_holds_the_newest_and_is_repeated_as_it_is(holds: Holds) -> None:
+    assert holds.check("a", None, 2, 9) == 9
+    holds.put("a", 9, 100.0, taken=0.0)
+    assert holds.check("a", None, 2, 12) == 9
+    assert holds.check("a", 9, 9, 12) == 9
+    assert holds.check("a", 11, 2, 12) == 11
+
+
+def test_a_hold_holds_only_what_can_be_read(holds: Holds) -> None:
+    with pytest.raises(InvalidRequest):
+        holds.check("a", 10, 2, 9)
+    with pytest.raises(Compacted) as raised:
+        holds.check("a", 1, 2, 9)
+    assert (raised.value.detail["since"], raised.value.detail["upper"]) == (2, 9)
+    assert holds.check("a", 2, 2, 9) == 2
+    holds.put("a", 5, 100.0, taken=0.0)
+    with pytest.raises(InvalidRequest, match="cannot go back"):
+        holds.check("a", 4, 2, 9)
+
+
+def test_a_hold_ends_with_its_lease(holds: Holds) -> None:
+    holds.put("a", 5, 100.0, taken=0.0)
+    assert holds.expire(99.9, 5) == []
+    holds.put("a", 5, 110.0, taken=0.0)
+    assert holds.expire(100.0, 5) == []
+    assert holds.expire(110.0, 5) == ["a"]
+
+
+def test_a_hold_ends_when_its_version_is_out_of_date_for_longer_than_the_maximal_lag(holds: Holds) -> None:
+    holds.put("a", 5, math.inf, taken=0.0)
+    holds.follow(object(), 5)
+    assert holds.expire(0.0, 5) == []
+    assert holds.expire(1000.0, 6) == []  # since now
+    holds.put("a", 5, math.inf, taken=0.0)  # a renewed lease does not begin the lag again
+    assert holds.expire(1010.0, 6) == []
+    assert holds.expire(1010.1, 7) == ["a", "a follower"]
+    assert holds.oldest() is None
+
+
+def test_a_hold_that_moves_on_is_not_late(holds: Holds) -> None:
+    holds.put("a", 5, math.inf, taken=0.0)
+    holds.follow(follower := object(), 5)
+    assert holds.expire(0.0, 6) == []
+    holds.put("a", 6, math.inf, taken=0.0)
+    holds.follow(follower, 6)
+    assert holds.expire(100.0, 7) == []
+    assert holds.expire(110.0, 7) == []
+
+
+def test_holds_are_shown_with_their_owners(holds: Holds) -> None:
+    holds.put("a", 5, 100.0, taken=1.0, owner="job 7 of ann")
+    holds.put("b", 6, 100.0, taken=2.0)
+    assert holds.listed(98.5) == [
+        {"hold": "a", "owner": "job 7 of ann", "version": 5, "held_seconds": 97.5, "lease_left_seconds": 1.5},
+        {"hold": "b", "owner": None, "version": 6, "held_seconds": 96.5, "lease_left_seconds": 1.5},
+    ]
+
+
+def test_a_hold_that_moves_on_keeps_its_owner_until_another_takes_it(holds: Holds) -> None:
+    holds.put("a", 5, 100.0, taken=1.0, owner="run 1")
+    moved = holds.put("a", 6, 200.0, taken=7.0)
+    assert (moved.version, moved.until, moved.taken, moved.owner) == (6, 200.0, 1.0, "run 1")
+    assert holds.put("a", 6, 200.0, taken=7.0, owner="run 2").owner == "run 2"
+    assert holds.named()["a"] == holds.get("a")
+
+
+def test_the_oldest_hold_is_what_compaction_waits_for(holds: Holds) -> None:
+    assert holds.held_back(9, now=0.0) is None
+    holds.put("a", 5, math.inf, taken=0.0, owner="job 7 of ann")
+    assert holds.held_back(5, now=0.0) is None
+    holds.expire(2.0, upper=7)
+    held = holds.held_back(7, now=5.0)
+    assert held is not None
+    assert (held.hold, held.owner, held.version, held.seconds) == ("a", "job 7 of ann", 5, 3.0)
+    assert str(held) == "hold 'a' of job 7 of ann, at version 5"
+    holds.follow(object(), 4, "ipv4:127.0.0.1:7")
+    assert str(holds.held_back(7, now=5.0)) == "hold 'a follower' of ipv4:127.0.0.1:7, at version 4"
+
+
+def test_a_hold_that_lapsed_gives_its_version_or_an_error_and_no_other_version(holds: Holds) -> None:
+    holds.put("a", 5, 100.0, taken=0.0)
+    assert holds.expire(101.0, upper=9) == ["a"]
+    assert holds.check("a", None, 2, 9) == 5
+    with pytest.raises(Compacted):
+        holds.check("a", None, 6, 9)
+    holds.put("a", 5, 200.0, taken=0.0)
+    holds.release(["a"])
+    assert holds.check("a", None, 2, 9) == 9, "a hold that was released is a new one"

@@ -1,0 +1,144 @@
+"""Keys with more rows than a slice: taken in pieces, they are what they are as a whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flight_server.kinds.changelog import merges, views
+from flight_server.kinds.changelog.folding import Elsewhere, compacted
+from flight_server.kinds.changelog.large_keys import TooLarge, folded, needed, pieces
+from flight_server.kinds.changelog.rules import EveryRow, Rule, make_rule
+from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
+from flight_server.protocol import KeepRule
+from tests.support.changelog_store import Engine
+from tests.support.run_rows import LATEST, SCHEMA, fewer_bits, latest, listed, updates_of
+
+RULE = make_rule(KeepRule.parse(LATEST), SCHEMA)
+EVERY_ROW = make_rule(None, SCHEMA)
+
+each_row = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 6), st.sampled_from([None, (), (1,)]))
+each_delete = st.sampled_from(["a", "b"]).map(lambda key: (key, None, None))
+each_update = st.tuples(each_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2])) | st.tuples(
+    each_delete, st.integers(1, 4), st.just(DELETE)
+)
+each_run = st.tuples(st.lists(each_update, max_size=20), st.integers(1, 7))
+each_changelog = st.lists(each_run, min_size=1, max_size=4)
+
+Update = tuple[tuple[object, ...], int, int]
+
+
+class WholeKeys(EveryRow):
+    whole_keys = True
+
+
+def cut(layout: Layout, runs: list[tuple[list[Update], int]]) -> list[list[Updates]]:
+    """Each run in parts of so many rows."""
+    found = []
+    for updates, part_rows in runs:
+        run = updates_of(layout, updates)
+        found.append([run.slice(at, min(at + part_rows, len(run))) for at in range(0, len(run), part_rows)])
+    return found
+
+
+def since_then(updates: Updates, since: int) -> list[Update]:
+    """The updates, of which those up to ``since`` count as one version."""
+    return [(row, max(version, since), diff) for row, version, diff in listed(updates)]
+
+
+def joined(layout: Layout, runs: Sequence[Sequence[Updates]]) -> Updates:
+    return Updates.joined(layout, [part for run in runs for part in run])
+
+
+@given(each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_pieces_have_whole_rows_in_order_and_together_all_updates(
+    runs: list[tuple[list[Update], int]], since: int, piece_bytes: int, oldest: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fewer_bits(patch, 0)  # both keys have one hash
+        layout = latest()
+        parts = cut(layout, runs)
+        whole = joined(layout, parts)
+        found = list(pieces(layout, parts, since, 4, piece_bytes, oldest=oldest))
+        added_up = compacted(whole, since, EVERY_ROW, oldest=oldest)
+        assert since_then(Updates.in_order(layout, found), since) == since_then(added_up, since)
+        rows = [{row for row, _, _ in listed(piece)} for piece in found]
+        assert sum(map(len, rows)) == len(set().union(*rows))
+        kept = compacted(whole, since, RULE, oldest=True)
+        at_once = folded(layout, parts, since, 4, RULE, piece_bytes=piece_bytes, limit_bytes=1 << 30)
+        assert Counter(since_then(at_once, since)) == Counter(since_then(kept, since))
+
+
+@given(each_changelog, each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_what_a_rule_needs_of_pieces_is_what_it_needs_of_all_whatever_other_runs_have(
+    runs: list[tuple[list[Update], int]],
+    others: list[tuple[list[Update], int]],
+    since: int,
+    piece_bytes: int,
+    oldest: bool,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fewer_bits(patch, 0)
+        layout = latest()
+        parts, elsewhere = cut(layout, runs), cut(layout, others)
+        whole, other = joined(layout, parts), joined(layout, elsewhere)
+
+        def left(rule: Rule, limit_bytes: int = 1 << 30) -> Updates | None:
+            steps = needed(
+                layout,
+                parts,
+                elsewhere,
+                rule,
+                since=since,
+                upto=4,
+                oldest=oldest,
+                piece_bytes=piece_bytes,
+                limit_bytes=limit_bytes,
+            )
+            return merges.returned(steps)
+
+        def found(_: object) -> Elsewhere:
+            return Elsewhere(whole.hashes[:0], other.where((other.diffs < 0) & (other.diffs != DELETE)))
+
+        at_once = compacted(whole, since, RULE, found, oldest=oldest)
+        in_pieces = left(RULE)
+        assert in_pieces is not None
+        assert since_then(in_pieces, since) == since_then(at_once, since)
+        assert left(RULE, 0) is None or not len(at_once)
+        if len(other):
+            assert left(WholeKeys()) is None, "it has to know the rows elsewhere"
+
+
+def test_what_is_held_of_a_key_is_limited_and_what_is_not_needed_does_not_count() -> None:
+    layout = latest()
+    runs = [
+        [updates_of(layout, [(("k", time, None), version, 1) for time in range(300)])] for version in (1, 2)
+    ]
+    size_bytes = runs[0][0].size_bytes
+    limits = {"piece_bytes": size_bytes // 20, "limit_bytes": size_bytes // 4}
+    assert listed(folded(layout, runs, 2, 2, RULE, **limits)) == [(("k", 299, None), 2, 2)]
+    with pytest.raises(TooLarge) as more:
+        folded(layout, runs, 0, 2, RULE, **limits)  # each version can still be asked for
+    assert more.value.size_bytes > size_bytes // 4
+
+
+def test_a_query_without_a_key_gives_its_row_once_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "SLICE_ROWS", 1)
+    schema = pa.schema({"number": pa.int64()})
+    keep = {"rule": "sql", "query": "select max(number) as number from input"}
+    with closing(Engine(tmp_path, schema, keep)) as engine:
+        assert engine.snapshot(0) == {(None,): 1}
+        for number in range(6):
+            engine.commit([((number,), 1)])
+        assert engine.snapshot(6) == {(5,): 1}

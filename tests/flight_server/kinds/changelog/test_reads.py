@@ -1,0 +1,164 @@
+"""Readers that take a slice and then nothing: what they hold, and what they get when they go on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pytest
+
+from flight_server.kinds.changelog import Part, views
+from flight_server.kinds.changelog.reads import STALLED_SECONDS
+from flight_server.memory import Pace
+from flight_server.protocol import Compacted, DatasetDropped, Versions
+from flight_server.protocol.ipc_framing import encapsulate
+from flight_server.tiering import Reader
+from tests.support.changelog_store import NAME, Engine
+from tests.support.polling import eventually
+
+SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
+LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
+KEYS = 100
+Row = tuple[int, ...]
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "SLICE_ROWS", 8)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as made:
+        yield made
+    vars(made).clear()  # the fixture's value outlives the look for what is left
+
+
+def put(engine: Engine, at: int) -> None:
+    engine.commit([((key, at), 1) for key in range(KEYS)])
+
+
+def merge_all(engine: Engine) -> None:
+    changelog = engine.changelog
+    merge = engine.begin_merge(
+        changelog.runs, changelog.advanced_since(time.monotonic() + 3600), to_file=True
+    )
+    while not merge.done:
+        merge.step()
+    engine.publish(merge)
+    engine.run(engine.background.idle())
+
+
+def rows(part: Part) -> list[Row]:
+    found: list[Row] = []
+    for message in part:
+        framed = encapsulate(message.parts.header) + bytes(message.parts.body)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(framed), SCHEMA)
+        found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return found
+
+
+class Stalled:
+    """A reader that takes parts when it is told."""
+
+    def __init__(self, engine: Engine, versions: Versions) -> None:
+        self._engine = engine
+        reader = Reader(NAME, 0, "test", Pace())
+        self._parts: AsyncGenerator[Any, None] = engine.store.reads.read(engine.changelog, reader, versions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.run(self._parts.aclose())
+
+    def take(self) -> list[Row]:
+        return rows(self._engine.run(anext(self._parts)))
+
+    def rest(self) -> list[Row]:
+        async def all_parts() -> list[Row]:
+            return [row async for part in self._parts for row in rows(part)]
+
+        return list(self._engine.run(all_parts()))
+
+
+def test_stalled_readers_of_snapshots_hold_no_memory_runs_and_read_their_version_to_the_end(
+    engine: Engine,
+) -> None:
+    with ExitStack() as stack:
+        readers, begun = [], []
+        for version in range(1, 6):
+            put(engine, version)
+            readers.append(stack.enter_context(Stalled(engine, Versions())))
+            begun.append(readers[-1].take())
+        assert all(0 < len(part) < KEYS for part in begun)
+        assert engine.store.memory.used_bytes > 0
+        merge_all(engine)
+        assert engine.store.memory.used_bytes == 0
+        put(engine, 6)
+        merge_all(engine)
+        assert engine.changelog.since == 1
+        for version, (reader, part) in enumerate(zip(readers, begun, strict=True), 1):
+            assert Counter(part + reader.rest()) == Counter((key, version) for key in range(KEYS))
+    merge_all(engine)
+    assert (engine.changelog.since, engine.changelog.rows) == (6, KEYS)
+
+
+def test_a_reader_whose_transport_takes_nothing_for_ten_minutes_holds_its_version_no_more(
+    engine: Engine,
+) -> None:
+    put(engine, 1)
+    with Stalled(engine, Versions()) as stalled:
+        stalled.take()
+        put(engine, 2)
+        holds = engine.changelog.holds
+        assert holds.expire(time.monotonic() + STALLED_SECONDS - 10, 2) == []
+        assert holds.oldest() == 1
+        assert holds.expire(time.monotonic() + STALLED_SECONDS, 2) == ["a follower"]
+        merge_all(engine)
+        with pytest.raises(Compacted, match="version 1 was compacted"):
+            stalled.take()
+
+
+def test_a_reader_that_goes_on_before_compaction_holds_its_version_again(engine: Engine) -> None:
+    put(engine, 1)
+    with Stalled(engine, Versions()) as stalled:
+        begun = stalled.take()
+        put(engine, 2)
+        assert engine.changelog.holds.expire(time.monotonic() + STALLED_SECONDS, 2) == ["a follower"]
+        begun += stalled.take()
+        merge_all(engine)
+        assert engine.changelog.since == 1
+        assert Counter(begun + stalled.rest()) == Counter((key, 1) for key in range(KEYS))
+
+
+def test_reads_of_a_dropped_changelog_end_when_memory_is_short(engine: Engine) -> None:
+    put(engine, 1)
+    with Stalled(engine, Versions()) as stalled, Stalled(engine, Versions()) as other:
+        begun = stalled.take()
+        other.take()
+        engine.run(engine.catalogue.remove(NAME))
+        engine.store.expire_holds()
+        assert len(begun + stalled.rest()) == KEYS
+        assert engine.store.memory.used_bytes > 0
+        engine.store.short()
+        with pytest.raises(DatasetDropped):
+            other.take()
+    eventually(lambda: engine.store.memory.used_bytes, 0)  # a thread may still hold the last slice
+    engine.run(engine.disk.disposal.settled())
+
+
+def test_a_row_that_is_there_many_times_is_read_in_parts_while_its_runs_are_merged(tmp_path: Path) -> None:
+    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+        engine.commit([((key, 0), key) for key in range(1, 30)])
+        engine.commit([((key, 0), 1) for key in range(1, 30)])
+        with Stalled(engine, Versions()) as reader:
+            found = reader.take()
+            merge_all(engine)
+            found += reader.rest()
+        assert Counter(found) == Counter({(key, 0): key + 1 for key in range(1, 30)})

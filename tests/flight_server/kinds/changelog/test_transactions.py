@@ -1,0 +1,100 @@
+"""Puts with a transaction into a changelog: at once, in any order, and after restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flight_server.kinds.changelog.runs import read_state, write_state
+from flight_server.kinds.changelog.saving import state_of
+from flight_server.protocol import Conflict, Transaction
+from tests.support.changelog_store import NAME, Engine
+from tests.support.keep_model import SCHEMA
+from tests.support.ram_directory import ram_directory
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with ram_directory() as path:
+        yield path
+
+
+async def put(engine: Engine, transaction: Transaction) -> int | str:
+    """The version; or how the put is refused."""
+    row = {"key": transaction.id, "time": transaction.version, "kind": "bid", "value": 0}
+    rows = pa.RecordBatch.from_pylist([row], SCHEMA)
+    write = engine.store.write(engine.catalogue.find(NAME))
+    try:
+        await write.add(rows, engine.catalogue.budget.frames.reserve(rows.nbytes))
+        return (await write.commit(transaction)).version
+    except Conflict as refused:
+        return refused.message
+    finally:
+        write.abort()
+
+
+def at_once(engine: Engine, *transactions: Transaction) -> list[Any]:
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(put(engine, each) for each in transactions))
+
+    found: list[Any] = engine.run(all_of_them())
+    return found
+
+
+def test_puts_of_one_id_at_once_are_each_committed_once_or_refused(base: Path) -> None:
+    engine = Engine(base, SCHEMA, None)
+    said = at_once(
+        engine,
+        *(Transaction("a", number) for number in (1, 1, 9, 5, 9, 1)),
+        Transaction("b", 1),
+        Transaction("a", 10, 9),
+        Transaction("a", 10, 9),
+        Transaction("a", 12, 11),
+    )
+    made = {"a 1": said[0], "a 9": said[2], "b 1": said[6], "a 10": said[7]}
+    assert sorted(made.values()) == [1, 2, 3, 4]
+    assert (said[1], said[5], said[4], said[8]) == (made["a 1"], made["a 1"], made["a 9"], made["a 10"])
+    assert "number 5 of transaction id 'a' was never committed" in said[3]
+    assert "is to follow 11, and the dataset has those up to 10" in said[9]
+    assert engine.snapshot(4).total() == 4
+    engine.close()
+
+
+def test_what_is_in_the_state_file_and_in_the_log_is_remembered_once(base: Path) -> None:
+    engine = Engine(base, SCHEMA, None)
+    for number in range(3):
+        at_once(engine, Transaction("a", number), Transaction("b", number))
+    entries = {name: entry[1:] for name, entry in engine.changelog.transactions.entries().items()}
+    for _ in range(2):
+        engine.changelog.save(state_of(engine.changelog))  # of which no version is covered
+        engine.close()
+        engine = Engine(base, SCHEMA, None)
+        assert engine.disk.disposal.quarantine == []
+        found = engine.changelog.transactions.entries()
+        assert {name: entry[1:] for name, entry in found.items()} == entries
+    engine.close()
+
+
+def test_a_state_file_of_an_earlier_version_has_the_last_number_of_each_id(base: Path) -> None:
+    engine = Engine(base, SCHEMA, None)
+    at_once(engine, *(Transaction("a", number) for number in (3, 7)))
+    merge = engine.begin_merge(engine.changelog.runs, 0, to_file=True)
+    while not merge.done:
+        merge.step()
+    engine.publish(merge)
+    directory = engine.changelog.directory
+    engine.close()
+    state = read_state(directory)
+    assert state["transactions"]["a"][2:] == [3, 1, 7, 2]
+    del state["forgotten"]
+    write_state(directory, {**state, "transactions": {"a": [7, 2]}})
+    engine = Engine(base, SCHEMA, None)
+    seventh, third, tenth = at_once(engine, *(Transaction("a", number) for number in (7, 3, 10)))
+    assert (seventh, tenth) == (2, 3)
+    assert "number 3 of transaction id 'a' may have been committed" in third
+    engine.close()

@@ -1,0 +1,100 @@
+"""Slices of views: every hash once, in parts of bounded size, whatever the distribution of the hashes is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flight_server.kinds.changelog import views
+from flight_server.kinds.changelog.rules import make_rule
+from flight_server.kinds.changelog.runs import MAX_HASH, Layout, MemoryRun, Updates
+from flight_server.kinds.changelog.views import View, hash_ranges
+from flight_server.protocol import KeepRule
+from tests.support.run_rows import SCHEMA, latest, memory_run, updates_of
+
+LAYOUT = Layout(pa.schema([("a", pa.int8())]), None)
+
+each_hash = st.one_of(st.sampled_from([0, 1, 2, 2**63, MAX_HASH - 1, MAX_HASH]), st.integers(0, MAX_HASH))
+
+
+def run_of(hashes: list[int] | np.ndarray) -> MemoryRun:
+    found = np.sort(np.array(hashes, np.uint64))
+    ones = np.ones(len(found), np.int64)
+    rows = pa.RecordBatch.from_arrays([pa.array(ones.astype(np.int8))], schema=LAYOUT.schema)
+    return memory_run(Updates(LAYOUT, rows, found, ones, ones))
+
+
+@given(
+    st.lists(st.lists(each_hash, max_size=30), max_size=3),
+    st.integers(1, 5),
+    st.sampled_from([0, 2**63, MAX_HASH, MAX_HASH + 1]),
+)
+@settings(max_examples=100, deadline=None)
+def test_ranges_cover_each_hash_once_with_few_rows_each(
+    parts: list[list[int]], wanted: int, start: int
+) -> None:
+    low = start
+    for first, last in hash_ranges([run_of(part) for part in parts], wanted, start):
+        assert first == low <= last
+        inside = [hash_ for part in parts for hash_ in part if first <= hash_ <= last]
+        assert len(inside) <= 2 * wanted or len(set(inside)) == 1
+        low = last + 1
+    assert low == MAX_HASH + 1
+
+
+@pytest.mark.parametrize("hash_", [0, 12345, MAX_HASH])
+def test_a_million_rows_of_one_hash_are_one_range_among_few(hash_: int) -> None:
+    found = list(
+        hash_ranges([run_of(np.full(1_000_000, hash_, np.uint64)), run_of([0, 2**62, MAX_HASH])], 1000)
+    )
+    assert len(found) <= 3
+    assert found[0][0] == 0
+    assert found[-1][1] == MAX_HASH
+
+
+def test_hashes_in_a_narrow_band_are_cut_evenly() -> None:
+    band = run_of(np.arange(100_000, dtype=np.uint64) + np.uint64(2**63))
+    found = list(hash_ranges([band], 1000))
+    assert len(found) <= 250
+
+
+def view_of(runs: list[MemoryRun], layout: Layout, upper: int) -> View:
+    rule = make_rule(KeepRule.parse({"rule": "latest", "key": "key", "order_by": "time"}), SCHEMA)
+    return View(layout, rule, tuple(runs), 0, upper)
+
+
+def test_a_view_reads_the_runs_together_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "SLICE_ROWS", 4)
+    monkeypatch.setattr(views, "MIN_SLICE_ROWS", 4)
+    layout = latest()
+    runs = [
+        memory_run(updates_of(layout, [((f"k{n}", version, None), version, 1) for n in range(50)]))
+        for version in (1, 2, 3)
+    ]
+    view = view_of(runs, layout, 3)
+    for version in (1, 2, 3):
+        batches = list(view.snapshot(version))
+        assert len(batches) > 10
+        rows = pa.Table.from_batches(batches)
+        assert sorted(rows["key"].to_pylist()) == sorted(f"k{n}" for n in range(50))
+        assert set(rows["time"].to_pylist()) == {version}
+    changes = pa.Table.from_batches(list(view.deltas(1, 3)))
+    assert changes.schema == layout.delta_schema
+    assert sorted(zip(changes["time"].to_pylist(), changes["_diff"].to_pylist(), strict=True)) == sorted(
+        [(1, -1), (3, 1)] * 50
+    )
+    assert sum(batch.num_rows for batch in view.deltas(3, 3)) == 0
+    assert sum(batch.num_rows for batch in view.snapshot(0)) == 0
+
+
+def test_slices_of_large_rows_have_fewer_of_them() -> None:
+    layout = Layout(pa.schema([("a", pa.binary())]), None)
+    small, large = (
+        memory_run(updates_of(layout, [((bytes(size),), 1, 1) for _ in range(10)])) for size in (1, 2000)
+    )
+    assert view_of([small], layout, 1).slice_rows() == views.SLICE_ROWS
+    assert views.MIN_SLICE_ROWS < view_of([large], layout, 1).slice_rows() <= views.SLICE_BYTES // 2000
+    assert view_of([], layout, 1).slice_rows() == views.SLICE_ROWS

@@ -1,0 +1,310 @@
+"""Files as partitions: every row of every format, in frames of a sensible size."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import pytest_asyncio
+
+from flight_server.kinds.source.formats import MAX_CSV_COLUMNS, MAX_HEADER_BYTES
+from flight_server.protocol import CONTINUATION, END_OF_STREAM, encapsulate
+from flight_server.protocol.errors import InvalidRequest, PartitionFailed
+from tests.support.file_sources import TABLE, WRITERS, Served
+from tests.support.folded import folded_schema
+from tests.support.nodes import read_messages, read_table, running_node
+
+every_format = pytest.mark.parametrize("written", list(WRITERS))
+every_arrow_format = pytest.mark.parametrize("written", ["parquet", "ipc", "ipc stream"])
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    root = tmp_path / "root"
+    root.mkdir()
+    async with running_node(tmp_path, source_roots=[root], source_failure_seconds=0) as node:
+        yield Served(node, root)
+
+
+@every_format
+async def test_each_file_is_a_partition_with_its_rows_in_order(served: Served, written: str) -> None:
+    tables = [TABLE, TABLE.slice(1, 2), TABLE.slice(3)]
+    for number, table in enumerate(tables):
+        served.write(written, table, f"part-{number}")
+    dataset = await served.create(written)
+    assert dataset.partition_count == 3
+    assert dataset.schema is not None
+    assert dataset.schema.schema.equals(TABLE.schema)
+    assert served.node.counters.pulls == 0
+    for table, got in zip(tables, await served.read(dataset), strict=True):
+        # CSV does not tell a missing text from an empty one.
+        assert got.drop(["text"]).equals(table.drop(["text"]))
+        assert written == "csv" or got.equals(table)
+
+
+@every_format
+async def test_a_single_file_and_a_list_of_paths_can_be_named(served: Served, written: str) -> None:
+    served.write(written, TABLE.slice(0, 3), "sub/b")
+    served.write(written, TABLE.slice(3), "a")
+    served.write(written, TABLE, "not this one")
+    dataset = await served.create(written, paths=["sub", "a", "sub/b"])
+    assert [table["n"].to_pylist() for table in await served.read(dataset)] == [[4, 5], [1, None, 3]]
+
+
+@every_format
+async def test_a_file_without_rows_is_an_empty_partition(served: Served, written: str) -> None:
+    served.write(written, TABLE.slice(0, 0), "a")
+    served.write(written, TABLE, "b")
+    dataset = await served.create(written, schema=TABLE.schema)
+    assert [table.num_rows for table in await served.read(dataset)] == [0, 5]
+    assert dataset.sealed
+    assert dataset.rows == 5
+
+
+async def test_a_csv_file_of_no_bytes_is_an_empty_partition(served: Served) -> None:
+    served.write("csv", TABLE, "a")
+    (served.root / "b").touch()
+    assert [table.num_rows for table in await served.read(await served.create("csv"))] == [5, 0]
+
+
+async def test_columns_are_chosen_in_the_order_that_was_asked_for(served: Served) -> None:
+    for written in WRITERS:
+        served.write(written, TABLE, f"{written}/a")
+        dataset = await served.create(written, written, columns=["x", "n"])
+        (got,) = await served.read(dataset)
+        assert got.equals(TABLE.select(["x", "n"])), written
+        served.node.catalogue.drop("d")
+    with pytest.raises(InvalidRequest, match="no column 'y'"):
+        await served.create("csv", "csv", columns=["y"])
+
+
+async def test_directories_named_by_keys_become_columns(served: Served) -> None:
+    for key, rows in (("year=2024/city=New%20York", 2), ("year=2025/city=__HIVE_DEFAULT_PARTITION__", 1)):
+        served.write("parquet", TABLE.slice(0, rows).select(["n"]), f"{key}/part-0.parquet")
+    dataset = await served.create("parquet")
+    got = pa.concat_tables(await served.read(dataset))
+    assert got.schema.field("year").type == pa.int64()
+    assert got.to_pylist() == [
+        {"n": 1, "year": 2024, "city": "New York"},
+        {"n": None, "year": 2024, "city": "New York"},
+        {"n": 1, "year": 2025, "city": None},
+    ]
+
+
+async def test_schemas_are_put_together_and_types_widened(served: Served) -> None:
+    served.write("parquet", pa.table({"n": pa.array([1], pa.int32()), "only a": ["x"]}), "a")
+    served.write("parquet", pa.table({"n": pa.array([2**40], pa.int64()), "only b": [True]}), "b")
+    first, second = await served.read(await served.create("parquet"))
+    assert first.schema == second.schema
+    assert first.to_pylist() == [{"n": 1, "only a": "x", "only b": None}]
+    assert second.to_pylist() == [{"n": 2**40, "only a": None, "only b": True}]
+
+
+async def test_columns_that_do_not_fit_together_are_named_at_create(served: Served) -> None:
+    served.write("parquet", pa.table({"n": [1]}), "a")
+    served.write("parquet", pa.table({"n": ["text"]}), "b")
+    with pytest.raises(InvalidRequest, match=r"columns of .*/b do not fit those of .*/a"):
+        await served.create("parquet")
+
+
+async def test_files_are_read_as_the_schema_that_was_given(served: Served) -> None:
+    (served.root / "a.csv").write_text("n,when,ignored\n1,2024-05-06,x\n")
+    schema = pa.schema([("when", pa.date32()), ("n", pa.int8())])
+    dataset = await served.create("csv", schema=schema)
+    (got,) = await served.read(dataset)
+    assert got.schema.equals(schema)
+    assert got["n"].to_pylist() == [1]
+    served.node.catalogue.drop("d")
+    with pytest.raises(InvalidRequest, match="no file has column 'm'"):
+        await served.create("csv", schema=pa.schema([("m", pa.int8())]))
+
+
+async def test_a_csv_value_of_another_type_beyond_the_first_block_is_an_error(served: Served) -> None:
+    with (served.root / "a.csv").open("w") as file:
+        file.write("n\n")
+        file.writelines(f"{n}\n" for n in range(700_000))
+        file.write("many\n")
+    with pytest.raises(PartitionFailed, match=r"a\.csv is damaged: .*many"):
+        await served.read(await served.create("csv"))
+
+
+async def test_a_compressed_csv_is_known_by_its_name(served: Served) -> None:
+    (served.root / "a.csv.gz").write_bytes(gzip.compress(b"n\n7\n"))
+    (got,) = await served.read(await served.create("csv"))
+    assert got.to_pylist() == [{"n": 7}]
+
+
+@every_arrow_format
+async def test_dictionaries_reach_every_reader_and_are_encoded_once(served: Served, written: str) -> None:
+    tables = [
+        pa.table({"d": pa.array([f"{salt}{n % 5}" for n in range(1000)]).dictionary_encode()})
+        for salt in "ab"
+    ]
+    chunked = pa.table({"d": pa.chunked_array([table["d"].chunk(0) for table in tables])})
+    if written == "ipc":
+        chunked = chunked.unify_dictionaries()  # the file format has one dictionary for all batches
+    WRITERS[written](chunked, served.root / "a")
+    dataset = await served.create(written, batch_rows=300)
+    (got,) = await served.read(dataset)
+    assert got["d"].to_pylist() == chunked["d"].to_pylist()
+    frames = dataset.partition(0).totals.frames
+    late = await read_table(served.node, dataset, 0, frames - 1)
+    assert late["d"].to_pylist() == chunked["d"].to_pylist()[-late.num_rows :]
+    assert served.node.counters.encodes == frames
+
+
+# Sizes
+
+
+@every_arrow_format
+async def test_frames_are_neither_too_large_nor_too_small(served: Served, written: str) -> None:
+    rows = 1_500_000
+    table = pa.table({"n": np.arange(rows), "m": np.arange(rows)})  # 24 MB
+    if written == "parquet":
+        pq.write_table(table, served.root / "large", row_group_size=rows)
+    else:
+        with pa.ipc.new_file(served.root / "large", table.schema) as writer:
+            writer.write_table(table, max_chunksize=rows if written == "ipc" else 1000)
+    (got,) = await served.read(dataset := await served.create(written))
+    assert got.equals(table)
+    sizes = [frame.size_bytes for frame in dataset.partition(0).frames()]
+    assert max(sizes) <= 2.1 * (1 << 20)
+    assert min(sizes[:-1]) >= 1 << 19
+
+
+async def test_batch_rows_limits_the_rows_of_a_frame(served: Served) -> None:
+    served.write("ipc", TABLE, "a")
+    dataset = await served.create("ipc", batch_rows=2)
+    assert (await served.read(dataset))[0].equals(TABLE)
+    assert max(frame.rows for frame in dataset.partition(0).frames()) <= 2
+
+
+async def test_rows_of_very_different_size_are_cut_until_each_message_fits(served: Served) -> None:
+    limit_bytes = served.node.max_message_bytes
+    texts = ["x" * (limit_bytes - 10_000), *["y"] * 1000, "z" * 5_000_000, "w"]
+    served.write("parquet", pa.table({"text": texts}), "a")
+    dataset = await served.create("parquet")
+    assert (await served.read(dataset))[0]["text"].to_pylist() == texts
+    assert max(frame.size_bytes for frame in dataset.partition(0).frames()) <= limit_bytes
+
+
+async def test_a_row_larger_than_a_message_is_an_error_that_says_what_to_do(served: Served) -> None:
+    served.write("parquet", pa.table({"text": ["x" * (served.node.max_message_bytes + 1)]}), "a")
+    with pytest.raises(PartitionFailed, match=r"/a: a row has .* raise --max-message"):
+        await served.read(await served.create("parquet"))
+
+
+@every_format
+async def test_two_pulls_of_a_file_give_the_same_bytes(served: Served, written: str) -> None:
+    rows = 50_000
+    mask = np.arange(rows) % 3 == 0
+    columns = {
+        "n": pa.array(np.arange(rows), mask=mask),
+        "flag": pa.array(np.arange(rows) % 2 == 0, mask=mask),
+        "text": pa.array([None if gone else f"v{n}" for n, gone in enumerate(mask)]),
+    }
+    served.write(written, pa.table(columns), "a")
+    dataset = await served.create(written)
+    first = await read_messages(served.node, dataset)
+    assert dataset.release_unread(spilled=True)
+    junk = [pa.array(np.full(rows, -1)) for _ in range(20)]  # what the allocator hands out next is not zero
+    del junk
+    assert await read_messages(served.node, dataset) == first
+    assert served.node.counters.pulls == 2
+
+
+@pytest.mark.one_loop
+@every_format
+async def test_files_of_20000_columns_are_read_and_put_together(served: Served, written: str) -> None:
+    """Takes minutes if the work for a column grows with the number of columns."""
+    columns = {f"column-{number:05}": pa.array([number], pa.int64()) for number in range(20_000)}
+    wide = pa.table(columns)
+    served.write(written, wide.drop(["column-00007"]), "key=1/a")
+    served.write(written, wide, "key=2/b")
+    dataset = await served.create(written)
+    first, second = await served.read(dataset)
+    assert second.select(wide.column_names).equals(wide)
+    assert first["column-00007"].null_count == 1
+    assert first["column-19999"].to_pylist() == [19_999]
+    assert first["key"].to_pylist() == [1]
+
+
+@every_arrow_format
+async def test_a_header_above_the_limit_is_refused_before_it_is_parsed(served: Served, written: str) -> None:
+    served.write(written, TABLE.replace_schema_metadata({"note": "x" * MAX_HEADER_BYTES}), "a")
+    with pytest.raises(
+        InvalidRequest, match=rf"a cannot be read: its header has \d+ bytes, and at most {MAX_HEADER_BYTES}"
+    ):
+        await served.create(written)
+
+
+async def test_streams_of_the_format_before_version_5_are_read(served: Served) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(
+        sink, TABLE.schema, options=pa.ipc.IpcWriteOptions(use_legacy_format=True)
+    ) as writer:
+        writer.write_table(TABLE)
+    (served.root / "a.arrow").write_bytes(
+        sink.getvalue().to_pybytes().removesuffix(b"\0" * 4) + END_OF_STREAM
+    )
+    dataset = await served.create("ipc")
+    assert (await served.read(dataset))[0].equals(TABLE)
+
+
+async def test_a_header_that_shares_its_parts_is_refused_before_it_is_parsed(served: Served) -> None:
+    """It would become 100,000 names of 10,000 bytes."""
+    message = folded_schema(100_000, 1, b"x" * 10_000)
+    footer = folded_schema(100_000, 1, b"x" * 10_000, footer=True)
+    magic = b"ARROW1"
+    stream = encapsulate(message) + END_OF_STREAM
+    file = magic + b"\0\0" + stream + footer + struct.pack("<I", len(footer)) + magic
+    old_stream = stream.removeprefix(CONTINUATION)
+    for content in (stream, old_stream, file):
+        (served.root / "a.arrow").write_bytes(content)
+        with pytest.raises(
+            InvalidRequest, match=r"a\.arrow cannot be read.* write each field, text and metadata"
+        ):
+            await served.create("ipc")
+
+
+async def test_the_columns_of_a_csv_file_are_those_of_its_first_line_however_lines_end(
+    served: Served,
+) -> None:
+    (served.root / "a.csv").write_bytes(b"a,b\r" + b"1,2\r" * MAX_CSV_COLUMNS)
+    (table,) = await served.read(await served.create("csv"))
+    assert (table.column_names, table.num_rows) == (["a", "b"], MAX_CSV_COLUMNS)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+async def test_a_csv_file_of_too_many_columns_is_refused_before_they_are_read(
+    served: Served, suffix: str
+) -> None:
+    line = ",".join(f"c{number}" for number in range(MAX_CSV_COLUMNS + 1)).encode() + b"\n"
+    (served.root / f"a.csv{suffix}").write_bytes(gzip.compress(line) if suffix else line)
+    with pytest.raises(InvalidRequest, match=f"names more than {MAX_CSV_COLUMNS} columns"):
+        await served.create("csv")
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("column", ["values", "dictionary"])
+async def test_a_compressed_batch_that_would_not_fit_is_refused_before_it_is_decoded(
+    served: Served, kind: str, column: str
+) -> None:
+    zeros = pa.Array.from_buffers(pa.int8(), 48 << 20, [None, pa.py_buffer(bytes(48 << 20))])
+    values: pa.Array = zeros
+    if column == "dictionary":
+        values = pa.DictionaryArray.from_arrays(pa.array([0] * 3, pa.int32()), zeros)
+    batch = pa.record_batch({"n": values})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+    with new(str(served.root / "a.arrow"), batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    dataset = await served.create("ipc")
+    with pytest.raises(PartitionFailed, match=r"a batch that takes 5[0-9]* bytes when it is read"):
+        await served.read(dataset)

@@ -1,0 +1,178 @@
+"""A partition that is produced again: a reader that resumes gets the rest of the same rows, or an error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flight_server.concurrency.broadcast_queue import EndOfQueue, Subscription, WouldBlock
+from flight_server.datasets.partition import Partition, PartitionState
+from flight_server.frames.message import Frame, Payload
+from flight_server.kinds.source.repetition import Repetition
+from flight_server.kinds.source.source import SourceChanged
+from flight_server.memory.pool import MemoryPool
+from flight_server.protocol.checksums import crc32c
+from flight_server.protocol.errors import Conflict, SourceUnavailable
+
+
+def frame(text: str) -> Frame:
+    data = text.encode()
+    payload = Payload(data, MemoryPool(None).reserve(len(data)))
+    return Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload)
+
+
+def published(*texts: str) -> Partition:
+    partition = Partition("d", 0)
+    for text in texts:
+        partition.publish(frame(text))
+    return partition
+
+
+def take(subscription: Subscription[Frame], at_most: int) -> tuple[list[str], bool]:
+    """Up to so many frames that are there now, and whether the clean end came."""
+    taken: list[str] = []
+    while len(taken) < at_most:
+        try:
+            payload = subscription.next_nowait().payload
+        except WouldBlock:
+            return taken, False
+        except EndOfQueue:
+            return taken, True
+        assert payload is not None
+        taken.append(payload.data.decode())
+    return taken, False
+
+
+def checked(repetition: Repetition, messages: str, *, whole: bool = True) -> None:
+    """One pull of these messages."""
+    pull = repetition.begin()
+    for message in messages:
+        pull.check(crc32c(message.encode()))
+    if whole:
+        pull.end()
+
+
+def test_a_sealed_partition_that_is_reopened_is_empty_and_keeps_its_totals() -> None:
+    partition = published("a", "b")
+    partition.seal()
+    totals = partition.totals
+    partition.reopen()
+    assert partition.state is PartitionState.OPEN
+    assert partition.totals == totals
+    assert partition.so_far.frames == partition.frames_left == 0
+    for text in "ab":
+        partition.publish(frame(text))
+    partition.seal()
+    with partition.subscribe() as subscription:
+        assert take(subscription, 3) == (["a", "b"], True)
+    assert partition.totals == partition.so_far == totals
+
+
+def test_readers_of_the_failed_one_keep_their_error_and_later_ones_get_the_new_frames() -> None:
+    partition = published("a")
+    before = partition.subscribe()
+    partition.fail(SourceUnavailable("gone"))
+    partition.reopen()
+    partition.publish(frame("a"))
+    with before, pytest.raises(SourceUnavailable):
+        before.next_nowait()
+    with partition.subscribe() as subscription:
+        assert take(subscription, 3) == (["a"], False)
+
+
+def test_a_loss_that_is_told_late_does_not_reach_the_frames_that_have_come_since() -> None:
+    partition = published("a")
+    epoch = partition.epoch
+    partition.corrupt(SourceUnavailable("another checksum"), epoch)
+    partition.reopen()
+    partition.publish(frame("a"))
+    partition.corrupt(SourceUnavailable("another checksum"), epoch)  # a second reader of the same frame
+    with partition.subscribe() as subscription:
+        assert take(subscription, 3) == (["a"], False)
+
+
+def test_two_pulls_that_overlap_are_compared_each_from_its_own_beginning() -> None:
+    repetition = Repetition()
+    first, second = repetition.begin(), repetition.begin()
+    first.check(1)
+    second.check(1)
+    first.check(2)
+    with pytest.raises(SourceChanged, match="message 1 "):
+        second.check(3)
+
+
+def test_what_is_open_or_dropped_is_not_reopened() -> None:
+    partition = published("a")
+    with pytest.raises(Conflict, match="cannot reopen"):
+        partition.reopen()
+    partition.drop()
+    with pytest.raises(Conflict, match="cannot reopen"):
+        partition.reopen()
+
+
+def test_the_same_messages_are_let_through_as_often_as_they_come() -> None:
+    repetition = Repetition()
+    checked(repetition, "ab", whole=False)
+    checked(repetition, "a", whole=False)
+    checked(repetition, "abcd")
+    checked(repetition, "abcd")
+
+
+@pytest.mark.parametrize("other", ["x", "ax", "abx"])
+def test_another_message_in_the_place_of_one_is_refused_before_it_is_published(other: str) -> None:
+    repetition = Repetition()
+    checked(repetition, "abc", whole=False)
+    with pytest.raises(SourceChanged, match=f"message {len(other) - 1} is not what it was"):
+        checked(repetition, other, whole=False)
+
+
+def test_an_earlier_end_and_a_longer_whole_are_refused() -> None:
+    repetition = Repetition()
+    checked(repetition, "abc", whole=False)
+    with pytest.raises(SourceChanged, match="ends after 2 messages; it had 3"):
+        checked(repetition, "ab")
+    checked(repetition, "abc")
+    with pytest.raises(SourceChanged, match="message 3"):
+        checked(repetition, "abcd", whole=False)
+
+
+@given(
+    tries=st.lists(
+        st.tuples(
+            st.sampled_from(["abcd", "xbcd", "abxd", "ab", "abcde"]),  # what the source has
+            st.integers(0, 5),  # it fails before this frame, if it has so many
+            st.integers(0, 5),  # the reader takes at most so many frames in this try
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_a_reader_that_resumes_over_any_tries_ends_with_one_state_of_the_source_or_an_error(
+    tries: list[tuple[str, int, int]],
+) -> None:
+    partition, repetition = Partition("d", 0), Repetition()
+    had = ""
+    for content, fails_before, patience in tries:
+        if partition.state is not PartitionState.OPEN:
+            partition.reopen()
+        pull = repetition.begin()
+        with partition.subscribe(len(had)) as subscription:
+            try:
+                for number, text in enumerate(content):
+                    if number == fails_before:
+                        raise SourceUnavailable("gone")
+                    pull.check(crc32c(text.encode()))
+                    partition.publish(frame(text))
+                pull.end()
+                partition.seal()
+            except (SourceChanged, SourceUnavailable):
+                had += "".join(take(subscription, patience)[0])  # what was there before it failed
+                partition.fail(SourceUnavailable("gone"))
+                continue
+            taken, ended = take(subscription, patience)
+            had += "".join(taken)
+            assert content.startswith(had)
+            if ended:
+                assert had == content
+                return

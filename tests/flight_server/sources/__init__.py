@@ -1,1 +1,0 @@
-"""Tests of ``flight_server.sources``."""
