@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-"""The driver's and the executors' must be the same (``executors.shipping``)."""
+from .version import __version__
 
 if TYPE_CHECKING:
     from spark_client.broadcast import Broadcast

@@ -3,10 +3,3 @@
 from .auth import authorize, check
 from .browsers import Doorkeeper
 from .flight_locations import FlightLocation
-
-__all__ = [
-    "Doorkeeper",
-    "FlightLocation",
-    "authorize",
-    "check",
-]

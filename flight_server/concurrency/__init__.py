@@ -8,26 +8,3 @@ from .running import Running
 from .slices import FEW, Slice, at_once, dumped, emptied, in_slices, in_steps, later, run_later
 from .turns import Turns
 from .waits import Waits
-
-__all__ = [
-    "FEW",
-    "Background",
-    "BroadcastQueue",
-    "Changes",
-    "EndOfQueue",
-    "Gone",
-    "OneByOne",
-    "Running",
-    "Slice",
-    "Subscription",
-    "Turns",
-    "Waits",
-    "WouldBlock",
-    "at_once",
-    "dumped",
-    "emptied",
-    "in_slices",
-    "in_steps",
-    "later",
-    "run_later",
-]

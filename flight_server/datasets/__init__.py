@@ -1,7 +1,4 @@
-"""The datasets of a server: their partitions and attempts, states, leases and retention, and the catalogue of names.
-
-``transfer``, ``sources`` and ``tiering`` read and change them; ``reporting`` shows them.
-"""
+"""The datasets of a server: their partitions and attempts, states, leases and retention, and the catalogue of names."""
 
 from .ambiguous_names import meant, one_meaning
 from .attempts import Attempt
@@ -13,22 +10,3 @@ from .repeated_creation import check_same
 from .sealing import accepting, extend
 from .staged_writes import Sealed, check_as_durable, check_mode
 from .transactions import Transactions
-
-__all__ = [
-    "Attempt",
-    "Catalogue",
-    "Counters",
-    "Dataset",
-    "Partition",
-    "PartitionState",
-    "Sealed",
-    "Totals",
-    "Transactions",
-    "accepting",
-    "check_as_durable",
-    "check_mode",
-    "check_same",
-    "extend",
-    "meant",
-    "one_meaning",
-]

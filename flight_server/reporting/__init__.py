@@ -1,4 +1,4 @@
-"""What the server reports of itself: statistics, waits, metrics and FlightInfo. The lanes serve them."""
+"""What the server reports of itself: statistics, waits, metrics and FlightInfo."""
 
 from .flight_infos import (
     Locations,
@@ -11,15 +11,3 @@ from .flight_infos import (
     timestamp_scalar,
 )
 from .reports import Observed
-
-__all__ = [
-    "Locations",
-    "Observed",
-    "expiration",
-    "filling",
-    "flight_info",
-    "info_bytes",
-    "next_look",
-    "poll_info",
-    "timestamp_scalar",
-]

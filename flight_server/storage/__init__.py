@@ -1,7 +1,4 @@
-"""Files on disk and their formats: the data directory, segments, manifests, deletion and quarantine.
-
-The server claims its data directory here; ``frames`` and ``datasets`` hold files; ``tiering`` writes and reads them.
-"""
+"""Files on disk and their formats: the data directory, segments, manifests, deletion and quarantine."""
 
 from .data_dir import DataDir, DataDirUnusable, raise_open_files_limit
 from .disk import Disk
@@ -31,51 +28,3 @@ from .ownership import (
 from .quarantine import DAMAGE_NAME, NOTE_NAME, Quarantined, listed, noted_damage, put_aside
 from .segments import DiskTrouble, Segment, SegmentSlice, SegmentWriter, trouble_with
 from .transaction_entries import TransactionEntry, parse_transaction
-
-__all__ = [
-    "DAMAGE_NAME",
-    "DATASETS_NAME",
-    "DIRECTORY_LOCK",
-    "MANIFEST_NAME",
-    "MARKER_NAME",
-    "NOTE_NAME",
-    "DataDir",
-    "DataDirUnusable",
-    "DictionaryRecord",
-    "Disk",
-    "DiskTrouble",
-    "Disposal",
-    "DurableFiles",
-    "Forgotten",
-    "FrameRecord",
-    "Leaving",
-    "Manifest",
-    "Marker",
-    "NotAFile",
-    "OtherFormat",
-    "PackedFrames",
-    "PartitionRecord",
-    "Quarantined",
-    "Segment",
-    "SegmentSlice",
-    "SegmentWriter",
-    "Torn",
-    "TransactionEntry",
-    "is_real_directory",
-    "listed",
-    "make_dataset_directory",
-    "noted_damage",
-    "open_regular",
-    "parse_transaction",
-    "put_aside",
-    "raise_open_files_limit",
-    "read_marker",
-    "read_regular",
-    "remove_unused_directory",
-    "sweep_staging",
-    "sync_directory",
-    "sync_file",
-    "to_its_end",
-    "trouble_with",
-    "write_file",
-]

@@ -1,4 +1,4 @@
-"""What a put and a read do, the same on both lanes. The lanes use it; it knows neither gRPC nor HTTP."""
+"""What a put and a read do, the same on both lanes. It knows neither gRPC nor HTTP."""
 
 from .answer_room import AnswerRoom
 from .delivery import Delivery
@@ -12,28 +12,3 @@ from .receiving import PutReceiver
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted, message_limit_bytes
 from .seals import seal
 from .version_appends import VersionAppends
-
-__all__ = [
-    "MAX_CONTROL_BYTES",
-    "NEWCOMERS_SECONDS",
-    "AnswerRoom",
-    "Delivery",
-    "Eviction",
-    "FrameRange",
-    "Outgoing",
-    "Producer",
-    "PutReceiver",
-    "Reads",
-    "Run",
-    "VersionAppends",
-    "action_limit_bytes",
-    "check_no_range",
-    "check_no_versions",
-    "check_size",
-    "counted",
-    "head_of_read",
-    "message_limit_bytes",
-    "parse_descriptor",
-    "plan",
-    "seal",
-]

@@ -1,7 +1,4 @@
-"""Functions from Arrow batches to Arrow batches, without I/O: coalescing, sorting, sizes, casts, copies.
-
-For ``pipeline``, ``broadcast``, ``jobs``, ``placement`` and ``lanes``.
-"""
+"""Functions from Arrow batches to Arrow batches, without I/O: coalescing, sorting, sizes, casts, copies."""
 
 from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
@@ -17,42 +14,3 @@ from .sort_codes import SortCodes, check_sortable
 from .sort_keys import SortKey, is_pair, sort_key
 from .types import Declared
 from .widening import widened
-
-__all__ = [
-    "SMALL_BYTES",
-    "SMALL_ROWS",
-    "Coalescer",
-    "Declared",
-    "Lent",
-    "NumberedRows",
-    "OneChunk",
-    "Picker",
-    "SortCodes",
-    "SortKey",
-    "array_over",
-    "batch_row_bits",
-    "check_sortable",
-    "counts",
-    "cuts",
-    "fits",
-    "fits_one_chunk",
-    "has_dictionary",
-    "held_buffers",
-    "held_dictionaries",
-    "is_pair",
-    "known_zone",
-    "needed",
-    "offsets",
-    "own",
-    "own_bytes",
-    "own_dictionaries",
-    "python_values",
-    "ranges_of",
-    "shown",
-    "sort_key",
-    "spread",
-    "together",
-    "values",
-    "view",
-    "widened",
-]

@@ -1,8 +1,3 @@
-"""Broadcasts: one table for every task, one copy per host. Made by ``ShuffleClient.broadcast``."""
+"""Broadcasts: one table for every task, one copy per host."""
 
 from .broadcasts import Broadcast, Unpersisted
-
-__all__ = [
-    "Broadcast",
-    "Unpersisted",
-]

@@ -1,4 +1,4 @@
-"""Changelogs: how they are declared, written, read and followed; for ``client``, ``datasource`` and ``lookup``."""
+"""Changelogs: how they are declared, written, read and followed."""
 
 from .changelog_handle import Changelog
 from .declared_rules import Columns, declaration, latest, pair, sql, top_k, until_closed
@@ -15,28 +15,3 @@ from .version_reads import (
     read_deltas,
     read_snapshot,
 )
-
-__all__ = [
-    "Change",
-    "Changelog",
-    "ChangelogAddress",
-    "Columns",
-    "Deltas",
-    "Follower",
-    "GatheringWriter",
-    "HeldVersion",
-    "Hold",
-    "Snapshot",
-    "VersionBatches",
-    "declaration",
-    "fetch_deltas",
-    "fetch_snapshot",
-    "latest",
-    "pair",
-    "read_deltas",
-    "read_snapshot",
-    "release_hold",
-    "sql",
-    "top_k",
-    "until_closed",
-]

@@ -1,13 +1,4 @@
-"""The data source ``flight``: datasets of a server as Spark's own tables, read and written in columns.
-
-For ``client`` and ``lookup``; ``spark_client.FlightDataSource`` is for users.
-"""
+"""The data source ``flight``: datasets of a server as Spark's own tables, read and written in columns."""
 
 from .flight_source import FlightDataSource, registered
 from .spark_schema import spark_struct
-
-__all__ = [
-    "FlightDataSource",
-    "registered",
-    "spark_struct",
-]

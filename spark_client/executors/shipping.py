@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_client import __version__
+from spark_client.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

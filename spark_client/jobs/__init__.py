@@ -1,7 +1,4 @@
-"""The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets.
-
-For ``pipeline``, ``broadcast`` and ``client``.
-"""
+"""The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
 from .explaining import cores
 from .frame_seconds import Counter, FrameSeconds
@@ -33,53 +30,3 @@ from .task_sizes import SplitSizes, split_sizes
 from .tasks import WRITE_BUDGET_BYTES, ByColumn, ByKeys, InTurn, Placement, ReadTask, Sides, Source, WriteTask
 from .worker_memory import reading_budget
 from .written import Ran, Written
-
-__all__ = [
-    "WRITE_BUDGET_BYTES",
-    "ByColumn",
-    "ByKeys",
-    "ByRange",
-    "Counter",
-    "Cut",
-    "FrameSeconds",
-    "InTurn",
-    "Persisted",
-    "Placement",
-    "Ran",
-    "ReadTask",
-    "Readable",
-    "Sealed",
-    "Sessions",
-    "Shares",
-    "Shuffles",
-    "Sides",
-    "Source",
-    "SplitSizes",
-    "Target",
-    "Write",
-    "WriteTask",
-    "Written",
-    "arrow_schema",
-    "batch_limits",
-    "char_type",
-    "check_compared",
-    "check_frame",
-    "check_key",
-    "collected",
-    "cores",
-    "cuts_of",
-    "cuts_of_pair",
-    "declared_struct",
-    "is_on",
-    "owner_of_session",
-    "owner_of_task",
-    "pandas_form",
-    "readable_size",
-    "reader",
-    "reading_budget",
-    "spark_field",
-    "spark_setting",
-    "split_sizes",
-    "tasks_for",
-    "utc_arrow_schema",
-]

@@ -7,7 +7,7 @@ or killed task are never visible.
 Attempts are named by ``taskAttemptId``: ``attemptNumber`` repeats when a stage is run again (SPARK-24552).
 
 Beside its stages, a write task holds one batch and the coalescer's budget (``arrow.coalescer``), a read task the
-streams' pool (``merge.merged``), which is small if a stage gathers rows, and what that stage holds (``gathering``).
+streams' pool (``merge.merged``), which is small if a stage gathers rows, and what that stage holds (``spill``).
 
 When the server takes nothing for too long, the task fails with an error that says why, and Spark runs it again.
 """

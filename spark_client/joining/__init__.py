@@ -1,7 +1,4 @@
-"""Joining: keys in one form on both sides, and which rows match.
-
-For ``lookup``, ``steps`` and ``pipeline``.
-"""
+"""Joining: keys in one form on both sides, and which rows match."""
 
 from .as_of import TIMED_ROW_BYTES, AsOf, Direction, TimedRows
 from .expanding import PIECE_ROWS, expanded, gathered
@@ -12,26 +9,3 @@ from .join_keys import KeyForm, flags, present
 from .join_plan import Column, How, JoinPlan
 from .key_index import INDEX_ROW_BYTES
 from .match_keys import Keys, MatchKeys
-
-__all__ = [
-    "INDEX_ROW_BYTES",
-    "PIECE_ROWS",
-    "TIMED_ROW_BYTES",
-    "AsOf",
-    "Column",
-    "Direction",
-    "HeldRows",
-    "How",
-    "JoinPlan",
-    "KeyForm",
-    "Keys",
-    "MatchKeys",
-    "Probing",
-    "TimedRows",
-    "expanded",
-    "flags",
-    "gathered",
-    "held_table",
-    "present",
-    "sizes_of",
-]

@@ -6,7 +6,7 @@ all rows that have its key, and no others.
 How
     The hashes are sorted, each distinct key is an entry, and a directory over the range of the hashes says where a
     probe begins: a probe reads one place of the directory and 1.5 entries on average. The directory follows the
-    smallest and the largest hash, because a window (``gathering.windows``) has hashes of a part of the range only.
+    smallest and the largest hash, because a window (``spill.windows``) has hashes of a part of the range only.
     Where hashes are crowded a binary search takes over.
 
 Memory

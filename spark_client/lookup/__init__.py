@@ -1,7 +1,3 @@
-"""Lookups against changelogs: per host one mapped snapshot with an index, which deltas keep current. For ``client``."""
+"""Lookups against changelogs: per host one mapped snapshot with an index, which deltas keep current."""
 
 from .lookups import Lookups
-
-__all__ = [
-    "Lookups",
-]

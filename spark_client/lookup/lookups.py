@@ -110,7 +110,7 @@ class Lookups:
         spark: SparkSession,
     ) -> Any:
         """``ShuffleClient.lookup_udf``."""
-        from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # noqa: PLC0415 - Spark 4.0 has none
+        from pyspark.sql.functions import arrow_udf  # noqa: PLC0415 - Spark 4.0 has none
 
         where = f"lookup in {name!r}"
         address, schema = self._find(name)

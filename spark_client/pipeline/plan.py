@@ -36,7 +36,7 @@ Reading tasks
 
 Memory
     A stage that needs more than a batch (groups, joins, sorts, aggregates) gathers rows within the task's budget
-    (``gathering.TaskMemory``), and the rest in files.
+    (``spill.TaskMemory``), and the rest in files.
 
 Groups
     ``applyInArrow`` groups by the keys of the exchange before it. A row whose key a stage between the two changes

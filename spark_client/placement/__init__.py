@@ -1,23 +1,6 @@
-"""Computes each row's partition by Spark's hash, and a partition's groups of rows.
-
-For ``jobs``, ``pipeline`` and ``lookup``.
-"""
+"""Computes each row's partition by Spark's hash, and a partition's groups of rows."""
 
 from .grouping import CHUNK_BYTES, PlacedKeys, check_groupable, groups
 from .hashing import find_keys, partition_ids, round_robin_ids, round_robin_start
 from .key_codes import group_codes, groupable
 from .wide_hashes import row_hashes
-
-__all__ = [
-    "CHUNK_BYTES",
-    "PlacedKeys",
-    "check_groupable",
-    "find_keys",
-    "group_codes",
-    "groupable",
-    "groups",
-    "partition_ids",
-    "round_robin_ids",
-    "round_robin_start",
-    "row_hashes",
-]

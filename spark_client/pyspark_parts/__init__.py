@@ -1,7 +1,6 @@
 """What PySpark does not document, or has only in some of the versions that this package supports.
 
-Nothing else here imports such names (``tests/test_layout.py``), and a test has all of them in every version. For
-``pipeline``, ``scan``, ``datasource``, ``jobs``, ``steps`` and ``executors``.
+Nothing else here imports such names (``tests/test_layout.py``), and a test has all of them in every version.
 """
 
 from .inner_names import (
@@ -21,20 +20,3 @@ from .read_limits import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-
-__all__ = [
-    "DIVIDED_KINDS",
-    "PandasConversion",
-    "ReadAllAvailable",
-    "ReadMaxBytes",
-    "ReadMaxFiles",
-    "ReadMaxRows",
-    "SupportsTriggerAvailableNow",
-    "arrow_schema_of",
-    "check_result",
-    "cloudpickle",
-    "from_arrow_schema",
-    "from_arrow_type",
-    "infer_group_arrow_eval_type_from_func",
-    "infer_group_pandas_eval_type_from_func",
-]

@@ -1,27 +1,7 @@
-"""Reducing: many rows to one for each group, by states that merge in any order, and aggregates computed from them.
-
-For ``steps`` and ``pipeline``.
-"""
+"""Reducing: many rows to one for each group, by states that merge in any order, and aggregates computed from them."""
 
 from .aggregate_functions import FUNCTIONS, SYNONYMS, Computed, Function, count_rows
 from .coded_states import Again
 from .group_results import Result, counted, finished
 from .group_states import Present, State
 from .reduction import BATCH_ROWS, Reduction, merge_bytes
-
-__all__ = [
-    "BATCH_ROWS",
-    "FUNCTIONS",
-    "SYNONYMS",
-    "Again",
-    "Computed",
-    "Function",
-    "Present",
-    "Reduction",
-    "Result",
-    "State",
-    "count_rows",
-    "counted",
-    "finished",
-    "merge_bytes",
-]

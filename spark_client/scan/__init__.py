@@ -1,12 +1,4 @@
-"""What a pipeline reads without the JVM: files and datasets of pyarrow, as splits that tasks read.
-
-For ``pipeline`` and ``client``.
-"""
+"""What a pipeline reads without the JVM: files and datasets of pyarrow, as splits that tasks read."""
 
 from .holdable import struct_of
 from .scans import Scan
-
-__all__ = [
-    "Scan",
-    "struct_of",
-]

@@ -1,21 +1,5 @@
-"""What a deployment sets once: the session's ``spark.flight.shuffle.*``, their texts, and the clients made of them.
-
-For ``client`` and ``datasource``.
-"""
+"""What a deployment sets once: the session's ``spark.flight.shuffle.*``, their texts, and the clients made of them."""
 
 from .open_clients import open_client
 from .session_conf import EMBEDDED, client_arguments
 from .texts import certificates, flag, integer, one_of, seconds, size_bytes, some_text
-
-__all__ = [
-    "EMBEDDED",
-    "certificates",
-    "client_arguments",
-    "flag",
-    "integer",
-    "one_of",
-    "open_client",
-    "seconds",
-    "size_bytes",
-    "some_text",
-]

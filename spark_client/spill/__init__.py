@@ -7,18 +7,3 @@ from .key_windows import Rows, Window, windows
 from .row_pieces import cut, pieces, row_weights
 from .scratch import Parked, Scratch
 from .task_memory import TaskMemory
-
-__all__ = [
-    "Gathered",
-    "KeyHashes",
-    "Parked",
-    "Rows",
-    "Scratch",
-    "TaskMemory",
-    "Window",
-    "cut",
-    "pieces",
-    "row_weights",
-    "sorted_batches",
-    "windows",
-]

@@ -1,7 +1,4 @@
-"""Steps: what a Spark task does with the rows of a partition, stage by stage, between what it reads and what it writes.
-
-For ``jobs`` and ``pipeline``.
-"""
+"""Steps: what a Spark task does with a partition's rows, stage by stage, between reading and writing."""
 
 from .aggregate_stage import FinalStage, MergeStage, PartialStage
 from .asof_stage import AsofStage
@@ -19,38 +16,3 @@ from .sort_stage import SortStage
 from .stage_clock import READING, StageClock
 from .table_join_stage import HasTable, TableJoinStage
 from .top_stage import TopStage
-
-__all__ = [
-    "NO_LIMITS",
-    "READING",
-    "AlignStage",
-    "AsofStage",
-    "BatchLimits",
-    "Both",
-    "CogroupStage",
-    "CountStage",
-    "FilterStage",
-    "FinalStage",
-    "GroupStage",
-    "GroupedSide",
-    "HasTable",
-    "JoinStage",
-    "LimitStage",
-    "MapStage",
-    "MergeStage",
-    "PandasCogroup",
-    "PandasForm",
-    "PandasGroup",
-    "PandasMap",
-    "PartialStage",
-    "Pass",
-    "SampleStage",
-    "SelectStage",
-    "SortStage",
-    "Stage",
-    "StageClock",
-    "TableJoinStage",
-    "TopStage",
-    "evaluate",
-    "run",
-]

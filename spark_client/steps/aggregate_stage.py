@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client import gathering
+from spark_client import spill
 from spark_client.arrow import Declared, Picker, together
 from spark_client.placement import row_hashes
 from spark_client.reducing import BATCH_ROWS, Reduction, Result, finished, merge_bytes
@@ -58,7 +58,7 @@ class FinalStage:
     """One row for each group of a partition: keys, carried columns and ``results``, in the order of ``declared``;
     without keys one row, also for an empty partition.
 
-    Groups beyond the memory are merged in windows of keys (``gathering.windows``).
+    Groups beyond the memory are merged in windows of keys (``spill.windows``).
     """
 
     reduction: Reduction
@@ -92,7 +92,7 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
     """Tables of merged rows, each group in one of them.
 
     Half of the task's memory reduces the rows as they come, which is enough where tasks have sent the same groups.
-    Groups that do not fit it are gathered in the other half (``gathering.windows``), and then merged part by part, in
+    Groups that do not fit it are gathered in the other half (``spill.windows``), and then merged part by part, in
     the first half.
     """
     half_bytes = max(1, how.memory.budget_bytes // 2)
@@ -109,7 +109,7 @@ def merged(reduction: Reduction, batches: Iterator[Any], how: Pass) -> Iterator[
     hashes = partial(_hashes, reduction.keys)
     memory = replace(how.memory, budget_bytes=half_bytes, spilled_bytes=0)
     try:
-        for window in gathering.windows([parts], [hashes], memory):
+        for window in spill.windows([parts], [hashes], memory):
             (rows,) = window.sides
             if window.one_hash:
                 yield from reduction.reduced(iter(rows), None)
@@ -127,7 +127,7 @@ def _taken(tables: list[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _parts(
-    batches: list[pa.RecordBatch], hashes: gathering.KeyHashes, size_bytes: int
+    batches: list[pa.RecordBatch], hashes: spill.KeyHashes, size_bytes: int
 ) -> Iterator[list[pa.RecordBatch]]:
     """The rows in parts whose merges take about ``size_bytes`` each; rows of one group are in one part."""
     count = -(-sum(map(merge_bytes, batches)) // size_bytes)

@@ -6,7 +6,7 @@ equals null, NaN every NaN, -0.0 equals 0.0; keys of unlike types are compared i
 (``joining.join_keys``).
 
 Memory
-    Both inputs are gathered in windows (``gathering.key_windows``). A window's rows are copied in the order of their
+    Both inputs are gathered in windows (``spill.key_windows``). A window's rows are copied in the order of their
     groups, at most ``PIECE_BYTES`` at a time, or one group. A function that takes tables needs room for its largest
     group; one that takes iterators gets a group beyond the budget from the file, batch by batch.
 """

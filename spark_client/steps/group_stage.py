@@ -1,6 +1,6 @@
 """The stage of ``applyInArrow``: a function for each group of a partition.
 
-A group stage gathers its partition in windows (``gathering.key_windows``), and copies each window's rows group by group
+A group stage gathers its partition in windows (``spill.key_windows``), and copies each window's rows group by group
 (``placement.grouping``).
 
 Order

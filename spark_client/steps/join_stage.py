@@ -6,7 +6,7 @@ bounds of result batches).
 What is held
     The stage reads both inputs, always from the one of which it has read fewer bytes, until one ends: that one is
     held, with an index, and the other is streamed past it. If half of the budget is read before, both go through
-    ``gathering.key_windows``, and each window is joined so. Rows of one hash that exceed the budget are joined block by
+    ``spill.key_windows``, and each window is joined so. Rows of one hash that exceed the budget are joined block by
     block.
 
 Memory

@@ -11,16 +11,3 @@ from .reads import ChangelogReads, Part
 from .restoring import recover_changelogs
 from .store import Store
 from .writes import ChangelogWrite, Committed
-
-__all__ = [
-    "Changelog",
-    "ChangelogReads",
-    "ChangelogState",
-    "ChangelogWrite",
-    "Committed",
-    "Part",
-    "Store",
-    "VersionedMessage",
-    "recover_changelogs",
-    "schema_header",
-]

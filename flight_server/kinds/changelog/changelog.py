@@ -35,8 +35,6 @@ import pyarrow as pa
 
 from flight_server.concurrency import Changes
 from flight_server.datasets import Transactions
-from flight_server.kinds.changelog.rules import Rule
-from flight_server.kinds.changelog.runs import Layout, LogFile, MemoryRun, Run, RunFile
 from flight_server.memory import MemoryPool, Metadata, Reservation
 from flight_server.protocol import (
     DataQuarantined,
@@ -48,6 +46,8 @@ from flight_server.storage import Forgotten
 from .holds import Holds, gone
 from .journal import State, log_name, run_name
 from .rule_checks import RuleChecks
+from .rules import Rule
+from .runs import Layout, LogFile, MemoryRun, Run, RunFile
 from .timeline import Timeline, past_time
 from .views import View
 from .waiting import waiting

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from flight_server.kinds.changelog.runs import STATE_NAME, UNFINISHED_NAME, write_state
 from flight_server.storage import (
     DAMAGE_NAME,
     DIRECTORY_LOCK,
@@ -28,6 +27,7 @@ from flight_server.storage import (
 )
 
 from .journal import State, numbered
+from .runs import STATE_NAME, UNFINISHED_NAME, write_state
 
 CHANGELOGS_NAME: Final = "changelogs"
 

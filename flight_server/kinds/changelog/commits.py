@@ -34,7 +34,6 @@ import numpy as np
 import structlog
 
 from flight_server.concurrency import Background, Waits
-from flight_server.kinds.changelog.runs import Entry, MemoryRun, Run, RunFile, Updates, to_block
 from flight_server.memory import MemoryPool, reserve
 from flight_server.protocol import (
     DatasetDropped,
@@ -47,6 +46,7 @@ from flight_server.storage import DiskTrouble, sync_directory, to_its_end
 
 from .changelog import Changelog, ChangelogState
 from .journal import Commit, commit_entry
+from .runs import Entry, MemoryRun, Run, RunFile, Updates, to_block
 from .saving import OF_KEPT_FOR_DELETES
 from .timeline import wall_time
 

@@ -34,7 +34,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import structlog
 
 from flight_server.concurrency import Background
-from flight_server.kinds.changelog.runs import Damaged
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DatasetDropped, FlightShuffleError
 from flight_server.storage import DiskTrouble, Forgotten, to_its_end
@@ -42,6 +41,7 @@ from flight_server.storage import DiskTrouble, Forgotten, to_its_end
 from .changelog import Changelog, ChangelogState
 from .merges import Merge
 from .planning import LOG_BYTES, Plan, cost_rows, memory_groups, plan_files, plan_memory
+from .runs import Damaged
 from .saving import begin_log, next_log
 
 TICK_SECONDS = 0.02

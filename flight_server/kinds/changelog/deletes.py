@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
+from .runs import DELETE, Layout, Updates
 
 Numbers = NDArray[np.int64]
 

@@ -37,14 +37,14 @@ import pyarrow as pa
 import structlog
 
 from flight_server.concurrency import Background
-from flight_server.kinds.changelog.rules import Emitting
-from flight_server.kinds.changelog.runs import Damaged, RunFile, RunWriter, Updates
 from flight_server.protocol import FlightShuffleError, Transaction
 from flight_server.storage import DiskTrouble, to_its_end
 
 from .changelog import Changelog, ChangelogState
 from .commits import Commits, delete_soon
 from .folding import emitted
+from .rules import Emitting
+from .runs import Damaged, RunFile, RunWriter, Updates
 from .views import View
 from .writes import CHUNK_BYTES, CHUNK_ROWS
 

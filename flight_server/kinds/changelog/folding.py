@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.kinds.changelog.rules import Emitting, EveryRow, Groups, Kept, Rule
-from flight_server.kinds.changelog.runs import Layout, Updates
-
 from .deletes import lifetimes, living, settled
+from .rules import Emitting, EveryRow, Groups, Kept, Rule
+from .runs import Layout, Updates
 
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]

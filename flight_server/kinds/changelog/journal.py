@@ -32,10 +32,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from flight_server.kinds.changelog.runs import STATE_NAME, UNFINISHED_NAME, Damaged, Entry
 from flight_server.storage import TransactionEntry, parse_transaction
 
 from .holds import Hold, Holds
+from .runs import STATE_NAME, UNFINISHED_NAME, Damaged, Entry
 from .timeline import monotonic_time, past_time, wall_time
 
 _LOG = re.compile("log-([0-9]{6,})")

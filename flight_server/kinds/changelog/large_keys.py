@@ -21,11 +21,10 @@ from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
-from flight_server.kinds.changelog.rules import EveryRow, Rule
-from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
-
 from .deletes import living, settled
 from .folding import Elsewhere, compacted
+from .rules import EveryRow, Rule
+from .runs import DELETE, Layout, Updates
 
 COPIES = 3
 """What is held while it is added to: itself, what it becomes, and its order."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from flight_server.kinds.changelog.rules import Query, QueryProcesses, make_rule
-from flight_server.kinds.changelog.runs import Layout
 from flight_server.memory import MemoryPool, Metadata
 from flight_server.protocol import CreateRequest
 
 from .changelog import DEFAULT_DELAY_SECONDS, Changelog, Hooks
 from .journal import State
+from .rules import Query, QueryProcesses, make_rule
+from .runs import Layout
 
 
 def new_changelog(

@@ -15,7 +15,6 @@ What it may leave out
     ``whole_keys`` of all their updates) are compacted again with them, and the output gets the difference
     (``_patches``), so that a version that was read before reads the same after. These commits are in the runs that the
     changelog has at the end, and whose last version is above ``began``.
-
     Tombstones stay until a merge includes the oldest run (``deletes``).
 
 Resuming
@@ -38,7 +37,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.kinds.changelog.runs import (
+from flight_server.memory import MemoryPool, Reservation
+
+from . import views
+from .changelog import Changelog, ChangelogState
+from .deletes import living
+from .folding import Elsewhere, added_up, compacted
+from .journal import State
+from .large_keys import needed, pieces
+from .planning import Plan
+from .runs import (
     DELETE,
     MAX_HASH,
     Block,
@@ -49,15 +57,6 @@ from flight_server.kinds.changelog.runs import (
     Uncertain,
     Updates,
 )
-from flight_server.memory import MemoryPool, Reservation
-
-from . import views
-from .changelog import Changelog, ChangelogState
-from .deletes import living
-from .folding import Elsewhere, added_up, compacted
-from .journal import State
-from .large_keys import needed, pieces
-from .planning import Plan
 from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
 from .views import View, slice_end
 

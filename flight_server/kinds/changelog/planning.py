@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from flight_server.kinds.changelog.runs import MemoryRun, Run
+from .runs import MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2

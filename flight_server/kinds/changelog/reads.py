@@ -32,7 +32,6 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.concurrency import Waits
-from flight_server.kinds.changelog.runs import Damaged
 from flight_server.memory import Budget, Reservation, reserve
 from flight_server.protocol import DataQuarantined, Draining, InvalidRequest, Unavailable, Versions
 from flight_server.storage import to_its_end
@@ -41,6 +40,7 @@ from flight_server.tiering import Reader
 from .changelog import Changelog
 from .encoding import VersionedMessage, encode
 from .large_keys import TooLarge
+from .runs import Damaged
 from .views import Part as Slice
 from .views import View
 

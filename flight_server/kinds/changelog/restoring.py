@@ -21,22 +21,6 @@ import structlog
 
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.kinds.changelog.rules import make_rule
-from flight_server.kinds.changelog.runs import (
-    Ages,
-    Block,
-    Damaged,
-    Entry,
-    Layout,
-    LogFile,
-    MemoryRun,
-    RunFile,
-    RunWriter,
-    Updates,
-    of_block,
-    read_log,
-    read_state,
-)
 from flight_server.protocol import FlightShuffleError, KeepRule, Kind, OutOfBudget
 from flight_server.storage import (
     DiskTrouble,
@@ -55,6 +39,22 @@ from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_files, dele
 from .journal import State, bring_back_hold, commits_of, numbered
 from .merges import Merge
 from .planning import Plan
+from .rules import make_rule
+from .runs import (
+    Ages,
+    Block,
+    Damaged,
+    Entry,
+    Layout,
+    LogFile,
+    MemoryRun,
+    RunFile,
+    RunWriter,
+    Updates,
+    of_block,
+    read_log,
+    read_state,
+)
 from .saving import OF_KEPT_FOR_MERGES
 from .store import Store
 from .timeline import past_time

@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.kinds.changelog.rules import Query, Sample
-from flight_server.kinds.changelog.runs import Layout, Updates
 from flight_server.protocol import FlightShuffleError
 from flight_server.storage import to_its_end
+
+from .rules import Query, Sample
+from .runs import Layout, Updates
 
 Hashes = NDArray[np.uint64]
 

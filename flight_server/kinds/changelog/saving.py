@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from flight_server.kinds.changelog.runs import LogFile, MemoryRun, Run, RunFile
 from flight_server.storage import to_its_end
 
 from .changelog import Changelog
 from .journal import State, stored_hold
+from .runs import LogFile, MemoryRun, Run, RunFile
 from .timeline import wall_time
 
 T = TypeVar("T")

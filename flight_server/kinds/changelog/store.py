@@ -22,8 +22,6 @@ import structlog
 from flight_server.concurrency import Background, OneByOne, Waits
 from flight_server.datasets import Catalogue, Dataset, check_same
 from flight_server.frames import SchemaMessage
-from flight_server.kinds.changelog.rules import SAMPLE_BYTES, Emitting, Query, QueryProcesses
-from flight_server.kinds.changelog.runs import Layout
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
     CreateRequest,
@@ -47,6 +45,8 @@ from .holding import take_hold
 from .making import new_changelog
 from .reads import ChangelogReads
 from .rule_checks import RuleChecks
+from .rules import SAMPLE_BYTES, Emitting, Query, QueryProcesses
+from .runs import Layout
 from .saving import KEPT_DISK_PARTS
 from .writes import ChangelogWrite
 

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.kinds.changelog.rules import Rule
-from flight_server.kinds.changelog.runs import MAX_HASH, Layout, Run, Updates, no_rows
-
 from .folding import deltas, snapshot
 from .large_keys import folded
+from .rules import Rule
+from .runs import MAX_HASH, Layout, Run, Updates, no_rows
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1

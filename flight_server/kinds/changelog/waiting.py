@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flight_server.kinds.changelog.runs import Run
-
 from .holds import HeldBack
 from .planning import old_rows
+from .runs import Run
 
 
 def waiting(

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.kinds.changelog.runs import RunFile, RunWriter, Updates, is_encoded, is_nested
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
 from flight_server.storage import DiskTrouble, to_its_end
@@ -29,6 +28,7 @@ from flight_server.storage import DiskTrouble, to_its_end
 from .changelog import Changelog
 from .commits import Commits, delete_soon
 from .deletes import tombstones
+from .runs import RunFile, RunWriter, Updates, is_encoded, is_nested
 from .saving import OF_KEPT_FOR_DELETES
 
 T = TypeVar("T")

@@ -1,11 +1,3 @@
-"""Datasets of kind ``source``: the server pulls them itself, from files, S3 or another server, when they are read.
-
-``node`` makes ``creation.Sources``, which loads the libraries of the file formats, for the
-first action ``create`` of such a dataset.
-"""
+"""Datasets of kind ``source``: the server pulls them itself, from files, S3 or another server, when they are read."""
 
 from .pulls import Pulling
-
-__all__ = [
-    "Pulling",
-]

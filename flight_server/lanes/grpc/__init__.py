@@ -1,11 +1,4 @@
-"""The gRPC lane: the Flight RPCs and actions. ``node`` makes it, ``server`` runs it."""
+"""The gRPC lane: the Flight RPCs and actions."""
 
 from .actions import Actions
 from .service import LAST_WORDS_SECONDS, SERVICE, FlightService
-
-__all__ = [
-    "LAST_WORDS_SECONDS",
-    "SERVICE",
-    "Actions",
-    "FlightService",
-]

@@ -16,7 +16,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from spark_client import pyspark_parts
-from spark_client.pyspark_parts import DIVIDED_KINDS, PandasConversion, arrow_schema_of, check_result
+from spark_client.pyspark_parts import (
+    DIVIDED_KINDS,
+    PandasConversion,
+    arrow_schema_of,
+    check_result,
+    inner_names,
+    read_limits,
+)
 
 STRUCT = StructType().add("n", LongType()).add("t", TimestampType()).add("s", StringType())
 NOON = dt.datetime(2020, 7, 1, 12, tzinfo=dt.UTC)
@@ -40,7 +47,7 @@ def rows(*names: str) -> pa.RecordBatch:
 
 
 def test_every_name_is_there() -> None:
-    for name in pyspark_parts.__all__:
+    for name in [*inner_names.__all__, *read_limits.__all__, "PandasConversion"]:
         assert hasattr(pyspark_parts, name), name
 
 

@@ -1,6 +1,6 @@
 """Keep rules: which rows of a changelog are still needed. Arrow and numpy in, Arrow and numpy out; no state, no files.
 
-``changelogs`` calls them. :func:`make_rule` gives the rule that a ``create`` declares. The queries of the rule ``sql``
+:func:`make_rule` gives the rule that a ``create`` declares. The queries of the rule ``sql``
 run in processes of their own, which :class:`QueryProcesses` has.
 """
 
@@ -10,17 +10,3 @@ from .query_limits import QueryLimits
 from .query_processes import QueryProcesses
 from .rule import Emitting, EveryRow, Rule, make_rule
 from .samples import SAMPLE_BYTES, Sample
-
-__all__ = [
-    "SAMPLE_BYTES",
-    "Emitting",
-    "EveryRow",
-    "Groups",
-    "Kept",
-    "Query",
-    "QueryLimits",
-    "QueryProcesses",
-    "Rule",
-    "Sample",
-    "make_rule",
-]

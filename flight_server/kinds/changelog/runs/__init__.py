@@ -1,6 +1,6 @@
 """Sorted runs of updates: in memory and in files, the log and the state file of a changelog.
 
-``changelogs`` combines them. A run knows rows, versions and diffs, and no keep rule.
+A run knows rows, versions and diffs, and no keep rule.
 """
 
 from .ages import Ages
@@ -12,30 +12,3 @@ from .run import MAX_HASH, Damaged, MemoryRun, Run
 from .run_files import RunFile, RunWriter
 from .state_file import STATE_NAME, UNFINISHED_NAME, Uncertain, read_state, write_state
 from .updates import DELETE, Updates
-
-__all__ = [
-    "DELETE",
-    "MAX_HASH",
-    "STATE_NAME",
-    "UNFINISHED_NAME",
-    "Ages",
-    "Block",
-    "Damaged",
-    "Entry",
-    "Layout",
-    "LogFile",
-    "MemoryRun",
-    "Run",
-    "RunFile",
-    "RunWriter",
-    "Uncertain",
-    "Updates",
-    "is_encoded",
-    "is_nested",
-    "no_rows",
-    "of_block",
-    "read_log",
-    "read_state",
-    "to_block",
-    "write_state",
-]
