@@ -41,7 +41,7 @@ from flight_server.tiering import ReadBack, Reader, frame_lost
 from .delivery import Delivery
 from .frame_ranges import FrameRange
 
-RUN_MESSAGES = 1024
+RUN_MESSAGES = 256
 """Which take 10 to 20 ms to take and to send."""
 
 
