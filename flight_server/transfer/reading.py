@@ -42,7 +42,7 @@ from .delivery import Delivery
 from .frame_ranges import FrameRange
 
 RUN_MESSAGES = 256
-"""Which take 10 to 20 ms to take and to send."""
+"""Which take some 5 ms to take and to send."""
 
 
 class Outgoing:

@@ -26,11 +26,19 @@ from tests.support.raw_flight import (
     path,
     put_messages,
 )
+from tests.support.rooms import ROOT
 from tests.support.server_process import ServerProcess
 
 DEADLINE_SECONDS = 120.0
 UNREAD_SECONDS = 20.0
-SOURCES = {"source_roots": tempfile.gettempdir()}
+FILES = ROOT / "build" / "benchmarks"
+SOURCES = {"source_roots": FILES}
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """A new one that the server may read."""
+    FILES.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=FILES)
 
 
 def flight_infos(server: ServerProcess, count: int) -> None:
@@ -66,7 +74,7 @@ def unread_echoes(server: ServerProcess, count: int) -> None:
 
 def source_schemas(server: ServerProcess, count: int) -> None:
     """So many sources over one file, each created with a schema of 5 MiB of its own."""
-    with tempfile.TemporaryDirectory() as folder, RawFlight(server.location) as raw:
+    with _folder() as folder, RawFlight(server.location) as raw:
         file = Path(folder) / "one.arrow"
         _write(file, pa.record_batch({"n": [1]}))
         for number in range(count):
@@ -99,7 +107,7 @@ def delta_dictionaries(server: ServerProcess, count: int) -> None:
 def compressed_sources(server: ServerProcess, count: int) -> None:
     """So many sources of an IPC file of 512 MiB of zeros, compressed to a few KiB, and a read of each."""
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with tempfile.TemporaryDirectory() as folder, RawFlight(server.location) as raw:
+    with _folder() as folder, RawFlight(server.location) as raw:
         file = Path(folder) / "zeros.arrow"
         _write(file, pa.record_batch({"n": np.zeros(512 * MIB // 8, np.int64)}), options)
         for number in range(count):
