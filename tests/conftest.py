@@ -8,6 +8,7 @@ test nothing may be left over: no task, no thread, no child process, no reserved
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -132,6 +133,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return load, spark, slow != spark
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules out of later collections: with them one takes up to a second, and many tests end with one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
