@@ -14,15 +14,17 @@ import structlog
 from flight_server.concurrency import Background, Running, Waits
 from flight_server.config import Settings
 from flight_server.datasets import Catalogue, Counters
-from flight_server.kinds.changelog import Store
-from flight_server.kinds.source import Pulling
+from flight_server.kinds import Kinds, ShuffleKind, StreamKind
+from flight_server.kinds.changelog import ChangelogKind, Store
+from flight_server.kinds.source import Pulling, SourceKind
 from flight_server.lanes.grpc import Actions, FlightService
 from flight_server.lanes.http import HttpOptions, HttpServer
 from flight_server.memory import Budget
+from flight_server.protocol import Kind
 from flight_server.reporting import Locations, Observed
 from flight_server.storage import Disk
 from flight_server.tiering import Admission, Durability, Spiller
-from flight_server.transfer import AnswerRoom, Delivery, Eviction, PutReceiver, Reads, VersionAppends
+from flight_server.transfer import AnswerRoom, Delivery, Eviction, PutReceiver, Reads
 
 if TYPE_CHECKING:
     from flight_server.kinds.source.creation import Sources
@@ -100,10 +102,29 @@ class Node:
             max_lag_seconds=settings.hold_lag_seconds,
             max_message_bytes=self.max_message_bytes,
         )
+        self.pulling = Pulling(
+            self.admission, self.background, self.counters, budget.metadata, settings.source_failure_seconds
+        )
+        self.sources = cache(
+            partial(_new_sources, self.catalogue, self.pulling, settings, self.max_message_bytes)
+        )
+        self.kinds = Kinds(
+            {
+                Kind.STREAM: StreamKind(self.durability),
+                Kind.SHUFFLE: ShuffleKind(self.durability),
+                Kind.SOURCE: SourceKind(self.catalogue, self.sources),
+                Kind.CHANGELOG: ChangelogKind(
+                    self.changelogs,
+                    self.admission,
+                    self.background,
+                    max_message_bytes=self.max_message_bytes,
+                ),
+            }
+        )
         self.puts = PutReceiver(
             self.admission,
             self.durability,
-            self.changelogs,
+            self.kinds,
             self.counters,
             AnswerRoom(budget, self.waits, self.delivery, deadline_seconds=settings.budget_deadline_seconds),
             max_message_bytes=self.max_message_bytes,
@@ -113,29 +134,20 @@ class Node:
             stall_seconds=settings.stall_seconds,
         )
         self.observed = Observed(
-            self.catalogue, self.waits, self.spiller, self.background, self.counters, self.delivery
+            self.catalogue,
+            self.waits,
+            self.spiller,
+            self.background,
+            self.counters,
+            self.delivery,
+            self.kinds,
         )
         self.locations = Locations()
         self.drain_requested = asyncio.Event()
-        self.pulling = Pulling(
-            self.admission, self.background, self.counters, budget.metadata, settings.source_failure_seconds
-        )
-        self.sources = cache(
-            partial(_new_sources, self.catalogue, self.pulling, settings, self.max_message_bytes)
-        )
         self.actions = Actions(
             self.durability,
-            self.changelogs,
             self.observed,
             self.locations,
-            self.sources,
-            appends=VersionAppends(
-                self.catalogue,
-                self.changelogs,
-                self.admission,
-                self.background,
-                max_message_bytes=self.max_message_bytes,
-            ),
             drain_requested=self.drain_requested,
             drain_grace_seconds=settings.drain_grace_seconds,
         )

@@ -43,7 +43,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from flight_server import config
 from flight_server.concurrency import in_slices, run_later
 from flight_server.host import sweep
-from flight_server.kinds.changelog import recover_changelogs
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, reflection
 from flight_server.lanes.http import AddressRefused, bind, bracketed
 from flight_server.memory import Heap
@@ -88,7 +87,8 @@ class Server:
         self._parts = AsyncExitStack()
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
         self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
-        self._parts.push_async_callback(asyncio.to_thread, self.node.changelogs.close)
+        for kind in self.node.kinds.values():
+            self._parts.push_async_callback(asyncio.to_thread, kind.close)
         self._parts.push_async_callback(self.node.background.stop)
 
     @property
@@ -131,7 +131,8 @@ class Server:
             scheme = "https" if settings.tls_cert is not None else "http"
             self.node.locations.http = f"{scheme}://{bracketed(self._advertised_host())}:{port}"
         await self._grpc.start()
-        await self.node.changelogs.start()
+        for kind in self.node.kinds.values():
+            await kind.start(self.node.background, HOUSEKEEPING_SECONDS)
         self._keep_duties()
         self._parts.push_async_callback(asyncio.to_thread, self._heap.stop)
         self._heap.start()
@@ -155,11 +156,13 @@ class Server:
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Drain for at most ``grace_seconds``, then stop every part. Twice is fine."""
         self.catalogue.draining = True
-        self.node.changelogs.drain()
+        for kind in self.node.kinds.values():
+            kind.drain()
         if self._grpc is not None:
             await self._health.enter_graceful_shutdown()
         await self.node.running.end(grace_seconds)
-        await asyncio.to_thread(self.node.changelogs.end_queries)
+        for kind in self.node.kinds.values():
+            await asyncio.to_thread(kind.end_work)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()
 
@@ -180,7 +183,8 @@ class Server:
             held=self._data_dir.held,
         )
         recovered = recover(self.catalogue)
-        recover_changelogs(self.node.changelogs)
+        for kind in self.node.kinds.values():
+            kind.recover()
         disk = self.catalogue.budget.disk
         if self.settings.disk_limit is None:
             free_bytes = shutil.disk_usage(path).free
@@ -264,11 +268,9 @@ class Server:
     def _keep_duties(self) -> None:
         keep, node = self.node.background.keep, self.node
         keep(node.spiller.run, "spiller")
-        keep(node.changelogs.compactor.run, "compactor")
         for name, duty in (
             ("stalled_readers", _at_once(node.eviction.look)),
             ("leases", self._expire),
-            ("holds", _at_once(node.changelogs.expire_holds)),
             ("forgotten_files", _at_once(self.catalogue.disk.disposal.forget_again)),
             ("silent_connections", self._http.end_silent),
         ):

@@ -29,7 +29,6 @@ from flight_server.protocol import (
     CreateRequest,
     Draining,
     InvalidRequest,
-    Kind,
     NotFound,
     OutOfBudget,
     Ticket,
@@ -54,8 +53,7 @@ class Catalogue:
     """See the module's text.
 
     Args:
-        lease_seconds: of datasets created without a lease, unless they are durable or changelogs; None keeps them
-            until a drop.
+        lease_seconds: of datasets created without a lease, unless they are ``lasting``; None keeps them until a drop.
     """
 
     def __init__(
@@ -222,8 +220,10 @@ class Catalogue:
         self._take_away(dataset, dropped=True)
         return dataset
 
-    def prepare(self, request: CreateRequest, schema: SchemaMessage | None) -> Dataset:
-        """Make a dataset that no name leads to yet.
+    def prepare(
+        self, request: CreateRequest, schema: SchemaMessage | None, *, lasting: bool = False
+    ) -> Dataset:
+        """Make a dataset that no name leads to yet. A ``lasting`` one has a lease only if the request says so.
 
         Raises:
             InvalidRequest: a new dataset may not have that name, or be durable without a lasting data directory.
@@ -245,7 +245,7 @@ class Catalogue:
             )
         generation = new_generation()
         lease_seconds = request.lease_seconds
-        if lease_seconds is None and not request.durable and request.kind is not Kind.CHANGELOG:
+        if lease_seconds is None and not (lasting or request.durable):
             lease_seconds = self._lease_seconds
         writer = self.disk.writer(request.dataset, generation)
         files = (

@@ -25,14 +25,13 @@ from flight_server.protocol import (
     Commit,
     Conflict,
     CreateRequest,
-    KeepRule,
     Kind,
     NotFound,
     Retention,
 )
 from flight_server.storage import DurableFiles, SegmentWriter
 
-from .attached import Changelogged, Puller
+from .attachment import attachment_of
 from .attempts import Attempt, Attempts
 from .generations import new_generation
 from .lifetime import DatasetState, Lifetime
@@ -77,8 +76,7 @@ class Dataset(Lifetime):
         self._room = self._metadata.reserve(DATASET_BYTES, f"dataset {name!r}", dataset=name)
         self.attempts = Attempts(name, self._metadata)
         self.changes = Changes()  # of what FlightInfo and PollInfo report
-        self.puller: Puller | None = None
-        self.changelog: Changelogged | None = None
+        self.attached = attachment_of(kind)
         self.transactions = Transactions(name, self._metadata)
         self._schema: SchemaMessage | None = None
         self.describe(schema)
@@ -93,18 +91,16 @@ class Dataset(Lifetime):
             later(emptied(partitions))
 
     def request(self) -> CreateRequest:
-        declared = None if self.changelog is None else self.changelog.declared
-        return CreateRequest(
+        request = CreateRequest(
             self.name,
             self.kind,
             partitions=self.partition_count,
             producers=self.producers,
             retention=self.retention,
             lease_seconds=self._declared_lease_seconds,
-            durable=self.durable and self.changelog is None,
-            keep=None if declared is None or declared.keep is None else KeepRule.parse(declared.keep),
-            delay_seconds=None if declared is None else declared.delay_seconds,
+            durable=self.durable,
         )
+        return self.attached.declared(request)
 
     @property
     def durable(self) -> bool:
@@ -148,7 +144,7 @@ class Dataset(Lifetime):
         if known is None:
             self.count_partitions(1)
             known = self.add_partition(index, sealed=self.sealed)
-        elif known.state is PartitionState.OPEN and self.sealed and self.kind is Kind.SHUFFLE:
+        elif known.state is PartitionState.OPEN and self.sealed and not self.attached.pulled:
             known.seal()  # see close
         elif self.dropped:
             known.drop(self._dropped_why)
@@ -203,8 +199,8 @@ class Dataset(Lifetime):
 
     @property
     def failure(self) -> BaseException | None:
-        """Why a partition failed. None for a source, whose partitions can be pulled again."""
-        if self.puller is not None:
+        """Why a partition failed. None if partitions can be pulled again."""
+        if self.attached.pulled:
             return None
         for partition in self._partitions.values():
             if partition.failure is not None:
@@ -213,13 +209,12 @@ class Dataset(Lifetime):
 
     @property
     def filling(self) -> bool:
-        """Whether a later look can show more. False for a source, which fills only while it is read."""
-        return self.state in (DatasetState.OPEN, DatasetState.SEALING) and self.puller is None
+        """Whether a later look can show more. False if it fills only while it is read."""
+        return self.state in (DatasetState.OPEN, DatasetState.SEALING) and not self.attached.pulled
 
     def want(self, index: int) -> None:
-        """See :meth:`Puller.want`."""
-        if self.puller is not None:
-            self.puller.want(self, index)
+        """See :meth:`Attachment.want`."""
+        self.attached.want(self, index)
 
     def begin_stream(self, index: int) -> Partition:
         """The partition, for its one producer.
@@ -320,10 +315,7 @@ class Dataset(Lifetime):
         No new reader gets a frame; if there are many partitions or frames, those that are being read follow soon.
         """
         self.step("drop")
-        if self.puller is not None:
-            self.puller.close()
-        if self.changelog is not None:
-            self.changelog.close()
+        self.attached.close()
         self._dropped_why = why
         self.attempts.discard_all()
         if not self._partitions:
@@ -339,8 +331,8 @@ class Dataset(Lifetime):
     def replaced(self) -> None:
         """Another generation has the name: readers finish what can still be completed."""
         self.ended = True
-        if self.changelog is not None or (self.kind is Kind.SHUFFLE and self.state is DatasetState.OPEN):
-            self.drop("replaced")  # it cannot be written or sealed any more: both find it by its name
+        if self.attached.by_name and self.state is DatasetState.OPEN:
+            self.drop("replaced")
         elif self.state is DatasetState.SEALING and not self.moving:
             self.close()  # its place on disk is not needed any more
 
@@ -367,12 +359,14 @@ class Dataset(Lifetime):
         return (message for message in messages_of(states) if message.resident)
 
     def release_unread(self, *, spilled: bool) -> bool:
-        """Release a source's sealed partitions, which can be pulled again, if it has no readers; whether it did so.
+        """Release the sealed partitions, if they can be pulled again and have no readers; whether it did so.
 
         Args:
             spilled: also if that frees only disk.
         """
-        if self.puller is None or any(partition.subscriptions() for partition in self._partitions.values()):
+        if not self.attached.pulled or any(
+            partition.subscriptions() for partition in self._partitions.values()
+        ):
             return False
         sealed = [each for each in self._partitions.values() if each.state is PartitionState.SEALED]
         if not any(each.frames_left if spilled else each.resident_bytes for each in sealed):

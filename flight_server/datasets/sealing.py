@@ -15,7 +15,7 @@ from collections.abc import Generator
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from flight_server.protocol import MAX_PARTITIONS, Conflict, InvalidRequest, Kind
+from flight_server.protocol import MAX_PARTITIONS, Conflict, InvalidRequest
 
 from .attempts import Attempt, joined
 from .partition import Partition
@@ -44,12 +44,7 @@ def accepting(
         InvalidRequest: other partitions than ``only`` have frames.
         OutOfBudget: ``metadata`` has no room for the partitions. Each time nothing was changed.
     """
-    if dataset.kind is not Kind.SHUFFLE:
-        raise Conflict(
-            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a shuffle is sealed by the action; "
-            "a stream is sealed when its producer ends",
-            dataset=dataset.name,
-        )
+    dataset.attached.check_seal(dataset)
     numbers: dict[int, int] = {}
     before: list[Attempt] | None = None
     while True:

@@ -19,8 +19,8 @@ What the seal does
     new         the dataset takes the name, or is refused if there is one of that name by then
     append      its partitions that have frames become the last ones of the dataset of that name,
                 whose generation and other partitions stay as they are; without one it takes the name;
-                of a changelog its rows become a version (``transfer.version_appends``)
-    delete      its rows are keys, and their rows are deleted from the changelog of that name, in one version
+                of a dataset with versions its rows become one
+    delete      its rows are keys, and their rows are deleted from the dataset of that name, in one version
     ==========  ====================================================================================
 """
 
@@ -32,14 +32,13 @@ from typing import Any
 
 from flight_server.frames import SchemaMessage
 from flight_server.protocol import (
-    DIFF_COLUMN,
     MAX_PARTITIONS,
+    VERSIONED,
     WRITE_LEASE_SECONDS,
     AlreadyExists,
     Conflict,
     CreateRequest,
     InvalidRequest,
-    Kind,
     Retention,
     WriteMode,
 )
@@ -53,7 +52,8 @@ MAX_ENDED = 10_000
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """What a seal has made readable, and the generation that it is in. ``partition_bytes``: of those with frames.
-    ``version``: of a changelog.
+    ``version``: that it became, of
+    a dataset that has versions.
     """
 
     generation: str
@@ -194,7 +194,7 @@ class StagedWrites:
 
 def is_repeated(request: CreateRequest, old: Dataset) -> bool:
     """Whether the dataset of the name has the write already. Raises as :meth:`Transactions.find`."""
-    written = (old if old.changelog is None else old.changelog).transactions
+    written = old.attached.transactions(old)
     return request.transaction is not None and written.find(request.transaction) is not None
 
 
@@ -217,35 +217,30 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
 
     Raises:
         AlreadyExists: mode ``new``.
-        InvalidRequest: mode ``delete``, and ``old`` is no changelog with such a key.
-        Conflict: mode ``append``, and ``old`` cannot be extended; mode ``overwrite``, and it is a changelog, or durable
-            and the write is not.
+        InvalidRequest: mode ``delete``, and ``old`` has no such key.
+        Conflict: mode ``append``, and ``old`` cannot be extended; mode ``overwrite``, and its kind is not overwritten,
+            or it is durable and the write is not.
         InvalidRequest: mode ``append``, and ``old`` has another schema.
     """
     if mode is WriteMode.NEW:
         raise AlreadyExists(
             f"dataset {old.name!r} exists; overwrite it, or choose another name", dataset=old.name
         )
-    if old.changelog is not None:
-        if mode is WriteMode.OVERWRITE:
-            raise Conflict(
-                f"dataset {old.name!r} is a changelog, which is not overwritten: drop it, or append its rows once more "
-                f"with -1 in column {DIFF_COLUMN!r}, which retracts them, or delete their keys",
-                dataset=old.name,
-            )
+    if mode is WriteMode.OVERWRITE:
+        old.attached.check_overwrite(old, staged=True)
+        check_as_durable(old, durable=durable)
+        return
+    if old.attached.appends is not None:
         if schema is not None:
-            old.changelog.check_producer(schema.schema, deletes=mode is WriteMode.DELETE)
+            old.attached.appends.check_append(schema.schema, deletes=mode is WriteMode.DELETE)
         return
     if mode is WriteMode.DELETE:
         raise InvalidRequest(
-            f"dataset {old.name!r} is not a changelog: nothing can be deleted from it by key",
+            f"dataset {old.name!r} is not a {VERSIONED}: nothing can be deleted from it by key",
             dataset=old.name,
         )
-    if mode is WriteMode.OVERWRITE:
-        check_as_durable(old, durable=durable)
-        return
-    if old.kind is Kind.SOURCE:
-        why = "is pulled from a source"
+    if old.attached.unextendable is not None:
+        why = old.attached.unextendable
     elif old.durable:
         why = "is durable, and its files are written once"
     elif durable:

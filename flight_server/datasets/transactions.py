@@ -1,4 +1,4 @@
-"""Transactions: which writes of each id a dataset or a changelog has, so that one which is repeated changes nothing.
+"""Transactions: which writes of each id a dataset has, so that one which is repeated changes nothing.
 
 Guarantee: a write whose number was committed is not committed again. It is answered as the first one was, or, if that
 was forgotten, refused with Conflict. A number that was never committed is never answered as if it was. Numbers of an
@@ -16,8 +16,8 @@ Following
 
 Lifetime
     They live as long as the name leads to the dataset: an overwrite takes them over, a drop or the end of a lease
-    forgets them with the data. Those of a durable dataset are in its manifest, those of a changelog in its state file
-    and its log, and so are on disk exactly when the data is.
+    forgets them with the data. Those of a durable dataset are in its manifest, those of a dataset with versions
+    in its state file and its log, and so are on disk exactly when the data is.
 """
 
 from __future__ import annotations

@@ -1,1 +1,9 @@
-"""What kinds of datasets do by themselves: pull a source, keep a changelog."""
+"""What a dataset does by its kind: the contract of a kind, and streams and shuffles, whose data are frames. The other
+kinds are rooms of their own.
+"""
+
+from .kind import Action, Burst, DatasetKind, Gauge, Kinds, VersionedMessage, VersionRead
+from .seals import seal
+from .shuffle import AttemptSink, ShuffleKind
+from .sinks import BatchSink, FrameSink, Sink, check_no_deletes, check_no_transaction
+from .stream import StreamKind, StreamSink

@@ -78,6 +78,7 @@ from .requests import (
     DEFAULT_HTTP_PORT,
     DEFAULT_PORT,
     REUSE_CONNECTION,
+    VERSIONED,
     WRITE_LEASE_SECONDS,
     CreateRequest,
     DatasetRequest,

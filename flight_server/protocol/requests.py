@@ -36,6 +36,10 @@ class Kind(StrEnum):
     CHANGELOG = "changelog"
 
 
+VERSIONED = Kind.CHANGELOG
+"""The kind whose datasets have versions, which are read and held, and rows that are deleted by their keys."""
+
+
 @dataclass(frozen=True)
 class Retention:
     """How long frames stay: until dropped, until ``readers`` have passed them (``places``), or for ``seconds``."""

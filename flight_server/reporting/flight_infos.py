@@ -91,30 +91,26 @@ async def flight_info(locations: Locations, dataset: Dataset, only: int | None =
 
 
 async def _info(locations: Locations, dataset: Dataset, only: int | None) -> list[bytes]:
-    """The parts of the FlightInfo message: one endpoint for each partition; totals -1 until all of them are sealed. A
-    changelog has one endpoint, whose ticket reads the newest snapshot at the time of the read.
+    """The parts of the FlightInfo message: one endpoint for each partition; totals -1 until all of them are sealed. The
+    ticket of a dataset with versions reads the newest snapshot at the time of the read.
 
     Args:
         only: the one partition that the descriptor names: endpoint, totals and descriptor are of that one.
 
     Raises:
         NotFound: the dataset has no such partition.
-        FlightShuffleError: the dataset was dropped, or a partition has failed, except of a source, which is pulled
-            again.
+        FlightShuffleError: the dataset was dropped, or a partition has failed, except if it is pulled again.
     """
     rows = total_bytes = 0
     count = dataset.partition_count  # of which the totals are: an append adds partitions
     described = dataset.partitions() if only is None else [dataset.partition(only)]
     sealed = dataset.sealed if only is None else described[0].state is PartitionState.SEALED
     async for partition in in_slices(described):
-        if dataset.puller is None or dataset.dropped:
+        if not dataset.attached.pulled or dataset.dropped:
             partition.check()
         totals = partition.totals
         rows += totals.rows
         total_bytes += totals.bytes
-    versions = {}
-    if dataset.changelog is not None:
-        versions = {"since": dataset.changelog.since, "upper": dataset.changelog.upper}
     info = flight.FlightInfo(
         EMPTY_SCHEMA,
         _descriptor(dataset, only),
@@ -127,7 +123,7 @@ async def _info(locations: Locations, dataset: Dataset, only: int | None) -> lis
                 "generation": dataset.generation,
                 "kind": dataset.kind.value,
                 "sealed": dataset.sealed,
-                **versions,
+                **dataset.attached.facts(),
             }
         ),
     )
@@ -169,7 +165,7 @@ async def poll_info(locations: Locations, dataset: Dataset, only: int | None = N
     """The PollInfo message, as :func:`flight_info`; with a descriptor to ask again with while the dataset, or the one
     partition, is filling, which says what this answer is of.
     """
-    seen = look(dataset)
+    seen, _ = dataset.attached.look(dataset)
     info = await _info(locations, dataset, only)
     parts = [wire.field_head(1, sum(map(len, info))), *info]
     if filling(dataset, only):
@@ -187,17 +183,14 @@ def filling(dataset: Dataset, only: int | None) -> bool:
     return dataset.filling and (only is None or dataset.partition(only).state is PartitionState.OPEN)
 
 
-def look(dataset: Dataset) -> int:
-    """What there is to see: another number after each change, of a changelog its newest version."""
-    return dataset.changes.told if dataset.changelog is None else dataset.changelog.upper
-
-
 async def next_look(dataset: Dataset, seen: int) -> None:
-    """Return when a filling dataset has other things to show than when :func:`look` was ``seen``, at once if it has
-    them already. Cancelling is safe.
+    """Return when a filling dataset has other things to show than when :meth:`Attachment.look` was
+    ``seen``, at once if it has them already. Cancelling is safe.
     """
-    changes = dataset.changes if dataset.changelog is None else dataset.changelog.changes
-    while look(dataset) == seen and dataset.filling:
+    while True:
+        now, changes = dataset.attached.look(dataset)
+        if now != seen or not dataset.filling:
+            return
         await changes.next()
 
 

@@ -1,7 +1,7 @@
 """Metrics for Prometheus, read from the server's own state at each scrape.
 
 Labels are bounded: accounts, kinds, waits, the server's own tasks. Datasets' names are not; ``/v1/statistics`` has
-them. Of changelogs there are totals, which are added up in slices, so that the loop serves the streams meanwhile.
+them. The metrics of a kind are totals over its datasets (``DatasetKind.metrics``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from flight_server.concurrency import in_slices
+from flight_server.kinds import Gauge
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
 
@@ -38,24 +38,6 @@ _COUNTERS = {
     "pulls_failed": "pulls of a source's partition that failed",
     "readers_ended_as_too_slow": "stalled readers that were ended because others waited for their room",
 }
-_OF_CHANGELOGS = {
-    "changelogs_damaged": "changelogs that were found damaged on disk",
-    "changelogs_not_emitting": "changelogs whose rule's pairs go nowhere, or wait until their target takes rows",
-    "changelog_rows": "updates in the runs of all changelogs",
-    "changelog_keys": "at most so many keys of all changelogs; one that is in several runs counts in each",
-    "changelog_runs": "runs of all changelogs",
-    "changelog_memory_bytes": "bytes of runs in RAM",
-    "changelog_disk_bytes": "bytes of run files and logs",
-    "changelog_debt_rows": "updates that are not in their changelog's largest run yet",
-    "changelog_fuel_rows": "updates that may be merged now",
-    "changelog_holds": "holds on versions",
-    "changelog_followers": "open streams of deltas",
-    "changelogs_held_back": "changelogs whose compaction waits for a hold; statistics and the log name it",
-    "changelogs_held_back_max_seconds": "how long the version of such a hold has been out of date, at most",
-    "changelog_versions": "versions committed to the changelogs that there are",
-}
-CHANGELOGS_AT_ONCE = 10
-"""Changelogs between two passes of the event loop: one of 30 runs takes 0.04 ms, one of the most runs 0.3 ms."""
 
 
 class Metrics:
@@ -67,36 +49,18 @@ class Metrics:
 
     async def render(self) -> bytes:
         """The exposition text, of the type CONTENT_TYPE. Cancelling is safe."""
-        collector = _ServerCollector(self._server, self._started_seconds, await _changelogs(self._server))
+        of_kinds = [each for kind in self._server.kinds.values() for each in await kind.metrics()]
+        collector = _ServerCollector(self._server, self._started_seconds, of_kinds)
         made = CollectorRegistry()
         made.register(collector)
         return generate_latest(made)
 
 
-async def _changelogs(server: Observed) -> Counter[str]:
-    sums: Counter[str] = Counter(dict.fromkeys(_OF_CHANGELOGS, 0))
-    found = [dataset.changelog for dataset in server.catalogue if dataset.changelog is not None]
-    async for changelog in in_slices(found, CHANGELOGS_AT_ONCE):
-        numbers = changelog.statistics()
-        sums["changelogs_damaged"] += "damage" in numbers
-        sums["changelogs_not_emitting"] += "not_emitting" in numbers
-        sums["changelog_holds"] += len(numbers["holds"])
-        if (held := numbers["held_back"]) is not None:
-            sums["changelogs_held_back"] += 1
-            longest = "changelogs_held_back_max_seconds"
-            sums[longest] = max(sums[longest], held["seconds"])
-        sums["changelog_versions"] += numbers["upper"]
-        sums["changelog_memory_bytes"] += numbers["bytes"]
-        for name in ("rows", "keys", "runs", "disk_bytes", "debt_rows", "fuel_rows", "followers"):
-            sums[f"changelog_{name}"] += numbers[name]
-    return sums
-
-
 class _ServerCollector(Collector):
-    def __init__(self, server: Observed, started_seconds: float, changelogs: Counter[str]) -> None:
+    def __init__(self, server: Observed, started_seconds: float, of_kinds: list[Gauge]) -> None:
         self._server = server
         self._started_seconds = started_seconds
-        self._changelogs = changelogs
+        self._of_kinds = of_kinds
 
     def collect(self) -> Iterator[Metric]:
         server = self._server
@@ -116,8 +80,8 @@ class _ServerCollector(Collector):
             failures.add_metric([task], number)
         yield failures
         yield from self._datasets()
-        for name, text in _OF_CHANGELOGS.items():
-            yield _gauge(name, text, self._changelogs[name])
+        for each in self._of_kinds:
+            yield _gauge(each.name, each.text, each.value)
         yield from self._waits()
 
     def _pools(self) -> Iterator[Metric]:

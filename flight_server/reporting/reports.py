@@ -27,6 +27,7 @@ from typing import Any
 from flight_server.concurrency import Background, Subscription, Waits, in_slices
 from flight_server.datasets import Catalogue, Counters, Dataset
 from flight_server.frames import Frame
+from flight_server.kinds import Kinds
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Fields, check_dataset_name, parse_json
 from flight_server.tiering import Spiller
@@ -36,7 +37,7 @@ MAX_PAGE = 1000
 MAX_NAMED_FILES = 100
 SLOWEST_READERS = 100
 _AT_ONCE = 50
-"""Datasets in ``statistics`` between two passes of the event loop: a changelog takes up to 0.3 ms."""
+"""Datasets in ``statistics`` between two passes of the event loop: one with versions takes up to 0.3 ms."""
 _MAX_FIRST = 1 << 31
 _NUMBER = re.compile("[0-9]{1,15}")
 
@@ -51,6 +52,7 @@ class Observed:
     background: Background
     counters: Counters
     delivery: Delivery
+    kinds: Kinds
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ async def datasets(server: Observed, prefix: str, page: Page) -> dict[str, Any]:
                 "generation": dataset.generation,
                 "partitions": dataset.partition_count,
                 "sealed": dataset.sealed,
-                "failed": dataset.puller is None and totals.states["failed"] > 0,
+                "failed": not dataset.attached.pulled and totals.states["failed"] > 0,
                 "rows": totals.rows,
                 "bytes": totals.size_bytes,
             }
@@ -223,10 +225,8 @@ class _Totals:
 
 
 async def _totals(dataset: Dataset) -> _Totals:
-    sums = _Totals(0, 0, 0, 0, Counter())
-    if dataset.changelog is not None:
-        sums.rows, sums.resident_bytes = dataset.changelog.rows, dataset.changelog.memory_bytes
-        sums.size_bytes = dataset.changelog.memory_bytes + dataset.changelog.disk_bytes
+    rows, resident_bytes, disk_bytes = dataset.attached.stored()
+    sums = _Totals(rows, 0, resident_bytes + disk_bytes, resident_bytes, Counter())
     async for partition in in_slices(dataset.partitions()):
         totals = partition.totals
         sums.rows += totals.rows
@@ -266,8 +266,7 @@ async def _summary(dataset: Dataset, readers: int) -> dict[str, Any]:
         "attempt_states": dict(attempted.states),
         "attempts_rows": attempted.rows,
         "attempts_bytes": attempted.size_bytes,
-        **({} if dataset.puller is None else {"source": dataset.puller.statistics()}),
-        **({} if dataset.changelog is None else {"changelog": dataset.changelog.statistics()}),
+        **dataset.attached.statistics(),
     }
 
 

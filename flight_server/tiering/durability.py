@@ -47,7 +47,7 @@ from flight_server.concurrency import Slice, Waits, in_steps
 from flight_server.datasets import Catalogue, Dataset, Partition, Totals
 from flight_server.frames import DictionaryState, Frame, Message, Records, messages_of
 from flight_server.memory import reserve
-from flight_server.protocol import CorruptFrame, DatasetDropped, Kind, OutOfBudget, Unavailable
+from flight_server.protocol import CorruptFrame, DatasetDropped, OutOfBudget, Unavailable
 from flight_server.storage import (
     DictionaryRecord,
     DiskTrouble,
@@ -137,7 +137,7 @@ class Durability:
                         ) from None
                     finish()  # it was replaced: only its present readers see it
                 except BaseException:
-                    if dataset.kind is Kind.STREAM:
+                    if not dataset.attached.by_name:
                         # The put fails, so no manifest may list these partitions.
                         files.synced -= wanted
                     if not dataset.sealed:
@@ -149,7 +149,7 @@ class Durability:
     def take_back(self, dataset: Dataset, files: DurableFiles) -> None:
         """Let the next start not find the dataset, whose seal has failed; a shuffle may be sealed again."""
         if files.committed:
-            if dataset.kind is Kind.STREAM:
+            if not dataset.attached.by_name:
                 self.catalogue.forget(dataset)
             else:
                 self.catalogue.disk.disposal.withdraw(files)
@@ -211,7 +211,7 @@ class _Seal:
                 work = asyncio.get_running_loop().run_in_executor(
                     catalogue.disk.io_threads, description.commit
                 )
-                if dataset.kind is Kind.STREAM:
+                if not dataset.attached.by_name:
                     await to_its_end(work)  # cancelled: its producer has left, so it fails
                     take_name()
                 else:

@@ -4,11 +4,9 @@ from .answer_room import AnswerRoom
 from .delivery import Delivery
 from .descriptors import parse_descriptor
 from .eviction import NEWCOMERS_SECONDS, Eviction
-from .frame_ranges import FrameRange, check_no_range
+from .frame_ranges import FrameRange
 from .producers import Producer
-from .reading import Outgoing, Reads, Run, check_no_versions, head_of_read
+from .reading import Outgoing, Reads, Run, head_of_read
 from .reading_plans import plan
 from .receiving import PutReceiver
 from .request_limits import MAX_CONTROL_BYTES, action_limit_bytes, check_size, counted, message_limit_bytes
-from .seals import seal
-from .version_appends import VersionAppends

@@ -20,7 +20,6 @@ from flight_server.protocol import (
     ROWS_TRAILER,
     UNTIL_TRAILER,
     InvalidRequest,
-    Kind,
 )
 from flight_server.protocol.checksums import running_crc32c
 from flight_server.tiering import Reader
@@ -83,12 +82,3 @@ class FrameRange:
         known = self.until is not None or partition.state is PartitionState.SEALED
         if reader.name is None and known:
             partition.passed(self.start, self.until, time.monotonic())
-
-
-def check_no_range(dataset: Dataset, until: int | None) -> None:
-    """Raise InvalidRequest if a reader of a changelog names a last frame."""
-    if until is not None and dataset.kind is Kind.CHANGELOG:
-        raise InvalidRequest(
-            f"dataset {dataset.name!r} is a changelog: its readers say 'as_of' or 'after', not 'until'",
-            dataset=dataset.name,
-        )

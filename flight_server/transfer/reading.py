@@ -32,9 +32,7 @@ from flight_server.protocol import (
     ACKNOWLEDGE_HEADER,
     GENERATION_HEADER,
     CorruptFrame,
-    InvalidRequest,
     Unavailable,
-    Versions,
 )
 from flight_server.tiering import ReadBack, Reader, frame_lost
 
@@ -102,16 +100,6 @@ def head_of_read(dataset: Dataset) -> list[tuple[str, str]]:
     """The headers of both lanes at the start of a read."""
     counted = [(ACKNOWLEDGE_HEADER, "frames")] if dataset.retention.readers is not None else []
     return [(GENERATION_HEADER, dataset.generation), *counted]
-
-
-def check_no_versions(dataset: Dataset, versions: Versions | None) -> None:
-    """Raise InvalidRequest if a reader of anything but a changelog asks for versions."""
-    if versions is not None:
-        raise InvalidRequest(
-            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a changelog has versions to read "
-            "'as_of' or 'after'",
-            dataset=dataset.name,
-        )
 
 
 class Reads:
@@ -211,7 +199,7 @@ class Reads:
                         return
                     else:
                         with self._waits.enter(
-                            "producer" if dataset.puller is None else "source",
+                            "source" if dataset.attached.pulled else "producer",
                             dataset=reader.dataset,
                             partition=reader.partition,
                             peer=reader.peer,

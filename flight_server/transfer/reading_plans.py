@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from flight_server.concurrency import in_slices
 from flight_server.datasets import Dataset, PartitionState
-from flight_server.protocol import Conflict, InvalidRequest, Kind, PlanRequest
+from flight_server.protocol import InvalidRequest, PlanRequest
 
 MAX_PIECES = 200_000
 """In one answer, which is then about 5 MB."""
@@ -35,8 +35,8 @@ async def plan(dataset: Dataset, request: PlanRequest) -> list[Piece]:
     """The pieces of the partitions, in their order. Other tasks run while a long answer is made.
 
     Raises:
-        Conflict: a partition is not sealed.
-        InvalidRequest: it is a changelog; or there would be more than ``MAX_PIECES``.
+        Conflict: a partition is not sealed. InvalidRequest: none ever is (``Attachment.not_sealed``).
+        InvalidRequest: there would be more than ``MAX_PIECES``.
         NotFound: the dataset has no such partition.
     """
     dataset.touch()
@@ -46,7 +46,7 @@ async def plan(dataset: Dataset, request: PlanRequest) -> list[Piece]:
         else request.partitions
     )
     if not dataset.sealed and request.partitions is None:
-        raise _not_sealed(dataset)
+        raise dataset.attached.not_sealed(dataset)
     pieces: list[Piece] = []
     async for piece in in_slices(_cut_all(dataset, numbers, request.target_bytes), _AT_ONCE):
         if piece is None:
@@ -73,7 +73,7 @@ def _cut_all(dataset: Dataset, numbers: Iterable[int], target_bytes: int) -> Ite
         partition = dataset.partition(number)
         partition.check()
         if partition.state is not PartitionState.SEALED:
-            raise _not_sealed(dataset)
+            raise dataset.attached.not_sealed(dataset)
         first = partition.table.first
         yield None
         for piece in cut(partition.table.sizes(), target_bytes):
@@ -105,16 +105,3 @@ def cut(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int, int
             start, start_bytes = number, end_bytes
         else:
             yield None
-
-
-def _not_sealed(dataset: Dataset) -> InvalidRequest:
-    if dataset.kind is Kind.CHANGELOG:
-        return InvalidRequest(
-            f"dataset {dataset.name!r} is a changelog, which is never sealed and is not cut into pieces: read a "
-            "version of it, by the ticket of get_flight_info",
-            dataset=dataset.name,
-        )
-    return Conflict(
-        f"dataset {dataset.name!r} is still written: its partitions are cut after the seal",
-        dataset=dataset.name,
-    )

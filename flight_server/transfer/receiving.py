@@ -12,8 +12,8 @@ Decoding
     the decoder copies of dictionaries.
 
 Commits
-    What follows the commit of a put into a changelog is its next version, with a commit of its own; a transaction has
-    one. Of a put that breaks off later the committed versions stay. Anything else after a commit is refused.
+    After a commit a put that gives batches (``BatchSink``) can go on, with a commit of its own, unless it has a
+    transaction. Of one that breaks off later the commits stay. Anything else after a commit is refused.
 
 Answers
     A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from flight_server.datasets import Counters, Dataset
 from flight_server.frames import Accepted, Checked, FrameBuilder, FrameDecoder, Inspected, SchemaMessage
-from flight_server.kinds.changelog import Store
+from flight_server.kinds import BatchSink, FrameSink, Kinds, Sink
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     BadFrame,
@@ -55,7 +55,6 @@ from .answer_room import AnswerRoom
 from .descriptors import parse_descriptor
 from .producers import Producer
 from .request_limits import check_size
-from .sinks import AttemptSink, ChangelogSink, Sink, StreamSink
 
 
 class PutAnswers(Protocol):
@@ -81,7 +80,7 @@ class PutReceiver:
         self,
         admission: Admission,
         durability: Durability,
-        changelogs: Store,
+        kinds: Kinds,
         counters: Counters,
         answer_room: AnswerRoom,
         *,
@@ -93,7 +92,7 @@ class PutReceiver:
     ) -> None:
         self.admission = admission
         self.durability = durability
-        self.changelogs = changelogs
+        self.kinds = kinds
         self.counters = counters
         self.answer_room = answer_room
         self.max_message_bytes = max_message_bytes
@@ -144,7 +143,7 @@ class _Put:
         self._receiver = receiver
         self._admission = receiver.admission
         self._durability = receiver.durability
-        self._changelogs = receiver.changelogs
+        self._kinds = receiver.kinds
         self._catalogue = receiver.durability.catalogue
         self._producer = producer
         self._peer = producer.peer
@@ -185,7 +184,7 @@ class _Put:
             schema = self._catalogue.schemas.hold(accepted.schema, dataset)
             self._sink = self._open(self._command, schema)
             self._builder = FrameBuilder(self._catalogue.budget.metadata, dataset)
-            self._decoder.keeps_batches = isinstance(self._sink, ChangelogSink)
+            self._decoder.keeps_batches = isinstance(self._sink, BatchSink)
             return
         if accepted.kind is MessageKind.NONE:
             await self._metadata_only(accepted, before)
@@ -193,7 +192,7 @@ class _Put:
         assert self._sink is not None
         if self._commit_seen:
             self._begin_again(self._sink)
-        if isinstance(self._sink, ChangelogSink) and accepted.batch is not None:
+        if isinstance(self._sink, BatchSink) and accepted.batch is not None:
             await self._add(self._sink, accepted.batch, max(len(message), inspected.decoded_bytes))
             self._echo_later(accepted)
             return
@@ -203,16 +202,16 @@ class _Put:
         self._echo_later(accepted)
 
     def _begin_again(self, sink: Sink) -> None:
-        """Let a batch follow a commit: it begins the next version of a changelog."""
+        """Let a batch follow a commit."""
         assert self._command is not None
-        if not isinstance(sink, ChangelogSink) or self._command.transaction is not None:
+        if not isinstance(sink, BatchSink) or self._command.transaction is not None:
             raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
         self._catalogue.check_open()
         sink.begin()
         self._commit_seen = False
 
-    async def _add(self, sink: ChangelogSink, batch: pa.RecordBatch, size_bytes: int) -> None:
-        """Give a batch to a changelog's write."""
+    async def _add(self, sink: BatchSink, batch: pa.RecordBatch, size_bytes: int) -> None:
+        """Give a batch to the sink."""
         assert self._command is not None
         await sink.add(batch, await self._admit(sink.dataset, size_bytes))
         self._receiver.counters.batch_in(batch.num_rows, size_bytes)
@@ -286,35 +285,10 @@ class _Put:
 
     def _open(self, command: PutCommand, schema: SchemaMessage) -> Sink:
         self._catalogue.check_open()
+        known = None
         if command.mode != "overwrite":
             known = self._catalogue.get(command.dataset, command.generation)
-            if known is not None and known.kind in (Kind.SHUFFLE, Kind.CHANGELOG):
-                if command.generation is not None:
-                    self._catalogue.find(command.dataset, command.generation)
-                if known.kind is Kind.CHANGELOG:
-                    return ChangelogSink(self._changelogs, command, known, schema)
-            if command.delete:
-                self._catalogue.find(command.dataset, command.generation)
-                raise InvalidRequest(
-                    f"dataset {command.dataset!r} is not a changelog: nothing can be deleted from it by key",
-                    dataset=command.dataset,
-                )
-            if known is not None and known.kind is Kind.SHUFFLE:
-                return AttemptSink(self._durability, command, known, schema)
-            if command.transaction is not None:
-                raise InvalidRequest(
-                    f"dataset {command.dataset!r} is not a changelog: a put into it has no 'transaction'",
-                    dataset=command.dataset,
-                )
-            if known is not None and known.kind is not Kind.STREAM:
-                raise Conflict(
-                    f"dataset {known.name!r} is of kind {known.kind.value!r}, which takes no puts; "
-                    "choose another name",
-                    dataset=known.name,
-                )
-            if known is None and command.producer not in (None, 0):
-                self._catalogue.find(command.dataset, command.generation)
-        return StreamSink(self._durability, command, schema)
+        return self._kinds[Kind.STREAM if known is None else known.kind].sink(command, known, schema)
 
     def _check_first(self, message: bytes) -> None:
         """Compare the checksum of the first message before any of it is used."""
@@ -387,6 +361,7 @@ class _Put:
         frame = self._builder.add(checked, reservation)
         if frame is None:
             return
+        assert isinstance(sink, FrameSink)
         sink.publish(sink.place(bytes(checked.accepted.metadata)), frame)
         self._receiver.counters.frame_in(frame)
         sink.dataset.touch()

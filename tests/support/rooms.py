@@ -44,6 +44,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "transfer",
         "kinds.source",
         "kinds.changelog",
+        "kinds",
         "tiering",
         "datasets",
         "kinds.changelog.rules",

@@ -9,31 +9,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 
+from flight_server.kinds import VersionedMessage
 from flight_server.protocol import InvalidRequest, cut, dump_json, ipc_framing, wire
 from flight_server.protocol.checksums import message_crc32c
 
 MESSAGE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class VersionedMessage:
-    """A record batch message. ``metadata``: for app_metadata."""
-
-    parts: wire.FlightData
-    crc32c: int
-    rows: int
-    metadata: bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.parts.header) + len(self.parts.body)
-
-    def flight_data(self) -> bytes:
-        return wire.flight_data(self.parts.header, metadata=self.metadata, body=self.parts.body)
 
 
 def encode(

@@ -32,13 +32,14 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.concurrency import Waits
+from flight_server.kinds import Burst, VersionedMessage
 from flight_server.memory import Budget, Reservation, reserve
 from flight_server.protocol import DataQuarantined, Draining, InvalidRequest, Unavailable, Versions
 from flight_server.storage import to_its_end
 from flight_server.tiering import Reader
 
 from .changelog import Changelog
-from .encoding import VersionedMessage, encode
+from .encoding import encode
 from .large_keys import TooLarge
 from .runs import Damaged
 from .views import Part as Slice
@@ -52,14 +53,6 @@ FOLLOWED_BYTES = 256 << 10
 STALLED_SECONDS = 600.0
 """A reader whose transport takes nothing for so long holds its version no more."""
 KEY_DEADLINE_SECONDS = 30.0
-
-
-class Part(list[VersionedMessage]):
-    """The messages of a slice, and the room that they have."""
-
-    def __init__(self, messages: list[VersionedMessage], room: Reservation) -> None:
-        super().__init__(messages)
-        self.room = room
 
 
 class ChangelogReads:
@@ -101,7 +94,7 @@ class ChangelogReads:
 
     async def read(
         self, changelog: Changelog, reader: Reader, versions: Versions
-    ) -> AsyncGenerator[Part, None]:
+    ) -> AsyncGenerator[Burst, None]:
         """See the module's text. Close the generator to leave; cancelling it is safe.
 
         Raises:
@@ -154,7 +147,7 @@ class ChangelogReads:
             changelog.holds.leave(stream)
             changelog.wake()
 
-    async def _parts(self, stream: _Stream, after: int | None, upto: int) -> AsyncGenerator[Part, None]:
+    async def _parts(self, stream: _Stream, after: int | None, upto: int) -> AsyncGenerator[Burst, None]:
         changelog, reader = stream.changelog, stream.reader
         few = after is not None and _new_bytes(changelog.view(), after) < FOLLOWED_BYTES // 4
         room_bytes = 2 * self._slice_bytes
@@ -176,7 +169,7 @@ class ChangelogReads:
             if size_bytes > room.size_bytes:
                 room.grow(size_bytes - room.size_bytes)
             stream.given()
-            yield Part(encoded, room)
+            yield Burst(encoded, room)
             del encoded, room
             stream.took()
             reader.pace.took(size_bytes)

@@ -36,6 +36,7 @@ from flight_server.protocol import (
 )
 from flight_server.storage import DiskTrouble, Quarantined, to_its_end
 
+from .attached_changelog import Append, AttachedChangelog
 from .changelog import DEFAULT_DELAY_SECONDS, Changelog, ChangelogState
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
 from .commits import Commits
@@ -64,12 +65,14 @@ _log = structlog.get_logger("flight_server.kinds.changelog.store")
 
 
 class Store:
-    """See the module's text.
+    """See the module's text. ``append``: see :class:`AttachedChangelog`; a store without a server takes no appends.
 
     Args:
         deadline_seconds: how long a commit waits for memory.
         max_lag_seconds: how long a hold may keep a version that is out of date.
     """
+
+    append: Append | None = None
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class Store:
     def damaged(self, changelog: Changelog, what: str) -> None:
         dataset = self.catalogue.get(changelog.name)
         # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
-        if dataset is not None and dataset.changelog is changelog and dataset.files is not None:
+        if dataset is not None and dataset.files is not None and changelog is _attached_to(dataset):
             said = Quarantined.now(changelog.name, changelog.generation, changelog.directory, what)
             self.catalogue.disk.disposal.damaged(dataset.files, said)
 
@@ -141,8 +144,8 @@ class Store:
 
     def of(self, dataset: Dataset) -> Changelog:
         """The changelog of a dataset of that kind; a closed one after a drop."""
-        changelog = dataset.changelog
-        assert isinstance(changelog, Changelog)
+        changelog = _attached_to(dataset)
+        assert changelog is not None
         return changelog
 
     async def create(self, request: CreateRequest, schema: SchemaMessage) -> tuple[Dataset, bool]:
@@ -171,7 +174,7 @@ class Store:
 
     async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
-        dataset = self.catalogue.prepare(request, stored)
+        dataset = self.catalogue.prepare(request, stored, lasting=True)
         directory = self._directory(request.dataset, dataset.generation)
         own = request.keep is not None and request.keep.rule is RuleName.SQL
         threads = self._declaring if own else self.threads
@@ -291,7 +294,7 @@ class Store:
         if changelog.room is None:
             self._count(changelog)
         dataset.files = files
-        dataset.changelog = changelog
+        dataset.attached = AttachedChangelog(changelog, self.append)
         files.in_use = lambda: changelog.state is not ChangelogState.CLOSED
         if isinstance(changelog.rule, Query):
             changelog.querying = OneByOne(self._querying)
@@ -314,23 +317,6 @@ class Store:
         return ChangelogWrite(self.of(dataset), self.commits, self.threads, deletes=deletes)
 
     # Holds
-
-    async def asked_to_hold(self, body: bytes) -> dict[str, object]:
-        """The answer to the action ``hold`` with this body.
-
-        Raises:
-            InvalidRequest: the body, or the dataset is no changelog.
-            NotFound: there is no such dataset; or, like the other errors, as :meth:`hold`.
-        """
-        request = HoldRequest.parse(body)
-        dataset = self.catalogue.find(request.dataset, request.generation)
-        if dataset.kind is not Kind.CHANGELOG:
-            raise InvalidRequest(
-                f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only versions of a changelog are held",
-                dataset=dataset.name,
-            )
-        dataset.touch()
-        return await self.hold(dataset, request)
 
     async def hold(self, dataset: Dataset, request: HoldRequest) -> dict[str, object]:
         """Take, renew, move or release a hold; as :func:`~flight_server.kinds.changelog.holding.take_hold`."""
@@ -385,6 +371,10 @@ class Store:
         self.threads.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
         self.compactor.close()
+
+
+def _attached_to(dataset: Dataset) -> Changelog | None:
+    return dataset.attached.changelog if isinstance(dataset.attached, AttachedChangelog) else None
 
 
 def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:

@@ -92,7 +92,7 @@ class Sources:
         known = self._catalogue.get(request.dataset)
         if known is None or known.failure is not None:
             return None
-        made = known.puller.request if isinstance(known.puller, Pulls) else None
+        made = known.attached.request if isinstance(known.attached, Pulls) else None
         if made is None or made != _asked(request):
             raise AlreadyExists(
                 f"dataset {known.name!r} exists and was created otherwise; drop it first, or choose another name",
@@ -113,7 +113,7 @@ class Sources:
         source.schema = dataset.schema
         if wanted is not None:
             wanted = catalogue.schemas.hold(wanted, name)
-        dataset.puller = Pulls(
+        dataset.attached = Pulls(
             self._pulling, source, asked, partial(self._renew, request, asked, wanted), room
         )
         catalogue.install(dataset)

@@ -47,7 +47,7 @@ from typing import Any
 import structlog
 
 from flight_server.concurrency import Background
-from flight_server.datasets import Counters, Dataset, Partition, PartitionState
+from flight_server.datasets import Attachment, Counters, Dataset, Partition, PartitionState
 from flight_server.frames import FrameBuilder
 from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import (
@@ -146,7 +146,7 @@ class Pulling:
     failure_seconds: float
 
 
-class Pulls:
+class Pulls(Attachment):
     """The pulls of one dataset.
 
     Args:
@@ -154,6 +154,9 @@ class Pulls:
         renew: opens the source again, as a new generation, when this one is over.
         room: counts what the source and the request hold, as long as this object lives.
     """
+
+    pulled = True
+    unextendable = "is pulled from a source"
 
     def __init__(
         self,
@@ -174,7 +177,7 @@ class Pulls:
         self._started = 0
 
     def want(self, dataset: Dataset, index: int) -> None:
-        """See :class:`~flight_server.datasets.dataset.Puller`."""
+        """Start a pull if the partition needs one."""
         partition = dataset.partition(index)
         last = self._pulls.get(index)
         if partition.state is PartitionState.FAILED and not self._remembered(last):
@@ -197,7 +200,8 @@ class Pulls:
         """The numbers of pulls that were started, that run, and whose failure is remembered."""
         pulls = self._pulls.values()
         running = sum(pull.state is not _FAILED for pull in pulls)
-        return {"pulls": self._started, "running": running, "failed": sum(map(self._remembered, pulls))}
+        failed = sum(map(self._remembered, pulls))
+        return {"source": {"pulls": self._started, "running": running, "failed": failed}}
 
     def _remembered(self, pull: _Pull | None) -> bool:
         if pull is None or pull.failed_at is None:

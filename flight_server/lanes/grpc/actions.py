@@ -1,4 +1,4 @@
-"""The Flight actions, which ``protocol.ACTIONS`` lists."""
+"""The Flight actions, which ``protocol.ACTIONS`` lists. A kind of dataset has some of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import base64
 import binascii
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import flight
@@ -15,12 +14,11 @@ from pyarrow import flight
 from flight_server.concurrency import dumped, in_steps
 from flight_server.datasets import meant
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
-from flight_server.kinds.changelog import Store
+from flight_server.kinds import seal
 from flight_server.protocol import (
     ACKNOWLEDGE,
     ACTIONS,
     COPIES,
-    HOLD,
     PLAN,
     AcknowledgeRequest,
     BadFrame,
@@ -29,7 +27,6 @@ from flight_server.protocol import (
     CreateRequest,
     DatasetRequest,
     InvalidRequest,
-    Kind,
     PlanRequest,
     SealRequest,
     Ticket,
@@ -43,34 +40,27 @@ from flight_server.protocol import (
 )
 from flight_server.reporting import Locations, expiration, reports, timestamp_scalar
 from flight_server.tiering import Durability
-from flight_server.transfer import VersionAppends, plan, seal
-
-if TYPE_CHECKING:
-    from flight_server.kinds.source.creation import Sources
+from flight_server.transfer import plan
 
 
 class Actions:
-    """The actions of one server. ``sources`` is called in a thread, because its first call imports libraries."""
+    """The actions of one server."""
 
     def __init__(
         self,
         durability: Durability,
-        changelogs: Store,
         observed: reports.Observed,
         locations: Locations,
-        sources: Callable[[], Sources],
         *,
-        appends: VersionAppends,
         drain_requested: asyncio.Event,
         drain_grace_seconds: float,
     ) -> None:
         self._catalogue = durability.catalogue
         self._durability = durability
-        self._changelogs = changelogs
-        self._appends = appends
+        self._kinds = observed.kinds
+        self._of_kinds = observed.kinds.actions
         self._observed = observed
         self._lanes = locations
-        self._sources = sources
         self._drain_requested = drain_requested
         self._drain_grace_seconds = drain_grace_seconds
 
@@ -80,6 +70,8 @@ class Actions:
         Raises:
             Unsupported: there is no such action.
         """
+        if action in self._of_kinds:
+            return dump_json(await self._of_kinds[action](body))
         handler = _HANDLERS.get(action)
         if handler is None:
             what = "this is not a Flight SQL server: " if action in flight_sql.ACTIONS else ""
@@ -98,16 +90,7 @@ class Actions:
                 if large
                 else decode_schema(request.schema)
             )
-        if request.kind is Kind.CHANGELOG:
-            assert schema is not None
-            dataset, created = await self._changelogs.create(request, schema)
-        elif request.mode is not None:
-            dataset, created = self._catalogue.stage(request, schema)
-        elif request.kind is Kind.SOURCE:
-            sources = await asyncio.to_thread(self._sources)
-            dataset, created = await sources.create(request, schema)
-        else:
-            dataset, created = self._catalogue.create(request, schema)
+        dataset, created = await self._kinds[request.kind].create(request, schema)
         repeated = request.mode is not None and self._catalogue.staged.mode_of(dataset) is None
         return dump_json(
             {
@@ -125,7 +108,7 @@ class Actions:
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
         if sealed is None:
             dataset = self._catalogue.find(request.dataset, request.generation)
-            sealed = await seal(self._durability, dataset, request, self._appends)
+            sealed = await seal(self._durability, dataset, request)
         return await dumped(
             {
                 "dataset": request.dataset,
@@ -153,9 +136,6 @@ class Actions:
         dataset.partition(request.partition).acknowledge(request.reader, request.frames, time.monotonic())
         dataset.touch()
         return dump_json({"frames": request.frames})
-
-    async def _hold(self, body: bytes) -> bytes:
-        return dump_json(await self._changelogs.asked_to_hold(body))
 
     async def _plan(self, body: bytes) -> bytes:
         request = PlanRequest.parse(body)
@@ -253,7 +233,6 @@ _HANDLERS: dict[str, Callable[[Actions, bytes], Awaitable[bytes]]] = {
     "renew": Actions._renew,
     ACKNOWLEDGE: Actions._acknowledge,
     COPIES: Actions._copies,
-    HOLD: Actions._hold,
     PLAN: Actions._plan,
     "statistics": Actions._statistics,
     "why": Actions._why,

@@ -15,21 +15,19 @@ from typing import Any
 
 from flight_server.concurrency import Turns
 from flight_server.datasets import Catalogue, Dataset
-from flight_server.kinds.changelog import Store, schema_header
+from flight_server.kinds import Kinds, VersionRead
 from flight_server.protocol import (
     CHECKSUMS,
     CHECKSUMS_HEADER,
     FRAMES_TRAILER,
     ROWS_TRAILER,
-    Kind,
     Ticket,
-    Versions,
     wire,
 )
 from flight_server.protocol.checksums import crc32c, message_crc32c
 from flight_server.protocol.enveloped import Envelopes
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameRange, Reads, Run, check_no_range, check_no_versions, head_of_read
+from flight_server.transfer import FrameRange, Reads, Run, head_of_read
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
@@ -37,9 +35,9 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 class GrpcGet:
     """Serves DoGet."""
 
-    def __init__(self, catalogue: Catalogue, reads: Reads, changelogs: Store) -> None:
+    def __init__(self, catalogue: Catalogue, reads: Reads, kinds: Kinds) -> None:
         self._catalogue = catalogue
-        self._changelogs = changelogs
+        self._kinds = kinds
         self._reads = reads
         self._turns = Turns()
 
@@ -54,13 +52,12 @@ class GrpcGet:
         ticket = Ticket.parse(asked)
         dataset, index = self._catalogue.resolve(ticket)
         dataset.touch()
-        check_no_range(dataset, ticket.until)
+        read = self._kinds[dataset.kind].read(dataset, ticket.versions, ticket.until)
         reader = Reader(dataset.name, index, context.peer(), name=ticket.reader)
-        if dataset.kind is Kind.CHANGELOG:
+        if read is not None:
             with self._reads.delivery.of_connection(reader):
-                await self._serve_changelog(dataset, ticket.versions or Versions(), reader, asked, context)
+                await self._serve_versions(dataset, read, reader, asked, context)
             return
-        check_no_versions(dataset, ticket.versions)
         envelopes = await _begin(dataset, asked, context)
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
@@ -71,28 +68,27 @@ class GrpcGet:
         context.set_trailing_metadata(tuple(wanted.trailers(dataset.partition(index))))
         wanted.ended(dataset, reader)
 
-    async def _serve_changelog(
-        self, dataset: Dataset, versions: Versions, reader: Reader, asked: bytes, context: Context
+    async def _serve_versions(
+        self, dataset: Dataset, read: VersionRead, reader: Reader, asked: bytes, context: Context
     ) -> None:
-        reads, changelog = self._changelogs.reads, self._changelogs.of(dataset)
-        reads.check(changelog, versions)
+        read.check()
         self._reads.counters.gets += 1
         envelopes = await _begin(dataset, asked, context)
-        await _send_schema(schema_header(reads.schema(changelog, versions)), envelopes, context)
+        await _send_schema(read.schema_header(), envelopes, context)
         rows = frames = 0
-        async with aclosing(reads.read(changelog, reader, versions)) as parts:
-            async for part in parts:
-                for message in part:
+        async with aclosing(read.bursts(reader)) as bursts:
+            async for burst in bursts:
+                for message in burst:
                     await self._turns.take(message.size_bytes)
                     data = message.flight_data()
                     if envelopes is not None:
                         data = envelopes.seal(data, message.crc32c, crc32c(message.metadata))
-                    await self._reads.delivery.deliver(context.write, data, reader, room=part.room)
+                    await self._reads.delivery.deliver(context.write, data, reader, room=burst.room)
                     del data
                     self._reads.counters.message_out(message.size_bytes)
                     rows, frames = rows + message.rows, frames + 1
                 dataset.touch()
-                del part
+                del burst
         context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
 
     async def _send(self, run: Run, reader: Reader, context: Context, envelopes: Envelopes | None) -> None:

@@ -98,7 +98,7 @@ class FlightService:
         self._running = running
         self._catalogue = puts.durability.catalogue
         self._waits = puts.admission.waits
-        self._get = GrpcGet(self._catalogue, reads, puts.changelogs)
+        self._get = GrpcGet(self._catalogue, reads, puts.kinds)
         self._first = FirstMessages(stall_seconds)
         self._token = token
         self._max_schema_bytes = max_schema_bytes
@@ -229,7 +229,7 @@ class FlightService:
 
     async def poll_flight_info(self, request: bytes, context: Context) -> None:
         """The PollInfo of what the descriptor names: at once, or, with the descriptor of an earlier answer, when it
-        has changed since that (a changelog: has another version), or is full, or after ``POLL_SECONDS`` or half of the
+        has changed since that (with versions: has another one), or is full, or after ``POLL_SECONDS`` or half of the
         call's time left, whichever is first.
         """
         named = parse_descriptor(request)

@@ -6,19 +6,19 @@ import asyncio
 
 from aiohttp import web
 
-from flight_server.kinds.changelog import Store
+from flight_server.kinds import Action
 from flight_server.protocol import InvalidRequest
 
 HOLD_PATH = "/v1/hold"
 MAX_BODY_BYTES = 4096
 
 
-async def answer_hold(request: web.Request, changelogs: Store, stall_seconds: float) -> dict[str, object]:
+async def answer_hold(request: web.Request, action: Action, stall_seconds: float) -> dict[str, object]:
     """The answer of the action.
 
     Raises:
         InvalidRequest: the body has no length, is longer than ``MAX_BODY_BYTES``, or takes longer than
-            ``stall_seconds``; or as :meth:`Store.asked_to_hold`, like its other errors.
+            ``stall_seconds``; or as the action, like its other errors.
     """
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > MAX_BODY_BYTES:
@@ -30,4 +30,4 @@ async def answer_hold(request: web.Request, changelogs: Store, stall_seconds: fl
             body = await request.content.readexactly(size_bytes)
     except (TimeoutError, asyncio.IncompleteReadError):
         raise InvalidRequest(f"{HOLD_PATH}: the body did not come") from None
-    return await changelogs.asked_to_hold(body)
+    return await action(body)

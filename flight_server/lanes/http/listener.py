@@ -56,12 +56,12 @@ from flight_server.access import Doorkeeper, authorize
 from flight_server.concurrency import Running, Turns
 from flight_server.datasets import one_meaning
 from flight_server.protocol import (
+    HOLD,
     PUT_PATH,
     Fields,
     FlightShuffleError,
     InternalError,
     InvalidRequest,
-    Kind,
     NotFound,
     Versions,
     check_attempt,
@@ -71,11 +71,11 @@ from flight_server.protocol import (
     parse_partition,
 )
 from flight_server.reporting import metrics, reports
-from flight_server.transfer import PutReceiver, Reads, check_no_range, check_no_versions
+from flight_server.transfer import PutReceiver, Reads
 
-from .bulk_changelog import BulkChangelogRead
 from .bulk_get import ArrowStream, BulkRead
 from .bulk_put import READ_BYTES, Intake
+from .bulk_versions import BulkVersionRead
 from .http_errors import Runner, refusal
 from .http_hold import HOLD_PATH, answer_hold
 from .listening import bind
@@ -258,7 +258,7 @@ class HttpServer:
         catalogue, peer = self._catalogue, _peer(request)
         query = _query(request, "generation", "from", "until", "reader", "as_of", "after", "follow")
         versions = _versions(query)
-        wanted: BulkRead | BulkChangelogRead
+        wanted: BulkRead | BulkVersionRead
         generation, start = query.get("generation"), _frame_number(query, "from") or 0
         if found["partition"] is not None:
             index = parse_partition(found["partition"])
@@ -268,13 +268,10 @@ class HttpServer:
         if index is not None:
             dataset.partition(index)
         until = _frame_number(query, "until")
-        check_no_range(dataset, until)
-        if dataset.kind is Kind.CHANGELOG:
-            wanted = BulkChangelogRead(
-                self._reads, self._puts.changelogs, dataset, versions or Versions(), peer
-            )
+        read = self._puts.kinds[dataset.kind].read(dataset, versions, until)
+        if read is not None:
+            wanted = BulkVersionRead(self._reads, dataset, read, peer)
         else:
-            check_no_versions(dataset, versions)
             if index is None and not query.keys().isdisjoint({"from", "until", "reader"}):
                 raise InvalidRequest("'from', 'until' and 'reader' go with one partition: …/partitions/0")
             check_range(start, until)
@@ -293,7 +290,7 @@ class HttpServer:
         return await Intake(self._puts, request, self._scratch, _peer(request)).receive()
 
     async def _hold(self, request: web.Request) -> web.StreamResponse:
-        return _json(await answer_hold(request, self._puts.changelogs, self._options.stall_seconds))
+        return _json(await answer_hold(request, self._puts.kinds.actions[HOLD], self._options.stall_seconds))
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = _query(request, "prefix", "first", "limit")

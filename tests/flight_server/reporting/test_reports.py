@@ -15,11 +15,12 @@ import pytest
 
 from flight_server.concurrency.slices import AT_ONCE
 from flight_server.frames import SchemaMessage
+from flight_server.kinds.changelog import CHANGELOGS_AT_ONCE
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import InvalidRequest, NotFound
 from flight_server.reporting import flight_infos, reports
-from flight_server.reporting.metrics import CHANGELOGS_AT_ONCE, Metrics
+from flight_server.reporting.metrics import Metrics
 from flight_server.reporting.reports import MAX_PAGE, Page
 from tests.support.nodes import running_node
 

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from flight_server.datasets.dataset import Dataset
+from flight_server.kinds import StreamSink, seal
 from flight_server.node import Node
 from flight_server.protocol import (
     Commit,
@@ -24,8 +25,6 @@ from flight_server.protocol import (
     WriteMode,
 )
 from flight_server.protocol.errors import AlreadyExists, Conflict, NotFound, Unavailable
-from flight_server.transfer import seal
-from flight_server.transfer.sinks import StreamSink
 from tests.support.sealing import SCHEMA, Held, bytes_of, durable_node, frame, manifests, restarted
 
 

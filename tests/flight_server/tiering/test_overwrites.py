@@ -16,14 +16,13 @@ import pytest_asyncio
 
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Frame, Payload
+from flight_server.kinds import StreamSink, seal
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, DataQuarantined, NotFound, Unavailable
 from flight_server.storage.durable_files import MANIFEST_NAME
 from flight_server.storage.quarantine import DAMAGE_NAME, Quarantined
-from flight_server.transfer.seals import seal
-from flight_server.transfer.sinks import StreamSink
 from tests.support.catalogues import expired
 from tests.support.sealing import SCHEMA, Held, bytes_of, create, durable_node, frame, manifests, restarted
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
+from flight_server.kinds import seal
 from flight_server.node import Node
 from flight_server.protocol import (
     Commit,
@@ -21,7 +22,6 @@ from flight_server.protocol import (
     WriteMode,
 )
 from flight_server.protocol.checksums import crc32c
-from flight_server.transfer import seal
 from tests.support.ram_directory import ram_directory
 from tests.support.sealing import SCHEMA, bytes_of, durable_node, frame, restarted
 

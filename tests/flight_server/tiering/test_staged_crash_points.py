@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from flight_server.datasets import Dataset
+from flight_server.kinds import seal
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
-from flight_server.transfer import seal
 from tests.support.crash_points import CrashPoints, Image
 from tests.support.ram_directory import ram_directory
 from tests.support.sealing import SCHEMA, Held, bytes_of, durable_node, frame, restarted

@@ -12,7 +12,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-from flight_server.kinds.changelog import Part, views
+from flight_server.kinds import Burst
+from flight_server.kinds.changelog import views
 from flight_server.kinds.changelog.reads import STALLED_SECONDS
 from flight_server.memory import Pace
 from flight_server.protocol import Compacted, DatasetDropped, Versions
@@ -54,7 +55,7 @@ def merge_all(engine: Engine) -> None:
     engine.run(engine.background.idle())
 
 
-def rows(part: Part) -> list[Row]:
+def rows(part: Burst) -> list[Row]:
     found: list[Row] = []
     for message in part:
         framed = encapsulate(message.parts.header) + bytes(message.parts.body)

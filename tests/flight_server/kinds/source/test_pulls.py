@@ -81,7 +81,7 @@ class Served:
         self.renewed = 0
         request = CreateRequest("numbers", Kind.SOURCE, partitions=2, source={})
         self.dataset = node.catalogue.prepare(request, self.source.schema)
-        self.dataset.puller = Pulls(node.pulling, self.source, (request.source, None), self._renew)
+        self.dataset.attached = Pulls(node.pulling, self.source, (request.source, None), self._renew)
         node.catalogue.install(self.dataset)
 
     async def _renew(self, dataset: Dataset) -> None:
@@ -181,8 +181,7 @@ async def test_a_failure_reaches_every_reader_and_is_remembered(served: Served) 
         await served.numbers()
     assert served.source.pulled == [0]
     assert served.dataset.failure is None
-    assert served.dataset.puller is not None
-    assert served.dataset.puller.statistics() == {"pulls": 1, "running": 0, "failed": 1}
+    assert served.dataset.attached.statistics() == {"source": {"pulls": 1, "running": 0, "failed": 1}}
     assert await served.numbers(1) == EXPECTED
 
 

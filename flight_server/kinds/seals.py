@@ -24,24 +24,17 @@ from flight_server.datasets import (
     check_mode,
     extend,
 )
-from flight_server.protocol import Conflict, Kind, SealRequest, Transaction, WriteMode
+from flight_server.protocol import Conflict, SealRequest, Transaction, WriteMode
 from flight_server.storage import to_its_end
 from flight_server.tiering import Durability
-
-from .version_appends import VersionAppends
 
 
 class _Repeated(Exception):
     """The dataset of the name has the transaction."""
 
 
-async def seal(
-    durability: Durability, dataset: Dataset, request: SealRequest, appends: VersionAppends | None = None
-) -> Sealed:
+async def seal(durability: Durability, dataset: Dataset, request: SealRequest) -> Sealed:
     """Seal a shuffle with its accepted attempts, a durable one once it is on disk.
-
-    Args:
-        appends: for a dataset that may be staged.
 
     Raises:
         Conflict: see :func:`accepting`, or the transaction follows one that is not there; nothing was changed.
@@ -49,23 +42,22 @@ async def seal(
         Unavailable: the disk does not take it; seal again with the same attempts.
     """
     with dataset.held_back():
-        return await _sealed(durability, dataset, request, appends)
+        return await _sealed(durability, dataset, request)
 
 
-async def _sealed(
-    durability: Durability, dataset: Dataset, request: SealRequest, appends: VersionAppends | None
-) -> Sealed:
+async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest) -> Sealed:
     catalogue = durability.catalogue
     mode = catalogue.staged.mode_of(dataset)
     target = catalogue.find(dataset.name) if mode is WriteMode.DELETE else catalogue.get(dataset.name)
     if mode in (WriteMode.APPEND, WriteMode.DELETE) and target is not None:
-        if target.kind is Kind.CHANGELOG and appends is not None:
+        if (appends := target.attached.appends) is not None:
             if dataset.attempts.accepted is not None:
                 # An earlier seal was for a dataset of this name that is gone: the attempts' frames are in partitions.
                 raise Conflict(
                     f"dataset {target.name!r} was replaced meanwhile; write again", dataset=target.name
                 )
-            return await appends.append(dataset, target, request, mode)
+            appended: Sealed = await appends.append(dataset, target, request, mode)
+            return appended
         check_mode(mode, target, dataset.schema, durable=dataset.durable)
         return await _append(catalogue, dataset, target, request)
     if mode is None:

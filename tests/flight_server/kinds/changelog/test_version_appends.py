@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from flight_server.kinds import seal
 from flight_server.kinds.changelog import ChangelogWrite
 from flight_server.protocol import CreateRequest, Kind, NotFound, SealRequest, WriteMode
-from flight_server.transfer import VersionAppends, seal
 from tests.support.sealing import SCHEMA, durable_node
 
 TEXT = base64.b64encode(SCHEMA.schema.serialize().to_pybytes()).decode()
@@ -32,11 +32,8 @@ async def test_a_drop_during_the_commit_waits_for_the_version_and_is_refused(
         await node.changelogs.create(CreateRequest("d", Kind.CHANGELOG, schema=TEXT), SCHEMA)
         request = CreateRequest("d", Kind.SHUFFLE, mode=WriteMode.APPEND, write="w")
         staged, _ = node.catalogue.stage(request, SCHEMA)
-        appends = VersionAppends(
-            node.catalogue, node.changelogs, node.admission, node.background, max_message_bytes=1 << 20
-        )
         wanted = SealRequest("d", staged.generation, {})
-        sealing = asyncio.ensure_future(seal(node.durability, staged, wanted, appends))
+        sealing = asyncio.ensure_future(seal(node.durability, staged, wanted))
         await reached.wait()
         dropping = asyncio.ensure_future(node.catalogue.remove("d", staged.generation, staged=True))
         await asyncio.sleep(0.01)

@@ -1,7 +1,7 @@
-"""The bulk lane for reading a changelog: ``GET /v1/datasets/{name}/partitions/0?as_of=…&after=…&follow=true``.
+"""The bulk lane for reading versions: ``GET /v1/datasets/{name}/partitions/0?as_of=…&after=…&follow=true``.
 
 Guarantee: as ``bulk_get``'s: the terminator follows only the end of a snapshot or of deltas; a follower's stream is
-cut. Each message's ``custom_metadata`` names its version (``changelogs.encoding``).
+cut. Each message's ``custom_metadata`` names its version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from flight_server.datasets import Dataset
-from flight_server.kinds.changelog import Store, schema_header
+from flight_server.kinds import VersionRead
 from flight_server.memory import Pace
 from flight_server.protocol import (
     CHECKSUMS,
@@ -20,7 +20,6 @@ from flight_server.protocol import (
     FRAMES_TRAILER,
     PARTITION_HEADER,
     ROWS_TRAILER,
-    Versions,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
@@ -32,18 +31,17 @@ from .chunks import Message, chunks_of
 
 
 @dataclass(frozen=True)
-class BulkChangelogRead:
+class BulkVersionRead:
     """One request to read versions."""
 
     reads: Reads
-    changelogs: Store
     dataset: Dataset
-    versions: Versions
+    read: VersionRead
     peer: str
 
     def check(self) -> None:
         """Raise what a read would raise at once, while an HTTP status can still be sent."""
-        self.changelogs.reads.check(self.changelogs.of(self.dataset), self.versions)
+        self.read.check()
 
     async def headers(self) -> dict[str, str]:
         """The headers before the first byte."""
@@ -61,7 +59,6 @@ class BulkChangelogRead:
             ConnectionError: the client has left.
         """
         self.check()
-        changelog, reads = self.changelogs.of(self.dataset), self.changelogs.reads
         delivery, counters = self.reads.delivery, self.reads.counters
         counters.gets += 1
         pace = Pace()
@@ -74,20 +71,20 @@ class BulkChangelogRead:
         await stream.prepare(request)
         rows = frames = 0
         try:
-            header = schema_header(reads.schema(changelog, self.versions))
+            header = self.read.schema_header()
             first = Message(wire.FlightData(header=memoryview(header)), message_crc32c(header))
             await delivery.deliver(stream.write, chunks_of([first], checked=checked), reader)
-            async with aclosing(reads.read(changelog, reader, self.versions)) as parts:
-                async for part in parts:
-                    messages = [Message(message.parts, message.crc32c) for message in part]
+            async with aclosing(self.read.bursts(reader)) as bursts:
+                async for burst in bursts:
+                    messages = [Message(message.parts, message.crc32c) for message in burst]
                     await delivery.deliver(
-                        stream.write, chunks_of(messages, checked=checked), reader, room=part.room
+                        stream.write, chunks_of(messages, checked=checked), reader, room=burst.room
                     )
-                    for message in part:
+                    for message in burst:
                         counters.message_out(message.size_bytes)
                         rows, frames = rows + message.rows, frames + 1
                     self.dataset.touch()
-                    del part, messages
+                    del burst, messages
             trailers = {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}
             await delivery.deliver(stream.finish, trailers, reader)
         finally:

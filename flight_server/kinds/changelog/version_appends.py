@@ -20,7 +20,6 @@ from typing import TypeVar
 from flight_server.concurrency import Background
 from flight_server.datasets import Attempt, Catalogue, Dataset, Sealed, check_mode
 from flight_server.frames import NO_DICTIONARIES, FrameDecoder, Inspected, Message, missing_messages
-from flight_server.kinds.changelog import ChangelogWrite, Store
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     FlightShuffleError,
@@ -32,6 +31,9 @@ from flight_server.protocol import (
 )
 from flight_server.storage import DiskTrouble, to_its_end
 from flight_server.tiering import Admission
+
+from .store import Store
+from .writes import ChangelogWrite
 
 T = TypeVar("T")
 

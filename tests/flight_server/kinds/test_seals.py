@@ -15,9 +15,9 @@ from flight_server.concurrency import slices
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.transactions import ID_BYTES
+from flight_server.kinds import seals
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from flight_server.protocol.errors import Conflict, FlightShuffleError, InvalidRequest, NotFound
-from flight_server.transfer import seals
 from tests.support.catalogues import expired, new_catalogue
 from tests.support.frames import frame
 from tests.support.sealing import SCHEMA

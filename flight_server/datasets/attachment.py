@@ -1,0 +1,108 @@
+"""Attachment: what a dataset does in the way of its kind. A stream and a shuffle have theirs from the start; a kind
+that has more than the frames of partitions attaches its own when it creates or recovers a dataset.
+
+The dataset holds its attachment; an attachment holds no reference to the dataset, which each call gives it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from flight_server.concurrency import Changes
+from flight_server.protocol import Conflict, CreateRequest, FlightShuffleError, Kind, SealRequest, WriteMode
+
+from .transactions import Transactions
+
+
+class Appends(Protocol):
+    """Makes staged writes a part of a dataset otherwise than as further partitions."""
+
+    def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
+        """Raise InvalidRequest if rows of this schema cannot be put into the dataset, or keys of it deleted."""
+
+    async def append(self, staged: Any, target: Any, request: SealRequest, mode: WriteMode) -> Any:
+        """Append the chosen attempts of the staged dataset to the target, or delete their keys; what they became."""
+
+
+class Attachment:
+    """See the module's text. As it stands it is a stream's: frames in partitions, each of which its producer ends."""
+
+    by_name = False
+    """Writers and seals find the dataset by its name: while it is open it cannot go on without that, and a seal that
+    has failed can be repeated."""
+    pulled = False
+    """The partitions are filled when they are read, and can be filled again."""
+    unextendable: str | None = None
+    """Why no partitions can ever be appended."""
+    appends: Appends | None = None
+
+    def want(self, dataset: Any, index: int) -> None:
+        """A reader of the partition has come. Never waits."""
+
+    def close(self) -> None:
+        """Stop: the dataset was dropped. Twice is fine."""
+
+    def declared(self, request: CreateRequest) -> CreateRequest:
+        """The request with what the kind was asked for."""
+        return request
+
+    def check_seal(self, dataset: Any) -> None:
+        """Raise Conflict if the action ``seal`` does not seal it."""
+        raise Conflict(
+            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a shuffle is sealed by the action; "
+            "a stream is sealed when its producer ends",
+            dataset=dataset.name,
+        )
+
+    def check_overwrite(self, dataset: Any, *, staged: bool = False, meanwhile: bool = False) -> None:
+        """Raise Conflict if another dataset may not take its name.
+
+        Args:
+            staged: the other one is a staged write.
+            meanwhile: the other one was written before this one was there.
+        """
+
+    def not_sealed(self, dataset: Any) -> FlightShuffleError:
+        """Why its partitions cannot be cut into pieces yet."""
+        return Conflict(
+            f"dataset {dataset.name!r} is still written: its partitions are cut after the seal",
+            dataset=dataset.name,
+        )
+
+    def transactions(self, dataset: Any) -> Transactions:
+        """Which writes it has."""
+        written: Transactions = dataset.transactions
+        return written
+
+    def look(self, dataset: Any) -> tuple[int, Changes]:
+        """What there is to see, as a number that is another one after each change; and who tells the next change."""
+        return dataset.changes.told, dataset.changes
+
+    def facts(self) -> dict[str, Any]:
+        """What FlightInfo says beside the facts of all kinds."""
+        return {}
+
+    def statistics(self) -> dict[str, Any]:
+        """The same for ``statistics``."""
+        return {}
+
+    def stored(self) -> tuple[int, int, int]:
+        """Rows, bytes in RAM and bytes on disk that are in no partition."""
+        return 0, 0, 0
+
+
+class _OfShuffle(Attachment):
+    by_name = True
+
+    def check_seal(self, dataset: Any) -> None:
+        pass
+
+
+_STREAM, _SHUFFLE = Attachment(), _OfShuffle()
+
+
+def attachment_of(kind: Kind) -> Attachment:
+    """The one that a new dataset has, until its kind attaches another one."""
+    return _SHUFFLE if kind is Kind.SHUFFLE else _STREAM

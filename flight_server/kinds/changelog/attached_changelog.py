@@ -1,0 +1,94 @@
+"""Versions: a dataset's changelog, attached to the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.concurrency import Changes
+from flight_server.datasets import Attachment, Dataset, Sealed, Transactions
+from flight_server.protocol import (
+    DIFF_COLUMN,
+    Conflict,
+    CreateRequest,
+    FlightShuffleError,
+    InvalidRequest,
+    KeepRule,
+    SealRequest,
+    WriteMode,
+)
+
+from .changelog import Changelog
+
+Append = Callable[[Dataset, Dataset, SealRequest, WriteMode], Awaitable[Sealed]]
+
+
+class AttachedChangelog(Attachment):
+    """See the module's text. ``append``: see :meth:`VersionAppends.append`."""
+
+    by_name = True
+
+    def __init__(self, changelog: Changelog, append: Append | None) -> None:
+        self.changelog = changelog
+        self._append = append
+
+    @property
+    def appends(self) -> AttachedChangelog:  # type: ignore[override] # read-only
+        return self
+
+    def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
+        self.changelog.check_producer(schema, deletes=deletes)
+
+    async def append(self, staged: Dataset, target: Dataset, request: SealRequest, mode: WriteMode) -> Sealed:
+        assert self._append is not None
+        return await self._append(staged, target, request, mode)
+
+    def close(self) -> None:
+        self.changelog.close()
+
+    def declared(self, request: CreateRequest) -> CreateRequest:
+        """It is always on disk, so a request does not say so."""
+        state = self.changelog.declared
+        keep = None if state.keep is None else KeepRule.parse(state.keep)
+        return replace(request, durable=False, keep=keep, delay_seconds=state.delay_seconds)
+
+    def check_overwrite(self, dataset: Dataset, *, staged: bool = False, meanwhile: bool = False) -> None:
+        if meanwhile:
+            why = "became a changelog meanwhile, which is not overwritten"
+        elif staged:
+            why = (
+                "is a changelog, which is not overwritten: drop it, or append its rows once more with -1 in column "
+                f"{DIFF_COLUMN!r}, which retracts them, or delete their keys"
+            )
+        else:
+            why = (
+                "is a changelog, which is not overwritten: put its new rows and delete or retract the old ones, or "
+                "drop it first"
+            )
+        raise Conflict(f"dataset {dataset.name!r} {why}", dataset=dataset.name)
+
+    def not_sealed(self, dataset: Dataset) -> FlightShuffleError:
+        return InvalidRequest(
+            f"dataset {dataset.name!r} is a changelog, which is never sealed and is not cut into pieces: read a "
+            "version of it, by the ticket of get_flight_info",
+            dataset=dataset.name,
+        )
+
+    def transactions(self, dataset: Dataset) -> Transactions:
+        return self.changelog.transactions
+
+    def look(self, dataset: Dataset) -> tuple[int, Changes]:
+        """Its newest version."""
+        return self.changelog.upper, self.changelog.changes
+
+    def facts(self) -> dict[str, Any]:
+        return {"since": self.changelog.since, "upper": self.changelog.upper}
+
+    def statistics(self) -> dict[str, Any]:
+        return {"changelog": self.changelog.statistics()}
+
+    def stored(self) -> tuple[int, int, int]:
+        return self.changelog.rows, self.changelog.memory_bytes, self.changelog.disk_bytes

@@ -1,0 +1,83 @@
+"""Sinks: where the messages of one put go.
+
+Guarantee: nothing of a put is kept before its commit or its clean end, except that readers of a stream get its frames
+at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from flight_server.datasets import Catalogue, Dataset
+from flight_server.frames import Frame
+from flight_server.memory import Reservation
+from flight_server.protocol import (
+    VERSIONED,
+    Commit,
+    FlightShuffleError,
+    InvalidRequest,
+    PutCommand,
+)
+
+
+class Sink:
+    """Takes one put: a :class:`FrameSink` or a :class:`BatchSink`."""
+
+    dataset: Dataset
+
+    async def commit(self, totals: Commit) -> dict[str, Any]:
+        """Take the producer's commit; returns its answer."""
+        raise NotImplementedError
+
+    async def end(self) -> dict[str, Any] | None:
+        """Take the clean end of the producer's stream; returns what the client is still to be told."""
+        raise NotImplementedError
+
+    def abort(self, cause: FlightShuffleError) -> None:
+        """Take the producer's failure, at any time before ``end`` has returned. Twice is fine."""
+        raise NotImplementedError
+
+
+class FrameSink(Sink):
+    """Takes messages as frames; nothing follows its commit."""
+
+    def place(self, metadata: bytes) -> int:
+        """The partition of a batch with this app_metadata."""
+        raise NotImplementedError
+
+    def publish(self, partition: int, frame: Frame) -> None:
+        """Store a frame of a partition."""
+        raise NotImplementedError
+
+
+class BatchSink(Sink):
+    """Takes messages as decoded batches; more of them can follow a commit."""
+
+    async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
+        """Take a batch; ``room`` counts its bytes."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Begin anew after a commit."""
+        raise NotImplementedError
+
+
+def check_no_deletes(catalogue: Catalogue, command: PutCommand) -> None:
+    """Raise InvalidRequest if the put deletes rows, or as :meth:`Catalogue.find`."""
+    if command.delete:
+        catalogue.find(command.dataset, command.generation)
+        raise InvalidRequest(
+            f"dataset {command.dataset!r} is not a {VERSIONED}: nothing can be deleted from it by key",
+            dataset=command.dataset,
+        )
+
+
+def check_no_transaction(command: PutCommand) -> None:
+    """Raise InvalidRequest if the put has a transaction."""
+    if command.transaction is not None:
+        raise InvalidRequest(
+            f"dataset {command.dataset!r} is not a {VERSIONED}: a put into it has no 'transaction'",
+            dataset=command.dataset,
+        )
