@@ -3,8 +3,7 @@
 It needs the standard library only, but for ``checksums``, which is imported apart.
 """
 
-from .acknowledgements import ACKNOWLEDGE, ACKNOWLEDGE_HEADER, AcknowledgeRequest
-from .copy_requests import COPIES, CopiesRequest, CopyVerb
+from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, integer, number, one_of, parse_as
 from .cutting import cut
 from .dataset_names import check_dataset_name, check_new_dataset_name, directory_name
 from .errors import (
@@ -48,7 +47,6 @@ from .headers import (
     ROWS_TRAILER,
     UNTIL_TRAILER,
 )
-from .hold_requests import HOLD, MAX_OWNER_CHARACTERS, HoldRequest
 from .ipc_framing import (
     CONTINUATION,
     END_OF_STREAM,
@@ -60,7 +58,6 @@ from .ipc_framing import (
     slot,
 )
 from .keep_rules import DIFF_COLUMN, HASH_COLUMN, RESERVED_COLUMNS, VERSION_COLUMN, KeepRule, Order, RuleName
-from .plan_requests import PLAN, PlanRequest
 from .put_framing import (
     ACCEPTED,
     ANSWER_HEAD,
@@ -74,15 +71,26 @@ from .put_framing import (
     end_of_put,
 )
 from .requests import (
+    ACKNOWLEDGE,
+    ACKNOWLEDGE_HEADER,
     ACTIONS,
+    COPIES,
     DEFAULT_HTTP_PORT,
     DEFAULT_PORT,
+    HOLD,
+    MAX_OWNER_CHARACTERS,
+    PLAN,
     REUSE_CONNECTION,
     VERSIONED,
     WRITE_LEASE_SECONDS,
+    AcknowledgeRequest,
+    CopiesRequest,
+    CopyVerb,
     CreateRequest,
     DatasetRequest,
+    HoldRequest,
     Kind,
+    PlanRequest,
     Retention,
     SealRequest,
     WriteMode,
@@ -101,5 +109,5 @@ from .stream_requests import (
     parse_partition,
     partition_metadata,
 )
-from .strict_json import Fields, dump_json, parse_json, parsed_bytes, parsing
+from .strict_json import dump_json, parse_json, parsed_bytes, parsing
 from .wire import check_few_fields, locate

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from .bodies import Fields
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
-from .strict_json import Fields
 
 DIFF_COLUMN = "_diff"
 """How often a row of a put is asserted (above zero) or retracted (below); once if there is no such column."""

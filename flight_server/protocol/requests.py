@@ -1,20 +1,20 @@
-"""The bodies of actions, in JSON; ``acknowledgements`` and ``reporting.reports`` have the others.
-
-Parsing is strict (see ``strict_json``). What ``encode`` renders, ``parse`` parses to the same value.
-"""
+"""The bodies of actions; ``reporting.reports`` has the others. ``bodies`` parses and renders them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Final
 
+from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, integer, number, one_of, parse_as
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .keep_rules import KeepRule
-from .stream_requests import MAX_PARTITIONS, Transaction, check_attempt
-from .strict_json import Fields, dump_json, parse_json, parsing
+from .stream_requests import MAX_COUNT, MAX_PARTITIONS, InTransaction, Version, check_attempt
+from .strict_json import parse_json, parsing
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 """The location "where you are asking now" (Arrow Flight specification)."""
@@ -23,8 +23,17 @@ DEFAULT_PORT = 8815
 DEFAULT_HTTP_PORT = 8816
 MAX_LEASE_SECONDS = 30 * 24 * 3600.0
 MAX_DELAY_SECONDS = 1e9
+MAX_PRODUCERS = 1_000_000
+MAX_OWNER_CHARACTERS = 300
 WRITE_LEASE_SECONDS = 3600.0
 """How long a staged write stays at most after its last frame or ``renew``; less if its dataset's lease is shorter."""
+
+ACKNOWLEDGE: Final = "acknowledge"
+ACKNOWLEDGE_HEADER: Final = "x-flight-shuffle-acknowledge"
+COPIES: Final = "copies"
+HOLD: Final = "hold"
+PLAN: Final = "plan"
+_FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Kind(StrEnum):
@@ -41,31 +50,24 @@ VERSIONED = Kind.CHANGELOG
 
 
 @dataclass(frozen=True)
-class Retention:
+class Retention(Body, what="retention"):
     """How long frames stay: until dropped, until ``readers`` have passed them (``places``), or for ``seconds``."""
 
-    readers: int | None = None
-    seconds: float | None = None
+    readers: Annotated[int | None, integer(1, 1_000_000)] = None
+    seconds: Annotated[float | None, number(0.001, 1e9)] = None
 
     @classmethod
     def parse(cls, value: object) -> Retention:
         if value is None or value == "until_dropped":
             return cls()
         if isinstance(value, dict) and len(value) == 1:
-            fields = Fields(value, "retention")
-            readers, seconds = fields.integer("readers", 1, 1_000_000), fields.number("seconds", 0.001, 1e9)
-            fields.end()
-            return cls(readers, seconds)
+            return cls.of(value)
         raise InvalidRequest(
             f'retention is "until_dropped", {{"readers": n}} or {{"seconds": n}}, not {value!r}'
         )
 
     def to_json(self) -> str | dict[str, float]:
-        if self.readers is not None:
-            return {"readers": self.readers}
-        if self.seconds is not None:
-            return {"seconds": self.seconds}
-        return "until_dropped"
+        return super().to_json() or "until_dropped"
 
 
 class WriteMode(StrEnum):
@@ -78,7 +80,7 @@ class WriteMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class CreateRequest:
+class CreateRequest(Request, what="create", render_first="dataset kind partitions"):
     """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the
     first producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` says what to pull, see
     ``sources.creation``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name; nothing
@@ -86,188 +88,227 @@ class CreateRequest:
     that it no longer keeps for ``delay_seconds`` more.
     """
 
-    dataset: str
-    kind: Kind = Kind.STREAM
-    schema: str | None = None
-    partitions: int = 1
-    producers: int | None = None
-    retention: Retention = field(default_factory=Retention)
-    lease_seconds: float | None = None
-    durable: bool = False
-    source: dict[str, Any] | None = None
-    mode: WriteMode | None = None
-    write: str | None = None
-    transaction: Transaction | None = None
-    keep: KeepRule | None = None
-    delay_seconds: float | None = None
+    dataset: Name
+    kind: Annotated[Kind, one_of(Kind, None, "", always=True)] = Kind.STREAM
+    schema: Text = None
+    partitions: Annotated[int, integer(1, MAX_PARTITIONS, always=True)] = 1
+    producers: Annotated[int | None, integer(1, MAX_PRODUCERS)] = None
+    retention: Annotated[Retention, parse_as(Retention.parse)] = field(default_factory=Retention)
+    lease_seconds: Annotated[float | None, number(0.1, MAX_LEASE_SECONDS)] = None
+    durable: Flag = False
+    source: Annotated[dict[str, Any] | None, InJson(Fields.any)] = None
+    mode: Annotated[WriteMode | None, one_of(WriteMode, None)] = None
+    write: Annotated[str | None, parse_as(partial(check_attempt, what="create: 'write'"))] = None
+    transaction: InTransaction = None
+    keep: Annotated[KeepRule | None, parse_as(KeepRule.parse)] = None
+    delay_seconds: Annotated[float | None, number(0.0, MAX_DELAY_SECONDS)] = None
 
-    @classmethod
-    def parse(cls, data: bytes) -> CreateRequest:
-        return cls.of(parse_json(data, "create"))
-
-    @classmethod
-    def of(cls, body: dict[str, Any]) -> CreateRequest:
-        fields = Fields(body, "create")
-        dataset = check_dataset_name(fields.required("dataset"))
-        kind = fields.text("kind") or Kind.STREAM.value
-        if kind not in {known.value for known in Kind}:
-            raise InvalidRequest(f"create: 'kind' is one of {', '.join(Kind)}, not {kind!r}")
-        request = cls(
-            dataset=dataset,
-            kind=Kind(kind),
-            schema=fields.text("schema"),
-            partitions=fields.integer("partitions", 1, MAX_PARTITIONS) or 1,
-            producers=fields.integer("producers", 1, 1_000_000),
-            retention=Retention.parse(fields.any("retention")),
-            lease_seconds=fields.number("lease_seconds", 0.1, MAX_LEASE_SECONDS),
-            durable=fields.flag("durable"),
-            source=fields.any("source"),
-            mode=_write_mode(fields.text("mode")),
-            write=None if (write := fields.any("write")) is None else check_attempt(write, "create: 'write'"),
-            transaction=Transaction.parse(fields.any("transaction"), "create"),
-            keep=None if (keep := fields.any("keep")) is None else KeepRule.parse(keep),
-            delay_seconds=fields.number("delay_seconds", 0.0, MAX_DELAY_SECONDS),
-        )
-        fields.end()
-        if request.source is not None and not isinstance(request.source, dict):
-            raise InvalidRequest("create: 'source' must be a JSON object")
-        if (request.source is not None) != (request.kind is Kind.SOURCE):
-            raise InvalidRequest("create: 'source' goes with kind 'source', and that kind needs it")
-        if request.producers is not None and request.kind is not Kind.SHUFFLE:
-            raise InvalidRequest("create: 'producers' is for kind 'shuffle'")
-        if (request.mode is None) != (request.write is None):
-            raise InvalidRequest("create: 'mode' and 'write' go together")
-        if request.transaction is not None and request.mode is None:
-            raise InvalidRequest("create: 'transaction' goes with 'mode'")
-        if request.mode is not None and (request.kind is not Kind.SHUFFLE or request.producers is not None):
-            raise InvalidRequest("create: 'mode' is for kind 'shuffle' without 'producers'")
-        if request.kind is Kind.CHANGELOG:
-            if request.schema is None:
-                raise InvalidRequest("create: a changelog needs its 'schema'")
-            if request.partitions != 1 or request.retention != Retention():
-                raise InvalidRequest(
-                    "create: a changelog has one partition, and 'keep' instead of a retention"
-                )
-        elif request.keep is not None or request.delay_seconds is not None:
-            raise InvalidRequest("create: 'keep' and 'delay_seconds' are for kind 'changelog'")
-        return request
-
-    def encode(self) -> bytes:
-        body: dict[str, Any] = {
-            "dataset": self.dataset,
-            "kind": self.kind.value,
-            "partitions": self.partitions,
-        }
-        if self.schema is not None:
-            body["schema"] = self.schema
-        if self.producers is not None:
-            body["producers"] = self.producers
-        if self.retention != Retention():
-            body["retention"] = self.retention.to_json()
-        if self.lease_seconds is not None:
-            body["lease_seconds"] = self.lease_seconds
-        if self.durable:
-            body["durable"] = True
-        if self.source is not None:
-            body["source"] = self.source
-        if self.mode is not None:
-            body |= {"mode": self.mode.value, "write": self.write}
-        if self.transaction is not None:
-            body["transaction"] = self.transaction.to_json()
-        if self.keep is not None:
-            body["keep"] = self.keep.to_json()
-        if self.delay_seconds is not None:
-            body["delay_seconds"] = self.delay_seconds
-        return dump_json(body)
-
-
-def _write_mode(text: str | None) -> WriteMode | None:
-    if text is not None and text not in {known.value for known in WriteMode}:
-        raise InvalidRequest(f"create: 'mode' is one of {', '.join(WriteMode)}, not {text!r}")
-    return None if text is None else WriteMode(text)
+    def faults(self, what: str) -> Faults:
+        source, producers, mode, keep = self.source, self.producers, self.mode, self.keep
+        shuffle, changelog = self.kind is Kind.SHUFFLE, self.kind is Kind.CHANGELOG
+        yield not isinstance(source, dict | None), f"{what}: 'source' must be a JSON object"
+        wrong = (source is None) == (self.kind is Kind.SOURCE)
+        yield wrong, f"{what}: 'source' goes with kind 'source', and that kind needs it"
+        yield producers is not None and not shuffle, f"{what}: 'producers' is for kind 'shuffle'"
+        yield (mode is None) != (self.write is None), f"{what}: 'mode' and 'write' go together"
+        yield self.transaction is not None and mode is None, f"{what}: 'transaction' goes with 'mode'"
+        wrong = mode is not None and (not shuffle or producers is not None)
+        yield wrong, f"{what}: 'mode' is for kind 'shuffle' without 'producers'"
+        yield changelog and self.schema is None, f"{what}: a changelog needs its 'schema'"
+        wrong = changelog and (self.partitions != 1 or self.retention != Retention())
+        yield wrong, f"{what}: a changelog has one partition, and 'keep' instead of a retention"
+        wrong = not changelog and (keep is not None or self.delay_seconds is not None)
+        yield wrong, f"{what}: 'keep' and 'delay_seconds' are for kind 'changelog'"
 
 
 @dataclass(frozen=True)
-class SealRequest:
+class SealRequest(Body, what="seal"):
     """Body of the action ``seal``: each producer's winning attempt. None accepts each producer's first commit; an
     empty mapping seals the dataset without a row. The rest is for staged writes: ``partitions`` says how many of them
     there are to be; with ``partition_bytes`` neighbours with rows become one while they have at most so many;
     ``transaction`` makes the write happen once, also where the one that is repeated is another staged write.
     """
 
-    dataset: str
-    generation: str | None = None
-    attempts: dict[int, str] | None = None
-    partitions: int | None = None
-    transaction: Transaction | None = None
-    partition_bytes: int | None = None
+    dataset: Name
+    generation: Text = None
+    attempts: Annotated[dict[int, str] | None, InJson(Fields.any)] = None
+    partitions: Annotated[int | None, integer(1, MAX_PARTITIONS)] = None
+    transaction: InTransaction = None
+    partition_bytes: Annotated[int | None, integer(1, MAX_COUNT)] = None
 
     @classmethod
     def parsing(cls, data: bytes) -> Generator[None, None, SealRequest]:
-        """The request, in steps: it may name 100,000 attempts."""
-        fields = Fields((yield from parsing(data, "seal")), "seal")
-        dataset = check_dataset_name(fields.required("dataset"))
-        generation, given = fields.text("generation"), fields.any("attempts")
-        partitions = fields.integer("partitions", 1, MAX_PARTITIONS)
-        transaction = Transaction.parse(fields.any("transaction"))
-        partition_bytes = fields.integer("partition_bytes", 1, 2**53)
-        fields.end()
-        if partitions is not None and partition_bytes is not None:
-            raise InvalidRequest("seal: give 'partitions' or 'partition_bytes', not both")
+        """The request, in steps: it may name 100,000 attempts. Raises InvalidRequest."""
+        request = cls.of((yield from parsing(data, cls.what)))
+        given: Any = request.attempts
         if given is None:
-            return cls(dataset, generation, None, partitions, transaction, partition_bytes)
-        if not isinstance(given, dict):
-            raise InvalidRequest("seal: 'attempts' must be an object {producer: attempt}")
+            return request
         attempts = {}
         for producer, attempt in given.items():
             if not producer.isdecimal() or not producer.isascii() or len(producer) > 10:
                 raise InvalidRequest(f"seal: producer {producer!r} is not an index in ASCII decimal")
             attempts[int(producer)] = check_attempt(attempt)
             yield
-        return cls(dataset, generation, attempts, partitions, transaction, partition_bytes)
+        return replace(request, attempts=attempts)
 
-    def encode(self) -> bytes:
-        body: dict[str, Any] = {"dataset": self.dataset}
-        if self.generation is not None:
-            body["generation"] = self.generation
-        if self.attempts is not None:
-            body["attempts"] = {str(producer): attempt for producer, attempt in self.attempts.items()}
-        if self.partitions is not None:
-            body["partitions"] = self.partitions
-        if self.transaction is not None:
-            body["transaction"] = self.transaction.to_json()
-        if self.partition_bytes is not None:
-            body["partition_bytes"] = self.partition_bytes
-        return dump_json(body)
+    def faults(self, what: str) -> Faults:
+        both = self.partitions is not None and self.partition_bytes is not None
+        yield both, f"{what}: give 'partitions' or 'partition_bytes', not both"
+        wrong = not isinstance(self.attempts, dict | None)
+        yield wrong, f"{what}: 'attempts' must be an object {{producer: attempt}}"
 
 
 @dataclass(frozen=True)
-class DatasetRequest:
+class DatasetRequest(Body):
     """Body of ``drop`` and ``renew``, which need a dataset, and of clients' ``statistics`` and ``why``. ``drop`` with
     ``staged`` drops what no name leads to yet, and nothing else.
     """
 
-    dataset: str | None = None
-    generation: str | None = None
-    staged: bool = False
+    dataset: Annotated[str | None, parse_as(check_dataset_name)] = None
+    generation: Text = None
+    staged: Annotated[bool, InJson(lambda fields, key: fields.what == "drop" and fields.flag(key))] = False
 
     @classmethod
     def parse(cls, data: bytes, what: str, *, needed: bool) -> DatasetRequest:
-        fields = Fields(parse_json(data, what), what)
-        name = fields.any("dataset")
-        request = cls(
-            None if name is None else check_dataset_name(name),
-            fields.text("generation"),
-            fields.flag("staged") if what == "drop" else False,
-        )
-        fields.end()
+        """Raises InvalidRequest."""
+        request = cls.of(parse_json(data, what), what)
         if needed and request.dataset is None:
             raise InvalidRequest(f"{what}: 'dataset' is missing")
         return request
 
-    def encode(self) -> bytes:
-        body = {"dataset": self.dataset, "generation": self.generation, "staged": self.staged or None}
-        return dump_json({key: value for key, value in body.items() if value is not None})
+
+@dataclass(frozen=True)
+class AcknowledgeRequest(Request, what=ACKNOWLEDGE, take_first="dataset generation partition frames"):
+    """Body of the action ``acknowledge``: ``reader`` has the frames that it last asked for, up to before number
+    ``frames``.
+
+    A reader says so of a dataset whose retention counts readers (``datasets.places``). The server answers its read with
+    the header ``x-flight-shuffle-acknowledge: frames``, and if its ticket names it, it sends the action now and then
+    and at the end.
+    """
+
+    dataset: Name
+    generation: Annotated[str, InJson(Fields.text)]
+    partition: Annotated[int, integer(0, MAX_PARTITIONS - 1)]
+    reader: Annotated[str, parse_as(partial(check_attempt, what="reader"), needed=True)]
+    frames: Annotated[int, integer(0, MAX_COUNT)]
+
+    def faults(self, what: str) -> Faults:
+        lacking = self.lacks("generation", "partition", "frames")
+        yield lacking, f"{what} needs 'generation', 'partition' and 'frames'"
+
+
+@dataclass(frozen=True)
+class HoldRequest(Request, what=HOLD):
+    """Body of the action ``hold``, which keeps the versions of a changelog from one on readable while its lease lasts.
+
+    Args:
+        hold: its name, the holder's choice. A repeated call renews the lease.
+        version: what it holds. None: what the hold of this name holds, or the newest version for a new one. A hold
+            moves forward only.
+        release: end it.
+        releases: the name of another hold, which is released in the same step.
+        owner: who holds, for people: at most 300 printable characters. Without one it stays as it is.
+    """
+
+    dataset: Name
+    hold: Annotated[str, parse_as(partial(check_attempt, what=HOLD), needed=True)]
+    generation: Text = None
+    version: Version = None
+    lease_seconds: Annotated[float, number(0.1, MAX_LEASE_SECONDS, always=True)] = 60.0
+    release: Flag = False
+    releases: Annotated[str | None, parse_as(partial(check_attempt, what="hold: 'releases'"))] = None
+    owner: Text = None
+
+    def faults(self, what: str) -> Faults:
+        yield self.release and self.version is not None, f"{what}: a 'release' names no 'version'"
+        owner = "?" if self.owner is None else self.owner
+        wrong, shown = not 0 < len(owner) <= MAX_OWNER_CHARACTERS, owner[:MAX_OWNER_CHARACTERS]
+        wrong |= not owner.isprintable()
+        yield (
+            wrong,
+            f"{what}: 'owner' must be 1 to {MAX_OWNER_CHARACTERS} printable characters, not {shown!r}",
+        )
+
+
+def _list_as_tuple(fields: Fields, key: str) -> Any:
+    value = fields.any(key)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class PlanRequest(Request, what=PLAN):
+    """Body of the action ``plan``: which frames to read together, so that many readers share one dataset's partitions.
+
+    Args:
+        target_bytes: about how many stored bytes a piece is to have.
+        partitions: those to cut; None for all.
+    """
+
+    dataset: Name
+    target_bytes: Annotated[int, integer(1, MAX_COUNT)]
+    generation: Text = None
+    partitions: Annotated[tuple[int, ...] | None, InJson(_list_as_tuple)] = None
+
+    def faults(self, what: str) -> Faults:
+        yield self.lacks("target_bytes"), f"{what}: 'target_bytes' is missing"
+        given: Any = () if self.partitions is None else self.partitions
+        wrong = (
+            not isinstance(given, tuple)
+            or len(given) > MAX_PARTITIONS
+            or not set(map(type, given)) <= {int}  # a bool is an int, too
+            or not 0 <= min(given, default=0) <= max(given, default=0) < MAX_PARTITIONS
+            or len(set(given)) != len(given)
+        )
+        words = f"'partitions' is a list of numbers from 0 to {MAX_PARTITIONS - 1}, each once, not"
+        yield wrong, f"{what}: {words} {str(list(given[:20]) if isinstance(given, tuple) else given)[:40]}"
+
+
+class CopyVerb(StrEnum):
+    """What is told or asked.
+
+    ======== ================================================= ====================================
+    verb     meaning                                           answer
+    ======== ================================================= ====================================
+    keep     ``host`` has or will have ``file``                ``withdrawn``: files to remove there
+    removed  ``host`` has no such file                         ``left``: hosts of the dataset that
+                                                               still have a withdrawn file
+    withdraw all hosts are to remove their files               ``hosts``: those that have one
+    which    what hosts have                                   ``kept``, ``withdrawn``: hosts;
+                                                               ``gone``: the dataset is not there
+    ======== ================================================= ====================================
+    """
+
+    KEEP = "keep"
+    REMOVED = "removed"
+    WITHDRAW = "withdraw"
+    WHICH = "which"
+
+
+def _file_name(fields: Fields, key: str) -> str | None:
+    text = fields.text(key)
+    if text is not None and not _FILE_NAME.fullmatch(text):
+        raise InvalidRequest(f"{fields.what}: {key!r} is 1 to 128 of A-Z a-z 0-9 . _ -, not {text[:80]!r}")
+    return text
+
+
+@dataclass(frozen=True)
+class CopiesRequest(Request, what=COPIES):
+    """Body of the action ``copies``, by which hosts tell the server that they have a file of a dataset, and a driver
+    asks which do. The server only notes it (``datasets.host_copies``): the hosts' files are the clients' own. ``host``
+    and ``file`` are needed by ``keep`` and ``removed``.
+    """
+
+    verb: Annotated[CopyVerb, one_of(CopyVerb)]
+    dataset: Name
+    generation: Annotated[str, InJson(Fields.text)]
+    host: Annotated[str | None, InJson(_file_name)] = None
+    file: Annotated[str | None, InJson(_file_name)] = None
+
+    def faults(self, what: str) -> Faults:
+        of_a_host = self.verb in (CopyVerb.KEEP, CopyVerb.REMOVED)
+        lacking = self.lacks("generation") or (of_a_host and self.lacks("host", "file"))
+        yield lacking, f"{what} needs 'generation', and to {self.verb} also 'host' and 'file'"
 
 
 ACTIONS: dict[str, str] = {

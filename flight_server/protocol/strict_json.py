@@ -1,5 +1,5 @@
-"""Strict JSON for requests: an unexpected key or value is an error that says what is expected. So is a key that comes
-twice in one object, of which two parsers may take different values.
+"""Strict JSON for requests. A key that comes twice in one object, of which two parsers may take different values, is an
+error.
 """
 
 from __future__ import annotations
@@ -124,64 +124,3 @@ _decoder = json.JSONDecoder(object_pairs_hook=_object)
 def dump_json(body: Mapping[str, Any]) -> bytes:
     """Compact UTF-8 JSON."""
     return json.dumps(body, separators=(",", ":")).encode()
-
-
-class Fields:
-    """Takes the expected keys out of a JSON object one by one; :meth:`end` refuses what is left."""
-
-    def __init__(self, body: Mapping[str, Any], what: str) -> None:
-        self._body = dict(body)
-        self._known: list[str] = []
-        self._what = what
-
-    def _take(self, key: str) -> Any:
-        self._known.append(key)
-        return self._body.pop(key, None)
-
-    def text(self, key: str) -> str | None:
-        value = self._take(key)
-        if value is not None and not isinstance(value, str):
-            raise InvalidRequest(f"{self._what}: {key!r} must be text, not {value!r}")
-        return value
-
-    def integer(self, key: str, low: int, high: int) -> int | None:
-        value = self._take(key)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidRequest(
-                f"{self._what}: {key!r} must be an integer from {low} to {high}, not {value!r}"
-            )
-        return value
-
-    def number(self, key: str, low: float, high: float) -> float | None:
-        value = self._take(key)
-        if value is None:
-            return None
-        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidRequest(
-                f"{self._what}: {key!r} must be a number from {low} to {high}, not {value!r}"
-            )
-        return float(value)
-
-    def flag(self, key: str) -> bool:
-        value = self._take(key)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise InvalidRequest(f"{self._what}: {key!r} must be true or false, not {value!r}")
-        return value
-
-    def required(self, key: str) -> Any:
-        value = self._take(key)
-        if value is None:
-            raise InvalidRequest(f"{self._what}: {key!r} is missing")
-        return value
-
-    def any(self, key: str) -> Any:
-        return self._take(key)
-
-    def end(self) -> None:
-        if self._body:
-            unknown = ", ".join(repr(key) for key in sorted(self._body))
-            raise InvalidRequest(f"{self._what}: unknown key {unknown}; known are {', '.join(self._known)}")

@@ -60,7 +60,7 @@ def with_diff(schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True)
 class QueryHold:
-    """What keeps a changelog's versions from one on readable; see ``protocol.hold_requests``.
+    """What keeps a changelog's versions from one on readable; see ``protocol.HoldRequest``.
 
     In a task it names the task's query as its owner. Before that it has the ``owner`` of :meth:`new`.
     """

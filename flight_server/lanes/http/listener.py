@@ -351,7 +351,7 @@ def _versions(query: dict[str, str]) -> Versions | None:
         if query["follow"] not in ("true", "false"):
             raise InvalidRequest(f"'follow' is true or false, not {query['follow'][:40]!r}")
         wanted["follow"] = query["follow"] == "true"
-    return Versions.taken(Fields(wanted, "the query"))
+    return Versions.find(Fields(wanted, "the query"))
 
 
 def _version(text: str) -> int:

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from flight_server.concurrency import at_once
 from flight_server.protocol import (
     MAX_PARTITIONS,
+    AcknowledgeRequest,
     Commit,
+    CopiesRequest,
+    CopyVerb,
     CreateRequest,
     DatasetRequest,
     HoldRequest,
@@ -210,6 +213,30 @@ def test_a_plan_request_parses_to_itself(request: PlanRequest) -> None:
     assert PlanRequest.parse(request.encode()) == request
 
 
+@given(st.builds(AcknowledgeRequest, NAMES, st.text(min_size=1), PARTITIONS, ATTEMPTS, VERSIONS))
+def test_an_acknowledgement_parses_to_itself(request: AcknowledgeRequest) -> None:
+    assert AcknowledgeRequest.parse(request.encode()) == request
+
+
+FILES = st.from_regex(r"[A-Za-z0-9._-]{1,128}", fullmatch=True)
+
+
+@given(
+    st.builds(CopiesRequest, st.sampled_from(CopyVerb), NAMES, st.text(), FILES, FILES)
+    | st.builds(CopiesRequest, st.sampled_from([CopyVerb.WHICH, CopyVerb.WITHDRAW]), NAMES, st.text())
+)
+def test_a_request_about_copies_parses_to_itself(request: CopiesRequest) -> None:
+    assert CopiesRequest.parse(request.encode()) == request
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"generation": "g"}, {"generation": "g", "host": "h"}, {"host": "h", "file": "f"}]
+)
+def test_a_host_names_itself_its_file_and_the_generation(more: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match="needs 'generation', and to keep also 'host' and 'file'"):
+        CopiesRequest.parse(json.dumps({"verb": "keep", "dataset": "d", **more}).encode())
+
+
 @pytest.mark.parametrize(
     "body", ['"target_bytes": 0', '"target_bytes": 1, "partitions": [true]', '"partitions": []']
 )
@@ -232,6 +259,9 @@ def test_anything_else_is_refused_as_a_request_and_nothing_worse(data: bytes) ->
         CreateRequest.parse,
         seal_request,
         PlanRequest.parse,
+        HoldRequest.parse,
+        AcknowledgeRequest.parse,
+        CopiesRequest.parse,
         lambda body: DatasetRequest.parse(body, "drop", needed=True),
     ):
         with suppress(InvalidRequest, Unsupported):
