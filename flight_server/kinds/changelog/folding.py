@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .deletes import lifetimes, living, settled
 from .rules import Emitting, EveryRow, Groups, Kept, Rule
-from .runs import Layout, Updates
+from .runs import Layout, Updates, unique
 
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -165,10 +165,10 @@ def compacted(
         return Updates.joined(layout, [applied.base, later, tombstones])
     found = nothing if elsewhere is None else elsewhere(applied.changed)
     found = Elsewhere(found.untouched, living(found.pending)[0])
-    untouched = np.union1d(found.untouched, applied.clashing(found.pending))
+    untouched = unique(found.untouched, applied.clashing(found.pending))
     again = np.setdiff1d(found.pending.hashes, untouched)
     base = applied.base
-    parts = [base.where(~np.isin(base.hashes, np.union1d(untouched, again))), later, tombstones]
+    parts = [base.where(~np.isin(base.hashes, unique(untouched, again))), later, tombstones]
     for hashes, of_these in ((untouched, EveryRow()), (again, rule)):
         if len(hashes):
             parts.append(_applied(updates.of_hashes(hashes), since, of_these, found.pending).base)
@@ -196,14 +196,14 @@ class _Applied:
         both = Distinct.of(Updates.joined(self.base.layout, [self.base, self.less, pending]))
         diffs = both.updates.diffs
         meet = (both.summed(diffs > 0) > 0) & (both.summed(diffs < 0) > 0)
-        return np.unique(both.updates.hashes[both.firsts[meet]])
+        return unique(both.updates.hashes[both.firsts[meet]])
 
 
 def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> _Applied:
     layout = updates.layout
     never = np.full(len(pending), np.iinfo(np.int64).max)
     pending = Updates(layout, pending.rows, pending.hashes, never, pending.diffs)
-    distinct = Distinct.of(Updates.joined(layout, [updates, pending.of_hashes(np.unique(updates.hashes))]))
+    distinct = Distinct.of(Updates.joined(layout, [updates, pending.of_hashes(updates.unique_hashes)]))
     versions, diffs = distinct.updates.versions, distinct.updates.diffs
     old = versions <= since
     counts = distinct.summed(np.where(old, diffs, 0))
@@ -216,14 +216,14 @@ def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> _App
     if kept.rows is distinct.rows:
         latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
         base = Updates(layout, rows, hashes[left], latest[left], kept.counts[left])
-        return _Applied(base, np.unique(hashes[kept.counts != counts]), None)
+        return _Applied(base, unique(hashes[kept.counts != counts]), None)
     # Not ``since``, which may be above the version of a tombstone in a newer run.
     newest = versions[old].max(initial=0)
     base = Updates.of(layout, rows, np.full(len(left), newest), kept.counts[left])
     below = np.flatnonzero((counts < 0) | (later < 0))
     ones = np.ones(len(below), np.int64)
     less = Updates(layout, distinct.rows.take(pa.array(below)), hashes[below], ones, -ones)
-    return _Applied(base, np.unique(hashes), less)
+    return _Applied(base, unique(hashes), less)
 
 
 def added_up(updates: Updates) -> Updates:

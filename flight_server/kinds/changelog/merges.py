@@ -14,7 +14,8 @@ What it may leave out
     Commits while the merge runs may change what it should have left out. At the end the keys of their retractions (of
     ``whole_keys`` of all their updates) are compacted again with them, and the output gets the difference
     (``_patches``), so that a version that was read before reads the same after. These commits are in the runs that the
-    changelog has at the end, and whose last version is above ``began``.
+    changelog has at the end, and whose last version is above ``began``. Of a key of which the rule left nothing
+    out the output has the sum of all updates, which is right for any commit (``left_out``).
     Tombstones stay until a merge includes the oldest run (``deletes``).
 
 Resuming
@@ -45,18 +46,9 @@ from .deletes import living
 from .folding import Elsewhere, added_up, compacted
 from .journal import State
 from .large_keys import needed, pieces
+from .left_out import LeftOut
 from .planning import Plan
-from .runs import (
-    DELETE,
-    MAX_HASH,
-    Block,
-    MemoryRun,
-    Run,
-    RunFile,
-    RunWriter,
-    Uncertain,
-    Updates,
-)
+from .runs import DELETE, MAX_HASH, Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates, unique
 from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
 from .views import View, slice_end
 
@@ -105,6 +97,7 @@ class Merge:
         self._checkpoint_rows = 0
         self._outputs: list[Run] | None = None
         self._patched = self._began
+        self._left_out = LeftOut(every=saved is not None)  # a resumed merge does not know what it left out
         changelog.merges.append(self)
 
     @property
@@ -158,7 +151,9 @@ class Merge:
             self._large = self._large_key(low)
             return 1
         updates = Updates.joined(self.changelog.layout, [run.between(low, high) for run in self.runs])
-        self._add(compacted(updates, self.since, self.changelog.rule, self._elsewhere, oldest=self._oldest))
+        self._add(
+            compacted(updates, self.since, self.changelog.rule, self._noted_elsewhere, oldest=self._oldest)
+        )
         return self._merged_to(high, len(updates))
 
     def _merged_to(self, high: int, rows: int) -> int:
@@ -169,6 +164,7 @@ class Merge:
 
     def _large_key(self, hash_: int) -> Iterator[int]:
         """Merge the updates of one hash in pieces; how many rows each has."""
+        self._left_out.note(np.array([hash_], np.uint64))
         left = yield from self._needed(hash_, self._others)
         if left is not None:
             self._add(left)
@@ -227,12 +223,17 @@ class Merge:
             )
         self._writer.add(updates)
 
-    def _elsewhere(self, hashes: Hashes, others: Sequence[Run] | None = None) -> Elsewhere:
-        """See "What it may leave out" in the module's text. ``others``: all other runs that are there now."""
-        layout, others = self.changelog.layout, self._others if others is None else others
+    def _noted_elsewhere(self, hashes: Hashes) -> Elsewhere:
+        """Asked for keys of which the rule leaves something out."""
+        self._left_out.note(hashes)
+        return self._elsewhere(hashes, self._others)
+
+    def _elsewhere(self, hashes: Hashes, others: Sequence[Run]) -> Elsewhere:
+        """See "What it may leave out" in the module's text."""
+        layout = self.changelog.layout
         if self.changelog.rule.whole_keys:
             found = [run.having(hashes) for run in others]
-            return Elsewhere(np.unique(np.concatenate([hashes[:0], *found])), Updates.empty(layout))
+            return Elsewhere(unique(*found), Updates.empty(layout))
         return Elsewhere(hashes[:0], Updates.joined(layout, [run.retractions_of(hashes) for run in others]))
 
     @property
@@ -324,14 +325,8 @@ class Merge:
         while late and low <= MAX_HASH:
             high, large = slice_end([*late, *self.runs], self._view.slice_rows(), low, 2 * views.SLICE_BYTES)
             news = [part for run in late for part in run.parts_between(low, high)]
-            hashes = np.unique(
-                np.concatenate(
-                    [
-                        np.zeros(0, np.uint64),
-                        *(each.hashes if whole_keys else each.retracted for each in news),
-                    ]
-                )
-            )
+            found = [each.hashes if whole_keys else each.retracted for each in news]
+            hashes = self._left_out.among(unique(*found))
             if large and len(hashes):
                 yield from self._patches_of_large_key(low, outputs)
             elif len(hashes):

@@ -27,7 +27,7 @@ from flight_server.protocol import FlightShuffleError
 from flight_server.storage import to_its_end
 
 from .rules import Query, Sample
-from .runs import Layout, Updates
+from .runs import Layout, Updates, unique
 
 Hashes = NDArray[np.uint64]
 
@@ -65,7 +65,7 @@ class RuleChecks:
         """
         asserted, removes = updates.where(updates.diffs > 0), updates.diffs < 0
         if removes.any():
-            self._removed.append(np.unique(updates.hashes[removes]))
+            self._removed.append(unique(updates.hashes[removes]))
         if not len(asserted):
             if removes.any():
                 self._threads.submit(self._remove)

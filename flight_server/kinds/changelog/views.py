@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .folding import deltas, snapshot
 from .large_keys import folded
 from .rules import Rule
-from .runs import MAX_HASH, Layout, Run, Updates, no_rows
+from .runs import MAX_HASH, Layout, Run, Updates, no_rows, unique
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
@@ -207,7 +207,7 @@ def _changed_hashes(runs: Sequence[Run], after: int, upto: int, low: int, wanted
     while low <= MAX_HASH and len(found) < wanted:
         _, high = next(hash_ranges(runs, rows, low))
         changed = [run.changed(after, upto, low, high) for run in runs]
-        found = np.concatenate([found, np.unique(np.concatenate([found[:0], *changed]))])
+        found = np.concatenate([found, unique(*changed)])
         low, rows = high + 1, min(2 * rows, MAX_LOOKED_AT_ROWS)
     return (found, low) if len(found) <= wanted else (found[:wanted], int(found[wanted - 1]) + 1)
 

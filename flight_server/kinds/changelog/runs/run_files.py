@@ -45,7 +45,7 @@ from flight_server.storage import DiskTrouble, open_regular
 
 from .ages import Ages
 from .blocks import Block, of_block, to_block
-from .key_hashes import Hashes
+from .key_hashes import Hashes, unique
 from .layout import Layout
 from .run import MAX_HASH, Damaged
 from .run_bytes import MAGIC, encode_tail, map_file, on_disk, read_at, read_footer
@@ -313,8 +313,7 @@ class RunFile:
         return Updates.in_order(self._layout, parts)
 
     def having(self, hashes: Hashes) -> Hashes:
-        found = [self._block(number).having(wanted) for number, wanted in self._with(hashes)]
-        return np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
+        return unique(*(self._block(number).having(wanted) for number, wanted in self._with(hashes)))
 
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
         found = np.zeros(len(hashes))

@@ -4,8 +4,9 @@ Guarantee: updates are sorted by the key's hash, the key, ``order_by``, all colu
 are neighbours, the greatest last, and equal rows are neighbours, too.
 
 Sorting
-    Hash and order columns decide nearly always, as machine integers. Only rows that tie, or whose keys differ under one
-    hash, are compared by all columns.
+    Hash and order columns decide nearly always, as machine integers. Updates of parts that follow each other mostly are
+    in order once they are sorted by hash, so order columns are compared first. Only rows that tie, or whose keys differ
+    under one hash, are compared by all columns.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .codes import Codes, codes, compute, falling, is_plain, plain
-from .key_hashes import Hashes
+from .key_hashes import Hashes, unique
 from .layout import Layout, no_rows
 
 Numbers = NDArray[np.int64]
@@ -100,7 +101,7 @@ class Updates:
     def retracted(self) -> Hashes:
         """uint64, sorted and unique: the hashes of retractions."""
         retracts = (self.diffs < 0) & (self.diffs != DELETE)
-        return np.unique(self.hashes[retracts]) if self.retractions else self.hashes[:0]
+        return unique(self.hashes[retracts]) if self.retractions else self.hashes[:0]
 
     def retractions_of(self, hashes: Hashes) -> Updates:
         """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
@@ -108,6 +109,11 @@ class Updates:
             return self.slice(0, 0)
         found = self._places_of(hashes)
         return self.take(found[self.diffs[found] < 0])
+
+    @property
+    def unique_hashes(self) -> Hashes:
+        """uint64, sorted and unique."""
+        return self.hashes[self._new_hash]
 
     def having(self, hashes: Hashes) -> Hashes:
         """Those of these hashes, sorted and unique, that an update has. Reads no row."""
@@ -227,53 +233,79 @@ class Updates:
     # Sorting
 
     def _sorted(self) -> Updates:
-        order_codes = [
+        # This sort finds the parts that are sorted already, and merges them.
+        order = np.argsort(self.hashes, kind="stable")
+        hashes = self.hashes[order]
+        tie = hashes[1:] == hashes[:-1]
+        if tie.any():
+            ranks = [found[order] for found in self._order_codes()]
+            falls, equal = _compared(ranks, tie)
+            if falls.any():
+                numbers, inside = _groups_with(falls, tie)
+                again = np.lexsort((*(found[inside] for found in reversed(ranks)), numbers[inside]))
+                order[inside] = order[inside][again]
+                for found in ranks:
+                    found[inside] = found[inside][again]
+                _, equal = _compared(ranks, tie)
+            tie = equal
+        return (self if np.array_equal(order, np.arange(len(order))) else self.take(order))._ties_sorted(tie)
+
+    def _order_codes(self) -> list[Codes]:
+        return [
             (falling(found) if smallest_first else found)
             for number, smallest_first in self.layout.order
             for found in [codes(self.rows.column(number))]
         ]
-        order = np.lexsort((*reversed(order_codes), self.hashes))
-        hashes = self.hashes[order]
-        sorted_codes = [found[order] for found in order_codes]
-        same_hash = hashes[1:] == hashes[:-1]
-        if same_hash.any():
-            order = self._ties_sorted(order, hashes, same_hash, sorted_codes)
-        if np.array_equal(order, np.arange(len(order))):
+
+    def _ties_sorted(self, tie: Flags) -> Updates:
+        """These, which are sorted but for ties; see "Sorting" in the module's text.
+
+        Args:
+            tie: for each row but the first whether it has the hash and the order columns of the one before it.
+        """
+        same_hash = ~self._new_hash[1:]
+        if not same_hash.any():
             return self
+        unsorted = tie & (self._new_row[1:] | (self.versions[1:] < self.versions[:-1]))
+        if len(self.key_starts) > self.distinct_hashes:
+            of_keys = self.hashes[self.key_starts]
+            collides = same_hash & np.isin(self.hashes[1:], of_keys[1:][of_keys[1:] == of_keys[:-1]])
+            unsorted, tie = unsorted | collides, tie | collides
+        if not unsorted.any():
+            return self
+        blocks, inside = _groups_with(unsorted, tie)
+        members = np.flatnonzero(inside)
+        subset = self.take(members)
+        first = {number for number, _ in self.layout.order} | set(self.layout.key)
+        rest = [number for number in range(self.rows.num_columns) if number not in first]
+        keys = [codes(subset.rows.column(number)) for number in self.layout.key]
+        others = [codes(subset.rows.column(number)) for number in rest]
+        ranks = [blocks[inside], *keys, *subset._order_codes(), *others, subset.versions]
+        order = np.arange(len(self))
+        order[members] = members[np.lexsort(tuple(reversed(ranks)))]
         return self.take(order)
 
-    def _ties_sorted(
-        self, order: Numbers, hashes: Hashes, same_hash: Flags, order_codes: list[Codes]
-    ) -> Numbers:
-        """The order with its ties decided; see "Sorting" in the module's text."""
-        tie = same_hash.copy()
-        for found in order_codes:
-            tie &= found[1:] == found[:-1]
-        same = np.flatnonzero(same_hash)
-        indices, before = pa.array(order[same + 1]), pa.array(order[same])
-        collides = np.zeros(len(same), np.bool_)
-        for number in self.layout.key:
-            column = plain(self.rows.column(number))
-            collides |= pairs_differ(column.take(indices), column.take(before))
-        if collides.any():
-            tie |= same_hash & np.isin(hashes[1:], hashes[same + 1][collides])
-        if not tie.any():
-            return order
-        inside = np.zeros(len(order), np.bool_)
-        inside[1:] = tie
-        block_starts = ~inside
-        inside[:-1] |= tie
-        block = np.cumsum(block_starts)[inside]
-        members = order[inside]
-        subset = self.rows.take(pa.array(members))
-        keys = [codes(subset.column(number)) for number in self.layout.key]
-        ordered = [found[inside] for found in order_codes]
-        others = {number for number, _ in self.layout.order} | set(self.layout.key)
-        rest = [codes(subset.column(number)) for number in range(subset.num_columns) if number not in others]
-        ranks = [block, *keys, *ordered, *rest, self.versions[members]]
-        order = order.copy()
-        order[inside] = members[np.lexsort(tuple(reversed(ranks)))]
-        return order
+
+def _compared(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:
+    """Of the rows that tie with the one before them: which ones rank below it, by the first ranks that differ, and
+    which have the same ranks.
+    """
+    falls, equal = np.zeros(len(tie), np.bool_), tie.copy()
+    for found in ranks:
+        falls |= equal & (found[1:] < found[:-1])
+        equal &= found[1:] == found[:-1]
+    return falls, equal
+
+
+def _groups_with(marked: Flags, tie: Flags) -> tuple[Numbers, Flags]:
+    """For each row the number of its group, of rows that tie with the one before them, and whether one of the group is
+    marked. Both flags are those of each row but the first.
+    """
+    numbers = np.zeros(len(tie) + 1, np.int64)
+    np.cumsum(~tie, out=numbers[1:])
+    found = np.zeros(len(numbers), np.bool_)
+    found[numbers[1:][marked]] = True
+    return numbers, found[numbers]
 
 
 def ranges(starts: Numbers, counts: Numbers) -> Numbers:

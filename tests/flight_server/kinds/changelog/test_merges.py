@@ -210,3 +210,23 @@ def test_rows_that_are_changed_during_a_merge_do_not_undo_it(
         engine.publish(merge)
         assert [run.rows for run in engine.changelog.runs] == [KEYS, 2 * KEYS]
         assert engine.snapshot(6) == {row(str(key), 5): 1 for key in range(KEYS)}
+
+
+def test_what_comes_during_a_merge_is_looked_up_for_those_keys_alone_of_which_it_left_rows_out(
+    tmp_path: Path, read_elsewhere: list[int]
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        for time in (0, 1):
+            engine.commit(changed(time))
+            merged(engine, engine.changelog.runs[time:])
+        engine.commit([(row("0", 0), 1)])
+        merged(engine, engine.changelog.runs[2:])
+        merge = engine.begin_merge(engine.changelog.runs, engine.changelog.upper, to_file=True)
+        while not merge.done:
+            merge.step()
+        engine.commit(changed(2))
+        read_elsewhere.clear()
+        before = engine.snapshot(engine.changelog.upper)
+        engine.publish(merge)
+        assert engine.snapshot(engine.changelog.upper) == before
+        assert 0 < sum(read_elsewhere) < KEYS

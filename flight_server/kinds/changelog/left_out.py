@@ -1,0 +1,35 @@
+"""LeftOut: the keys of which a merge's rule left something out.
+
+Guarantee: ``among`` gives each noted hash, and others whose leading bits are those of a noted one. So it takes as much
+memory for any number of keys, 1 MiB, and tells keys apart while fewer than a million are noted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+
+LEADING_BITS = 20
+
+
+class LeftOut:
+    """See the module's text. ``every``: begins with all hashes noted."""
+
+    def __init__(self, *, every: bool = False) -> None:
+        self._noted = np.zeros(1 << LEADING_BITS, np.bool_)
+        if every:
+            self._noted[:] = True
+
+    def note(self, hashes: Hashes) -> None:
+        self._noted[_leading(hashes)] = True
+
+    def among(self, hashes: Hashes) -> Hashes:
+        """Those of these hashes that were noted, and a few others."""
+        return hashes[self._noted[_leading(hashes)]]
+
+
+def _leading(hashes: Hashes) -> NDArray[np.uint64]:
+    leading: NDArray[np.uint64] = hashes >> np.uint64(64 - LEADING_BITS)
+    return leading
