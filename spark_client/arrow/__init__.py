@@ -3,13 +3,20 @@
 from .buffers import array_over, offsets, values, view
 from .coalescer import Coalescer
 from .expression_columns import fits, needed
-from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, together
+from .numbered_rows import SMALL_BYTES, NumberedRows, cuts, joined, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, own, own_dictionaries
 from .range_search import ranges_of
 from .row_picking import Picker, spread
 from .scalar_values import known_zone, python_values, shown
-from .sizes import batch_row_bits, has_dictionary, held_buffers, held_dictionaries, own_bytes
+from .sizes import (
+    batch_bits_before,
+    batch_row_bits,
+    has_dictionary,
+    held_buffers,
+    held_dictionaries,
+    own_bytes,
+)
 from .sort_codes import SortCodes, check_sortable
 from .sort_keys import SortKey, is_pair, sort_key
 from .types import Declared

@@ -93,17 +93,18 @@ def together(
     while batches:
         batch = batches.pop()
         if small and small_bytes + batch.nbytes > size_bytes:
-            found.extend(_joined(small, copied=copied))
+            found.extend(joined(small, copied=copied))
             small, small_bytes = [], 0
         if batch.num_rows:
             small.append(batch)
             small_bytes += batch.nbytes
     if small:
-        found.extend(_joined(small, copied=copied))
+        found.extend(joined(small, copied=copied))
     return found
 
 
-def _joined(batches: list[pa.RecordBatch], *, copied: bool) -> list[pa.RecordBatch]:
+def joined(batches: list[pa.RecordBatch], *, copied: bool = False) -> list[pa.RecordBatch]:
+    """The rows as one batch, or the batches where their dictionaries do not fit one."""
     if len(batches) == 1 and not copied:
         return batches
     try:

@@ -2,7 +2,7 @@
 
 from .external_sort import sorted_batches
 from .gathered import Gathered
-from .hash_runs import KeyHashes
+from .hash_lists import KeyHashes
 from .key_windows import Rows, Window, windows
 from .row_pieces import cut, pieces, row_weights
 from .scratch import Parked, Scratch

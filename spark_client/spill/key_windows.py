@@ -6,29 +6,30 @@ The rows of one hash come in the order in which they were given.
 How
     Batches are gathered in RAM, with all memory that they keep alive (``gathered``). If all sides fit the budget
     together, they are one window, in the given order, and no hash is computed. Beyond the budget the gathered rows
-    are sorted by hash and written to a scratch file as two runs (``hash_runs``), and all later rows in runs of half
-    the budget: the allocator keeps part of what the first rows took. A window is then a range of hashes, read from
-    all runs, whose rows take at most half of the budget; the other half is for the consumer. More than ``MAX_RUNS``
-    runs are first merged to fewer, because each window reads a piece of each run.
+    are written to a scratch file, in 64 lists by the first bits of their hashes (``hash_lists``), and all later rows
+    whenever they take half of the budget: the allocator keeps part of what the first rows took. A window is then a
+    list, or small neighbouring lists, whose rows take at most half of the budget; the other half is for the consumer.
+    A larger list is split again, by the first bits in which its hashes differ.
 
 Memory
-    While rows are gathered and written: the budget, 1/32 of it three times for rows that are copied into their order,
-    and the batch that is being added. While windows are read: half of the budget, and one piece. ``ROW_BYTES`` for
-    each row and dictionaries are included. A piece is 1/256 of the budget, or one row if that is larger; so a window
-    is at most half of the budget, or one row of each run. The runs' index takes about 500 bytes for each piece.
+    While rows are gathered and written: the budget, 1/32 of it, and the largest batch once more. While windows are
+    read: half of the budget, and 1/32 of it. ``ROW_BYTES`` for each row and dictionaries are included. Each extent of
+    a list brings its own dictionaries: a list with few rows and large dictionaries is not split, and may take more.
+    The extents' places take about 500 bytes each, which is 1/1000 of the rows that were written.
 
 One hash
-    Rows of one hash that do not fit are a window whose rows are read from the file each time that one iterates, a
-    piece at a time. Keys that are not equal may share a hash.
+    Rows of one hash that do not fit are a window whose rows are read from the file each time that one iterates, at
+    most 1/32 of the budget at a time. Keys that are not equal may share a hash.
 
 Disk
-    The scratch files hold what was written beyond the budget, once more for each merge of runs, and are freed as the
-    windows advance, and with the process at the latest. When they cannot be written, the task fails with OutOfBudget.
+    The scratch files hold all rows if one window does not hold them, once more for a list while it is split, and are
+    freed as the windows advance, and with the process at the latest. When they cannot be written, the task fails with
+    OutOfBudget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -36,13 +37,13 @@ import pyarrow as pa
 from flight_server.memory import allocator
 
 from .gathered import Gathered
-from .hash_runs import KeyHashes, Run, RunFile, hash_ranges, without_hashes
+from .hash_lists import Extent, HashFile, HashLists, KeyHashes
 from .task_memory import TaskMemory
 
-PIECES = 256
-"""Of the budget: the size of what is read at once from a run."""
-
-MAX_RUNS = 64
+_SMALL = 8
+"""Of a window's room: smaller lists are one window with their neighbours."""
+_SPLIT = 128
+"""Of a window's room: lists with fewer rows are not split."""
 
 
 class Rows:
@@ -72,21 +73,24 @@ class Rows:
 
 
 class _ReadAgain(Rows):
-    """Rows that are read from the file each time."""
+    """Rows that are read from the file each time, an extent at a time."""
 
-    def __init__(self, rows: int, size_bytes: int, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+    def __init__(self, file: HashFile, extents: list[Extent]) -> None:
         super().__init__(())
-        self.rows, self.size_bytes, self._read = rows, size_bytes, read
+        self._file, self._extents = file, extents
+        self.rows = sum(extent.rows for extent in extents)
+        self.size_bytes = sum(extent.weight_bytes for extent in extents)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        reading = self._read()
-        while True:
-            # Before each read: the pieces of released rows are gone, and the rest would look like the end.
-            super().__iter__()
-            batch = next(reading, None)
-            if batch is None:
-                return
-            yield batch
+        check_held = super().__iter__
+        check_held()
+        for extent in self._extents:
+            check_held()
+            yield self._file.read(extent)
+
+    def release(self) -> None:
+        super().release()
+        self._extents = []
 
 
 @dataclass(frozen=True)
@@ -147,107 +151,88 @@ def _gather(
                 continue
             if spilled is None:
                 spilled = _Spilled(hashes, memory)
-                spilled.write(gathered, runs=2)
                 # The allocator keeps part of what the first rows took.
                 room_bytes //= 2
-            else:
-                spilled.write(gathered)
+            spilled.write(gathered)
     if spilled is not None:
         spilled.write(gathered)
     return spilled
 
 
 class _Spilled:
-    """The runs of all sides."""
+    """The rows of all sides, in a file."""
 
     def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
         self._hashes = hashes
-        self._memory = memory
         self._room_bytes = memory.budget_bytes // 2
-        self._file = RunFile(memory.scratch_dir, memory.budget_bytes // PIECES)
-        self._sides: list[list[Run]] = [[] for _ in hashes]
+        self._file = HashFile(memory)
+        self._sides = [HashLists() for _ in hashes]
 
-    def write(self, gathered: Sequence[Gathered], runs: int = 1) -> None:
-        """Write all rows, each side's in so many runs, and hold none."""
-        with _Counted(self._file, self._memory):
-            for found, hashes, side in zip(self._sides, self._hashes, gathered, strict=True):
-                batches = side.batches
-                side.clear()
-                found.extend(self._file.write(batches, hashes, runs))
+    def write(self, gathered: Sequence[Gathered]) -> None:
+        """Write all rows, and hold none."""
+        for lists, hashes, side in zip(self._sides, self._hashes, gathered, strict=True):
+            batches = side.batches
+            side.clear()
+            self._file.add(lists, batches, hashes)
         _give_back()
 
     def windows(self) -> Iterator[Window]:
-        with _Counted(self._file, self._memory):
-            self._merge()
-        every = [run for runs in self._sides for run in runs]
-        for low, high, fits in hash_ranges(every, self._room_bytes):
-            sides = tuple(self._rows(runs, low, high, fits=fits) for runs in self._sides)
-            if any(rows.rows for rows in sides):
-                yield Window(sides, one_hash=not fits)
+        """The windows, for one call."""
+        sides, self._sides = self._sides, []
+        yield from self._windows(sides)
+
+    def _windows(self, sides: Sequence[HashLists]) -> Iterator[Window]:
+        for extents in _neighbours(sides, self._room_bytes // _SMALL):
+            every = [extent for side in extents for extent in side]
+            low, high = min(extent.low for extent in every), max(extent.high for extent in every)
+            fits = sum(extent.weight_bytes for extent in every) <= self._room_bytes
+            # Fewer rows in each list would be read with as large dictionaries.
+            fits = fits or sum(extent.rows_bytes for extent in every) <= self._room_bytes // _SPLIT
+            del every
+            if fits or low == high:
+                yield from self._window(extents, one_hash=not fits)
+                continue
+            deeper = [HashLists(low, high) for _ in sides]
+            for lists, side, hashes in zip(deeper, extents, self._hashes, strict=True):
+                self._file.move(lists, side, hashes, self._room_bytes)
+            _give_back()
+            yield from self._windows(deeper)
+
+    def _window(self, extents: Sequence[list[Extent]], *, one_hash: bool) -> Iterator[Window]:
+        if one_hash:
+            sides: tuple[Rows, ...] = tuple(_ReadAgain(self._file, side) for side in extents)
+        else:
+            sides = tuple(Rows([self._file.read(extent) for extent in side]) for side in extents)
+        del extents
+        try:
+            yield Window(sides, one_hash=one_hash)
+        finally:
             for rows in sides:
                 rows.release()
-            for run in every:
-                run.forget(high)
-            _give_back()
+        _give_back()
 
-    def _rows(self, runs: Sequence[Run], low: int, high: int, *, fits: bool) -> Rows:
-        def read() -> Iterator[pa.RecordBatch]:
-            return map(without_hashes, self._read(runs, low, high))
 
-        if fits:
-            return Rows(list(read()))
-        rows = size_bytes = 0
-        for piece in (piece for run in runs for piece in run.between(low, high)):
-            if low <= piece.first and piece.last <= high:
-                rows, size_bytes = rows + piece.rows, size_bytes + piece.size_bytes
-            else:
-                batch = without_hashes(self._file.read(piece, low, high))
-                rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
-        return _ReadAgain(rows, size_bytes, read)
-
-    def _read(self, runs: Sequence[Run], low: int, high: int) -> Iterator[pa.RecordBatch]:
-        for run in runs:
-            for piece in run.between(low, high):
-                batch = self._file.read(piece, low, high)
-                if batch.num_rows:
-                    yield batch
-
-    def _merge(self) -> None:
-        """Merge neighbouring runs of a side, so that the order within a hash stays, until there are few enough."""
-        most = max(2, MAX_RUNS // len(self._sides))
-        for runs in self._sides:
-            while len(runs) > most and runs[0].mergeable:
-                runs[:] = [self._merged(runs[at : at + most]) for at in range(0, len(runs), most)]
-
-    def _merged(self, runs: Sequence[Run]) -> Run:
-        merged = Run()
-        for low, high, fits in hash_ranges(runs, self._room_bytes):
-            batches = self._read(runs, low, high)
-            if fits:
-                self._file.append_sorted(merged, list(batches))
-            else:
-                for batch in batches:
-                    self._file.append(merged, batch)
-            for run in runs:
-                run.forget(high)
-        merged.index()
-        return merged
+def _neighbours(sides: Sequence[HashLists], size_bytes: int) -> Iterator[list[list[Extent]]]:
+    """Each side's extents of one list, or of neighbouring lists that take at most this much together. Those that are
+    given are no longer in the lists.
+    """
+    waiting: list[list[Extent]] = [[] for _ in sides]
+    waiting_bytes = 0
+    for number in range(len(sides[0].lists)):
+        here = [side.lists[number] for side in sides]
+        here_bytes = sum(extent.weight_bytes for side in here for extent in side)
+        if waiting_bytes and waiting_bytes + here_bytes > size_bytes:
+            yield waiting
+            waiting, waiting_bytes = [[] for _ in sides], 0
+        for side, extents in zip(waiting, here, strict=True):
+            side.extend(extents)
+            extents.clear()
+        waiting_bytes += here_bytes
+    if waiting_bytes:
+        yield waiting
 
 
 def _give_back() -> None:
     """Return freed memory to the system. Arrow's allocator would keep about as much as the budget, for a while."""
     pa.default_memory_pool().release_unused()
     allocator.give_back()
-
-
-class _Counted:
-    """Adds what is written meanwhile to the task's count, also when writing fails."""
-
-    def __init__(self, file: RunFile, memory: TaskMemory) -> None:
-        self._file, self._memory = file, memory
-        self._before = file.written_bytes
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self._memory.spilled_bytes += self._file.written_bytes - self._before

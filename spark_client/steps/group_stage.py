@@ -4,8 +4,9 @@ A group stage gathers its partition in windows (``spill.key_windows``), and copi
 (``placement.grouping``).
 
 Order
-    A partition that fits the budget gives its groups in the order of their first rows. Beyond the budget they come in
-    the order of their keys' hashes. The rows of a group are in the partition's order in either case.
+    A partition that fits the budget gives its groups in the order of their first rows. Beyond the budget they come
+    window by window, in the order of their keys' hashes. The rows of a group are in the partition's order in either
+    case.
 
 Groups beyond the budget
     A function of iterators gets such a group batch by batch from a file, so that memory follows the budget. A function

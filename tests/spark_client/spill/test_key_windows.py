@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from flight_server.protocol import OutOfBudget
 from spark_client.placement import row_hashes
-from spark_client.spill import TaskMemory, Window, hash_runs, windows
+from spark_client.spill import TaskMemory, Window, windows
 from spark_client.spill.gathered import ROW_BYTES, Gathered
-from spark_client.spill.key_windows import MAX_RUNS
 
 SCHEMA = pa.schema(
     [
@@ -35,7 +34,7 @@ SCHEMA = pa.schema(
     metadata={b"of": b"a side"},
 )
 PLAIN = pa.schema([field for field in SCHEMA if field.name != "coded"], SCHEMA.metadata)
-"""Without dictionaries, whose batches are runs of their own."""
+"""Without dictionaries, which each extent has."""
 
 
 def by_key(batch: pa.RecordBatch) -> NDArray[np.uint64]:
@@ -90,15 +89,7 @@ def seen(
 
 
 def _fits(window: Window, memory: TaskMemory) -> None:
-    rows = sum(side.rows for side in window.sides)
-    assert (
-        window.one_hash
-        or sum(side.size_bytes for side in window.sides) <= memory.budget_bytes
-        or (
-            # At least a row of each run fits, whatever the budget.
-            rows <= MAX_RUNS
-        )
-    )
+    assert window.one_hash or sum(side.size_bytes for side in window.sides) <= memory.budget_bytes
 
 
 KEYS = st.lists(st.lists(st.one_of(st.none(), st.integers(-3, 3)), max_size=30), max_size=12)
@@ -269,22 +260,3 @@ def test_an_error_of_a_side_ends_the_windows_with_it() -> None:
 
     with pytest.raises(KeyError, match="lost"):
         list(windows([broken()], [by_key], TaskMemory(100)))
-
-
-def test_ranges_follow_each_other_and_split_only_where_a_hash_is_too_large() -> None:
-    def run(*pieces: tuple[int, int, int]) -> Any:
-        found = hash_runs.Run()
-        found.pieces = [hash_runs.Piece(first, last, 0, size, None) for first, last, size in pieces]  # type: ignore[arg-type]
-        return found
-
-    top = (1 << 64) - 1
-    runs = [run((0, 5, 10), (5, 5, 10), (5, 9, 10)), run((3, top, 10)), run((top, top, 100))]
-    assert list(hash_runs.hash_ranges(runs, 35)) == [
-        (0, 4, True),
-        (5, 5, False),
-        (6, 9, True),
-        (10, top - 1, True),
-        (top, top, False),
-    ]
-    assert list(hash_runs.hash_ranges(runs, 1000)) == [(0, top, True)]
-    assert list(hash_runs.hash_ranges([], 10)) == []
