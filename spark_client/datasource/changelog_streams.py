@@ -53,10 +53,11 @@ from flight_server.protocol import (
 from spark_client.executors import portable
 from spark_client.jobs import Readable
 from spark_client.pyspark_parts import ReadAllAvailable, SupportsTriggerAvailableNow
+from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import FlightReader, Found, Share
 from .changelog_reads import Held, QueryHold, VersionRows, newest_version, with_diff
-from .source_options import OF_PARTITIONS, SourceOptions
+from .source_options import SourceOptions
 from .spark_schema import SparkSchema
 
 STREAM_LEASE_SECONDS = 24 * 3600.0
@@ -117,10 +118,10 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if most is not None and ReadAllAvailable is None:
             raise InvalidRequest("option 'max_versions_per_trigger' needs Spark 4.2 or later")
         following = Following(
-            options.get("starting_version", "earliest"),
+            options.get("starting_version"),
             most,
-            options.get("hold_lease_seconds", STREAM_LEASE_SECONDS),
-            options.get("fail_on_data_loss", True),
+            options.get("hold_lease_seconds") or STREAM_LEASE_SECONDS,
+            options.get("fail_on_data_loss"),
         )
         return cls(
             found.readable, SparkSchema.of(with_diff(found.schema), options.dataset, struct), following

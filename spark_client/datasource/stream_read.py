@@ -35,9 +35,10 @@ from spark_client.pyspark_parts import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from spark_client.settings import LIMITS, OF_CHANGELOGS
 
 from .batch_read import FlightReader, Found, Share, for_one_query, pages
-from .source_options import LIMITS, OF_CHANGELOGS, SourceOptions
+from .source_options import SourceOptions
 from .spark_schema import SparkSchema
 
 
@@ -95,7 +96,7 @@ class FlightStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if given and ReadMaxRows is None:
             raise InvalidRequest(f"option {given[0]!r} needs Spark 4.2 or later")
         limit = kinds[given[0]](options.get(given[0])) if given else None
-        return cls(found.readable, schema, options.get("starting", "earliest"), limit)
+        return cls(found.readable, schema, options.get("starting"), limit)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return portable(FlightStreamReader, self._readable, self._schema)
