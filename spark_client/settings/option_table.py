@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from flight_server.protocol import check_attempt, check_dataset_name
@@ -25,9 +26,9 @@ ANY_READ = "spark.read or spark.readStream"
 _READS = frozenset({BATCH_READ, STREAM_READ})
 _WRITES = frozenset({BATCH_WRITE, STREAM_WRITE})
 _SOURCE = _READS | _WRITES
-_READ, _WRITE = frozenset({BATCH_READ}), frozenset({BATCH_WRITE})
-_STREAM_READ, _STREAM_WRITE = frozenset({STREAM_READ}), frozenset({STREAM_WRITE})
-_SESSION = frozenset({SESSION})
+_READ, _WRITE, _STREAM_READ, _STREAM_WRITE, _SESSION = (
+    frozenset({use}) for use in (BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, SESSION)
+)
 _ALL = _SESSION | _SOURCE
 
 
@@ -74,7 +75,7 @@ OPTIONS = (
     Option("location", check_location, _SOURCE),
     Option("token", some_text("the server's token"), _SESSION),
     Option("token", texts.token, _SOURCE),
-    Option("token_file", texts.token_file, _ALL),
+    Option("token_file", lambda text: Path(some_text("a file")(text)), _ALL),
     Option("tls_root_certs", texts.certificates, _ALL),
     Option("lane", one_of("auto", "grpc", "bulk"), _ALL),
     Option("check", flag, _ALL),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, KeepRule
 from spark_client.connection import check_location
@@ -17,46 +18,40 @@ EMBEDDED = "embedded"
 """The location that stands for a server of the client's own."""
 EVERY_ROW = "all"
 """The value of the option ``changelog`` for one that keeps every row."""
-_SIZES = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+N = TypeVar("N", int, float)
+
+
+def _number(
+    what: str, low: float, pattern: str, units: Mapping[str, float], kind: type[N]
+) -> Callable[[str], N]:
+    def parse(text: str) -> N:
+        match = re.fullmatch(pattern, text.lower())
+        value = kind(kind(match[1]) * units[match[2] or ""]) if match else kind(-1)
+        if not low <= value < float("inf"):
+            raise ValueError(what)
+        return value
+
+    return parse
 
 
 def integer(low: int) -> Callable[[str], int]:
     """An integer from ``low`` on."""
-
-    def parse(text: str) -> int:
-        value = int(text) if re.fullmatch(r"\s*[0-9]+\s*", text) else -1
-        if value < low:
-            raise ValueError(f"an integer from {low} on")
-        return value
-
-    return parse
+    return _number(f"an integer from {low} on", low, r"\s*([0-9]+)\s*()", {"": 1}, int)
 
 
 def seconds(low: float) -> Callable[[str], float]:
     """Seconds, or a time with one of Spark's units, such as ``500ms`` or ``5min``."""
-
-    def parse(text: str) -> float:
-        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h|d|)\s*", text.lower())
-        value = float(match[1]) * _SECONDS[match[2]] if match else -1.0
-        if not low <= value < float("inf"):
-            raise ValueError(f"a number of seconds from {low:g} on, also with a unit, as in '90s' or '5min'")
-        return value
-
-    return parse
+    what = f"a number of seconds from {low:g} on, also with a unit, as in '90s' or '5min'"
+    return _number(what, low, r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h|d|)\s*", _SECONDS, float)
 
 
 def size_bytes(low: int) -> Callable[[str], int]:
     """Bytes, or a size such as ``64m`` or ``64MiB``. Not ``64MB``: Spark's is 1024², the server's is 1000²."""
-
-    def parse(text: str) -> int:
-        match = re.fullmatch(r"\s*([0-9]+)\s*(?:([kmgt])(?:ib)?|)\s*", text.lower())
-        value = int(match[1]) << _SIZES[match[2] or ""] if match else -1
-        if value < low:
-            raise ValueError(f"a number of bytes from {low} on, also with a unit, as in '64m' or '64MiB'")
-        return value
-
-    return parse
+    what = f"a number of bytes from {low} on, also with a unit, as in '64m' or '64MiB'"
+    return _number(what, low, r"\s*([0-9]+)\s*(?:([kmgt])(?:ib)?|)\s*", _BYTES, int)
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -104,11 +99,6 @@ def token(text: str) -> str:
             "option 'token' is printable ASCII without spaces or line breaks around it, and the one given is not"
         )
     return text
-
-
-def token_file(text: str) -> Path:
-    """The file that has the token."""
-    return Path(some_text("a file")(text))
 
 
 def location(text: str) -> str:
