@@ -128,24 +128,24 @@ class Server:
         """
         return read_token(self.given_token) if isinstance(self.given_token, Path) else self.given_token
 
-    def _options(self) -> tuple[Any, ...]:
-        return (
-            self.given_token,
-            self.tls_root_certs,
-            self.timeouts,
-            self.reading,
-            self.writing,
-            self._max_connections,
-            self._window_bytes,
-            self.embedded,
-        )
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "token": self.given_token,
+            "tls_root_certs": self.tls_root_certs,
+            "timeouts": self.timeouts,
+            "reading": self.reading,
+            "writing": self.writing,
+            "max_connections": self._max_connections,
+            "window_bytes": self._window_bytes,
+            "embedded": self.embedded,
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (shared_server, (self.location, *self._options()))
+        return (shared_server, (self.location, self._arguments()))
 
     def at(self, location: str) -> Server:
         """The process's shared server for another address, with the same credentials and options."""
-        return self if location == self.location else shared_server(location, *self._options())
+        return self if location == self.location else shared_server(location, self._arguments())
 
     # Connections.
 
@@ -343,43 +343,12 @@ class Server:
 _servers: weakref.WeakValueDictionary[tuple[Any, ...], Server] = weakref.WeakValueDictionary()
 
 
-def shared_server(  # noqa: PLR0917 (pickle calls it by position)
-    location: str,
-    token: str | Path | None = None,
-    tls_root_certs: bytes | None = None,
-    timeouts: Timeouts | None = None,
-    reading: Reading | None = None,
-    writing: Writing | None = None,
-    max_connections: int = 4,
-    window_bytes: int = WINDOW_BYTES,
-    embedded: bool = False,  # noqa: FBT001, FBT002 (as above)
-) -> Server:
+def shared_server(location: str, arguments: dict[str, Any]) -> Server:
     """The process's :class:`Server` for these arguments."""
-    timeouts, reading, writing = timeouts or Timeouts(), reading or Reading(), writing or Writing()
-    key = (
-        location,
-        token,
-        tls_root_certs,
-        timeouts,
-        reading,
-        writing,
-        max_connections,
-        window_bytes,
-        embedded,
-    )
+    key = (location, *arguments.values())
     server = _servers.get(key)
     if server is None:
-        server = Server(
-            location,
-            token=token,
-            tls_root_certs=tls_root_certs,
-            timeouts=timeouts,
-            reading=reading,
-            writing=writing,
-            max_connections=max_connections,
-            window_bytes=window_bytes,
-            embedded=embedded,
-        )
+        server = Server(location, **arguments)
         server.patient = True  # the process that sent it here has reached it
         # Two threads may make one at the same time; both use the first.
         server = _servers.setdefault(key, server)

@@ -39,8 +39,9 @@ from flight_server.protocol import (
 from spark_client.connection import Server, about
 from spark_client.executors import portable
 from spark_client.jobs import Readable
+from spark_client.settings import OF_CHANGELOGS
 
-from .source_options import OF_CHANGELOGS, SourceOptions
+from .source_options import SourceOptions
 from .spark_schema import SparkSchema
 
 _PAGE = 1000

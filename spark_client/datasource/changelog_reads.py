@@ -42,9 +42,10 @@ from flight_server.protocol import (
 from spark_client.changelogs import ChangelogAddress, VersionBatches
 from spark_client.connection import LeaseKeeper, owner_of_process
 from spark_client.jobs import Readable, owner_of_task, reading_budget
+from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import FlightReader, Found, Share, replaced
-from .source_options import OF_PARTITIONS, SourceOptions
+from .source_options import SourceOptions
 from .spark_schema import SparkSchema
 
 PLAN_SECONDS = 600.0

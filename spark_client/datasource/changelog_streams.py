@@ -6,10 +6,9 @@ keeps what lies between them. Where it cannot, or the changelog was dropped or m
 that says what to do.
 
 Offsets
-    ``{"generation": …, "version": v, "hold": …, "start": s}``: the changes up to version ``v`` were read, by a query
-    that began at ``s``. Spark stores the end of each batch, and not where the first one began: so each end says it.
-    ``s`` null: the first batch is the snapshot at its end, each row with ``_diff`` 1. An offset without ``start`` is
-    the beginning of a new query, and never an end: Spark makes a batch of the first end, also if nothing is new.
+    Those of ``query_reader``, with the query's ``hold``: the changes up to ``version`` were read. ``start`` null: the
+    first batch is the snapshot at its end, each row with ``_diff`` 1. An offset without ``start`` is never an end:
+    Spark makes a batch of the first end, also if nothing is new.
 
 Beginning (option ``starting_version``)
     ``earliest``: with all changes if the server has them from version 0 on, else with a snapshot. ``latest``: with
@@ -38,7 +37,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import (
@@ -50,19 +49,18 @@ from flight_server.protocol import (
     Unavailable,
     Versions,
 )
-from spark_client.executors import portable
 from spark_client.jobs import Readable
-from spark_client.pyspark_parts import ReadAllAvailable, SupportsTriggerAvailableNow
+from spark_client.pyspark_parts import ReadAllAvailable
+from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import FlightReader, Found, Share
 from .changelog_reads import Held, QueryHold, VersionRows, newest_version, with_diff
-from .source_options import OF_PARTITIONS, SourceOptions
+from .query_reader import Offset, QueryReader
+from .source_options import SourceOptions
 from .spark_schema import SparkSchema
 
 STREAM_LEASE_SECONDS = 24 * 3600.0
 NEW_LEASE_SECONDS = 3600.0
-
-Offset = dict[str, Any]
 
 _log = logging.getLogger(__name__)
 
@@ -90,16 +88,18 @@ class Following:
     fails_on_loss: bool = True
 
 
-class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query's source. The driver's lives as long as the query; its pickle goes into the tasks."""
+class ChangelogStreamReader(QueryReader):
+    """A query's source."""
+
+    POSITION = "version"
+    REPLACED = (
+        "changelog {} was dropped and made anew since this query read from it: start the query with a new checkpoint "
+        "location"
+    )
 
     def __init__(self, readable: Readable, schema: SparkSchema, following: Following | None = None) -> None:
-        self._readable = readable
-        self._schema = schema
+        super().__init__(readable, schema)
         self._following = following or Following()
-        self._until: int | None = None  # of a query that ends with what there is
-        self._first: Offset | None = None  # Spark asks for it twice
-        self._last: Offset | None = None  # Spark 4.1 does not say where the last batch ended
         self._named = False  # the query's hold says whose it is
         self._unused: str | None = None  # a hold that is not needed once the batch is done
         # Which hold was renewed for which version, when that is due again, and what it holds.
@@ -117,62 +117,18 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if most is not None and ReadAllAvailable is None:
             raise InvalidRequest("option 'max_versions_per_trigger' needs Spark 4.2 or later")
         following = Following(
-            options.get("starting_version", "earliest"),
+            options.get("starting_version"),
             most,
-            options.get("hold_lease_seconds", STREAM_LEASE_SECONDS),
-            options.get("fail_on_data_loss", True),
+            options.get("hold_lease_seconds") or STREAM_LEASE_SECONDS,
+            options.get("fail_on_data_loss"),
         )
         return cls(
             found.readable, SparkSchema.of(with_diff(found.schema), options.dataset, struct), following
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return portable(ChangelogStreamReader, self._readable, self._schema)
-
     # On the driver.
 
-    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, as below
-        """Where a new query begins.
-
-        Raises:
-            Compacted, InvalidRequest: ``starting_version`` is a version that is gone, or not there yet.
-        """
-        if self._first is None:
-            hold = QueryHold.new(self._readable, self._new_lease_seconds)
-            with self._explained():
-                self._first = self._last = self._offset(self._beginning(hold), hold.name)
-        return self._first
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's
-        return ReadAllAvailable()
-
-    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: ARG002, N802 - Spark's
-        """The offset up to which the next batch reads, see *Admission*.
-
-        Raises:
-            Compacted: what comes after ``start`` is gone.
-            StaleTicket: the changelog was dropped and made anew since then.
-            NotFound: it is gone.
-        """
-        begin = self._last if start is None else start
-        if begin is None:  # Spark 4.1, after a restart
-            hold = QueryHold.new(self._readable, self._following.lease_seconds)
-            with self._explained():
-                self._last = self._offset(hold.renew().version, hold.name, start=None)
-            return self._last
-        version = self._version(begin)
-        with self._explained():
-            held = self._looked(begin, version)
-        upper = held.upper if self._until is None else min(held.upper, self._until)
-        if version is not None and (most := self._following.max_versions) is not None:
-            upper = min(upper, version + most)
-        upper = max(upper, held.version if version is None else version)
-        if upper == version and "start" in begin:
-            return begin
-        self._last = self._offset(upper, begin["hold"], start=begin.get("start", version))
-        return self._last
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         hold = QueryHold.new(self._readable, self._new_lease_seconds)
         with self._explained():
             self._until = hold.renew().upper
@@ -183,9 +139,9 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         Raises as :meth:`latestOffset`.
         """
-        begin, version = self._version(start), self._version(end)
-        if "start" not in start:
-            begin = end.get("start", version)  # an older client left it out where nothing was new
+        begin, version = self._bounds(start, end)
+        if "start" not in start and "start" not in end:
+            begin = version  # an older client left it out where nothing was new
         is_same = start["hold"] == end["hold"]
         if not is_same:
             self._unused = start["hold"]
@@ -205,7 +161,6 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 held.since,
             )
             begin = min(held.since, version)
-        self._last = end
         if begin == version:
             return []
         hold, self._named = None if self._named else self._hold(end), True
@@ -239,7 +194,27 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _new_lease_seconds(self) -> float:
         return min(NEW_LEASE_SECONDS, self._following.lease_seconds)
 
-    def _beginning(self, hold: QueryHold) -> int | None:
+    def _beginning(self) -> Offset:
+        hold = QueryHold.new(self._readable, self._new_lease_seconds)
+        with self._explained():
+            return self._offset(self._held_first(hold), hold=hold.name)
+
+    def _resumed(self, limit: Any) -> Offset:
+        del limit
+        hold = QueryHold.new(self._readable, self._following.lease_seconds)
+        with self._explained():
+            return self._offset(hold.renew().version, hold=hold.name, start=None)
+
+    def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
+        del limit
+        with self._explained():
+            held = self._looked(begin, position)
+        upper = held.upper if self._until is None else min(held.upper, self._until)
+        if position is not None and (most := self._following.max_versions) is not None:
+            upper = min(upper, position + most)
+        return max(upper, held.version if position is None else position)
+
+    def _held_first(self, hold: QueryHold) -> int | None:
         """The version that a new query begins after, which is held; None for a snapshot."""
         start = self._following.starting_version
         if isinstance(start, int):
@@ -251,16 +226,6 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         except Compacted:
             hold.renew()
             return None
-
-    def _offset(self, version: int | None, hold: str, **start: int | None) -> Offset:
-        return {"generation": self._readable.generation, "version": version, "hold": hold, **start}
-
-    def _version(self, offset: Offset) -> int | None:
-        """The offset's version. StaleTicket if it is of another changelog."""
-        if offset["generation"] != self._readable.generation:
-            raise self._replaced()
-        version: int | None = offset["version"]
-        return version
 
     def _hold(self, offset: Offset) -> QueryHold:
         lease_seconds = self._following.lease_seconds if "start" in offset else self._new_lease_seconds
@@ -313,10 +278,3 @@ class ChangelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             raise NotFound(
                 f"changelog {name!r}, which this query reads, was dropped ({error.message})", **error.detail
             ) from error
-
-    def _replaced(self) -> StaleTicket:
-        return StaleTicket(
-            f"changelog {self._readable.dataset!r} was dropped and made anew since this query read from it: start the "
-            "query with a new checkpoint location",
-            dataset=self._readable.dataset,
-        )

@@ -131,7 +131,7 @@ class Staging:
             schema=encoded(declared.schema),
             partitions=MAX_PARTITIONS,
             lease_seconds=options.get("lease_seconds"),
-            durable=options.get("durable", False),
+            durable=options.get("durable"),
             mode=mode,
             write=uuid.uuid4().hex,
             transaction=options.transaction,

@@ -48,7 +48,7 @@ class FlightStreamWriter(DataSourceStreamArrowWriter):
             )
         mode = WriteMode.OVERWRITE if overwrite else WriteMode.APPEND
         staging = Staging.of(options, struct, mode, together=True)
-        return cls(staging, overwrite or not options.get("fail_on_data_loss", True))
+        return cls(staging, overwrite or not options.get("fail_on_data_loss"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return portable(FlightStreamWriter, self._staging, self._overlooks_loss)

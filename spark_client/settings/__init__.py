@@ -1,5 +1,21 @@
-"""What a deployment sets once: the session's ``spark.flight.shuffle.*``, their texts, and the clients made of them."""
+"""The table of options, what a session's ``spark.flight.shuffle.*`` say, and the clients made of them."""
 
 from .open_clients import open_client
-from .session_conf import EMBEDDED, client_arguments
-from .texts import certificates, flag, integer, one_of, seconds, size_bytes, some_text
+from .option_table import (
+    ANY_READ,
+    BATCH_READ,
+    BATCH_WRITE,
+    LIMITS,
+    OF_CHANGELOGS,
+    OF_PARTITIONS,
+    OF_SPARK,
+    OPTIONS,
+    SESSION,
+    STREAM_READ,
+    STREAM_WRITE,
+    Option,
+    fields_of,
+    options_of,
+)
+from .session_conf import client_arguments
+from .texts import EMBEDDED, EVERY_ROW, integer, one_of, seconds, size_bytes

@@ -17,82 +17,25 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flight_server.protocol import InvalidRequest
-from spark_client.connection import Reading, Timeouts, Writing, check_location
+from spark_client.connection import Reading, Timeouts, Writing
 from spark_client.hosts import Copies
 
-from .texts import certificates, flag, integer, one_of, seconds, size_bytes, some_text
+from .option_table import SESSION, fields_of, options_of
+from .texts import EMBEDDED, location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PREFIX = "spark.flight.shuffle."
-EMBEDDED = "embedded"
-"""The location that stands for a server of the client's own."""
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """Where a parsed value goes: arguments of the client, as ``name``, or ``name.field`` for a field of one."""
-
-    parse: Callable[[str], Any]
-    goes_to: tuple[str, ...]
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _location(text: str) -> str:
-    return EMBEDDED if text.strip().lower() == EMBEDDED else check_location(text.strip())
-
-
-def _compression(text: str) -> str | None:
-    word = one_of("auto", "lz4", "zstd", "none")(text)
-    return None if word == "none" else word
-
-
-def _directories(text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(","))
-    if not all(found):
-        raise ValueError("directories with commas between them")
-    return found
-
-
+PREFIX = f"{SESSION}."
 _SETTINGS = {
-    "location": _Setting(_location, ("location",)),
-    "token": _Setting(some_text("the server's token"), ("token",)),
-    "tokenFile": _Setting(lambda text: Path(some_text("a file")(text)), ("token",)),
-    "tlsRootCerts": _Setting(certificates, ("tls_root_certs",)),
-    "leaseSeconds": _Setting(seconds(1), ("lease_seconds",)),
-    "lane": _Setting(one_of("auto", "grpc", "bulk"), ("reading.lane", "writing.lane")),
-    "check": _Setting(flag, ("reading.check", "writing.check")),
-    "compression": _Setting(_compression, ("writing.compression",)),
-    "budgetBytes": _Setting(size_bytes(1), ("reading.budget_bytes",)),
-    "gatheredBytes": _Setting(size_bytes(1 << 20), ("reading.gathered_bytes",)),
-    "scratchDir": _Setting(some_text("a directory"), ("reading.scratch_dir",)),
-    "copies.dirs": _Setting(_directories, ("copies.dirs",)),
-    "copies.limitBytes": _Setting(size_bytes(1), ("copies.limit_bytes",)),
-    "copies.idleSeconds": _Setting(seconds(0), ("copies.idle_seconds",)),
-    **{
-        _camel(each.name): _Setting(
-            integer(0) if each.name == "tries" else seconds(0.001), (f"timeouts.{each.name}",)
-        )
-        for each in fields(Timeouts)
-    },
+    re.sub("_(.)", lambda match: match[1].upper(), name): option
+    for name, option in options_of(SESSION).items()
 }
-_KINDS: dict[str, Callable[..., Any]] = {
-    "reading": Reading,
-    "writing": Writing,
-    "copies": Copies,
-    "timeouts": Timeouts,
-}
+_PARTS = {"reading": Reading, "writing": Writing, "timeouts": Timeouts, "copies": Copies}
 _CREDENTIALS = ("token", "tls_root_certs")
 
 
@@ -105,7 +48,7 @@ def client_arguments(spark: SparkSession, given: Mapping[str, Any]) -> dict[str,
     """
     arguments = {name: value for name, value in given.items() if value is not None}
     if "location" in arguments:
-        arguments["location"] = _location(str(arguments["location"]))
+        arguments["location"] = location(str(arguments["location"]))
     session = _parsed(_texts(spark))
     where = session.get("location")
     if "location" in arguments and where is not None and arguments["location"] != where:
@@ -153,23 +96,23 @@ def _check_hidden(spark: SparkSession) -> None:
 def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
     if "token" in texts and "tokenFile" in texts:
         raise InvalidRequest(f"set {PREFIX}token or {PREFIX}tokenFile, not both")
-    arguments: dict[str, Any] = {}
-    parts: dict[str, dict[str, Any]] = {}
+    values = {}
     for name, text in texts.items():
-        setting = _SETTINGS[name]
         try:
-            value = setting.parse(text)
+            values[_SETTINGS[name].name] = _SETTINGS[name].parse(text)
         except ValueError as error:
             raise InvalidRequest(f"{PREFIX}{name} is {error}, not {text!r}") from error
         except InvalidRequest as error:
             raise InvalidRequest(f"{PREFIX}{name}: {error.message}") from error
-        for place in setting.goes_to:
-            argument, _, part = place.partition(".")
-            if part:
-                parts.setdefault(argument, {})[part] = value
-            else:
-                arguments[argument] = value
-    return arguments | {name: _KINDS[name](**values) for name, values in parts.items()}
+    if "token_file" in values:
+        values["token"] = values["token_file"]
+    arguments = {
+        name: values[name] for name in ("location", "lease_seconds", *_CREDENTIALS) if name in values
+    }
+    for name, kind in _PARTS.items():
+        if given := fields_of(kind, values, "copies." if kind is Copies else ""):
+            arguments[name] = kind(**given)
+    return arguments
 
 
 def _unknown(name: str) -> InvalidRequest:

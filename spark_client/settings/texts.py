@@ -1,51 +1,57 @@
-"""Values that Spark gives as text: each parser returns the value, or raises a ValueError that says what it takes."""
+"""Values that Spark gives as text: each parser returns the value, or raises a ValueError that says what it takes.
+
+A parser that raises InvalidRequest has the whole message.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-_SIZES = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, KeepRule
+from spark_client.connection import check_location
+
+EMBEDDED = "embedded"
+"""The location that stands for a server of the client's own."""
+EVERY_ROW = "all"
+"""The value of the option ``changelog`` for one that keeps every row."""
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+N = TypeVar("N", int, float)
+
+
+def _number(
+    what: str, low: float, pattern: str, units: Mapping[str, float], kind: type[N]
+) -> Callable[[str], N]:
+    def parse(text: str) -> N:
+        match = re.fullmatch(pattern, text.lower())
+        value = kind(kind(match[1]) * units[match[2] or ""]) if match else kind(-1)
+        if not low <= value < float("inf"):
+            raise ValueError(what)
+        return value
+
+    return parse
 
 
 def integer(low: int) -> Callable[[str], int]:
     """An integer from ``low`` on."""
-
-    def parse(text: str) -> int:
-        value = int(text) if re.fullmatch(r"\s*[0-9]+\s*", text) else -1
-        if value < low:
-            raise ValueError(f"an integer from {low} on")
-        return value
-
-    return parse
+    return _number(f"an integer from {low} on", low, r"\s*([0-9]+)\s*()", {"": 1}, int)
 
 
 def seconds(low: float) -> Callable[[str], float]:
     """Seconds, or a time with one of Spark's units, such as ``500ms`` or ``5min``."""
-
-    def parse(text: str) -> float:
-        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h|d|)\s*", text.lower())
-        value = float(match[1]) * _SECONDS[match[2]] if match else -1.0
-        if not low <= value < float("inf"):
-            raise ValueError(f"a number of seconds from {low:g} on, also with a unit, as in '90s' or '5min'")
-        return value
-
-    return parse
+    what = f"a number of seconds from {low:g} on, also with a unit, as in '90s' or '5min'"
+    return _number(what, low, r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h|d|)\s*", _SECONDS, float)
 
 
 def size_bytes(low: int) -> Callable[[str], int]:
     """Bytes, or a size such as ``64m`` or ``64MiB``. Not ``64MB``: Spark's is 1024², the server's is 1000²."""
-
-    def parse(text: str) -> int:
-        match = re.fullmatch(r"\s*([0-9]+)\s*(?:([kmgt])(?:ib)?|)\s*", text.lower())
-        value = int(match[1]) << _SIZES[match[2] or ""] if match else -1
-        if value < low:
-            raise ValueError(f"a number of bytes from {low} on, also with a unit, as in '64m' or '64MiB'")
-        return value
-
-    return parse
+    what = f"a number of bytes from {low} on, also with a unit, as in '64m' or '64MiB'"
+    return _number(what, low, r"\s*([0-9]+)\s*(?:([kmgt])(?:ib)?|)\s*", _BYTES, int)
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -83,3 +89,87 @@ def certificates(text: str) -> bytes:
         return Path(text).read_bytes()
     except OSError as error:
         raise ValueError(f"PEM text, or a file that the driver can read ({error})") from error
+
+
+def token(text: str) -> str:
+    """A token that can be sent."""
+    # Not a ValueError, whose message would show it.
+    if not text or text != text.strip() or not text.isascii() or not text.isprintable():
+        raise InvalidRequest(
+            "option 'token' is printable ASCII without spaces or line breaks around it, and the one given is not"
+        )
+    return text
+
+
+def location(text: str) -> str:
+    """The address of a server, or ``EMBEDDED``."""
+    return EMBEDDED if text.strip().lower() == EMBEDDED else check_location(text.strip())
+
+
+def compression(text: str) -> str | None:
+    """As ``Writing`` has it, with ``none`` for None."""
+    word = one_of("auto", "lz4", "zstd", "none")(text)
+    return None if word == "none" else word
+
+
+def directories(text: str) -> tuple[str, ...]:
+    """Directories with commas between them."""
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise ValueError("directories with commas between them")
+    return found
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between them, or a JSON list of names."""
+    if text.lstrip().startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+    else:
+        found = [name.strip() for name in text.split(",")]
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(isinstance(name, str) and name for name in found)
+        or len(set(found)) < len(found)
+    ):
+        raise ValueError("different names with commas between them, or a JSON list of names")
+    return tuple(found)
+
+
+def partitions(text: str) -> tuple[int, ...]:
+    """Numbers of partitions, in order."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not first <= last < MAX_PARTITIONS:
+            raise ValueError("partitions with commas between them, as in '0,3,8-11'")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def keep_rule(text: str) -> KeepRule | str:
+    """A keep rule, or ``EVERY_ROW``."""
+    if text.strip().lower() == EVERY_ROW:
+        return EVERY_ROW
+    try:
+        rule = json.loads(text)
+    except ValueError:
+        raise ValueError(
+            f"{EVERY_ROW!r}, or a keep rule in JSON, as "
+            '{"rule": "latest", "key": ["currency"], "order_by": ["time"]}'
+        ) from None
+    return KeepRule.parse(rule)
+
+
+def start(text: str) -> str | int:
+    """``earliest``, ``latest`` or a version."""
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        return one_of("earliest", "latest")(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or a version") from None

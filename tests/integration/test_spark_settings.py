@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,16 +129,6 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
         has(client, expected | given | {"given_token": "other"}, Copies(), 7.0)
 
 
-def test_every_deadline_of_the_client_has_a_setting(spark: SparkSession, settings: Settings) -> None:
-    names = [each.name for each in dataclasses.fields(Timeouts)]
-    camel = {
-        "".join(part.capitalize() if i else part for i, part in enumerate(name.split("_"))) for name in names
-    }
-    settings(location="grpc://flight:8815", **dict.fromkeys(camel, "3"))
-    with ShuffleClient.get(spark) as client:
-        assert client._server.timeouts == Timeouts(**dict.fromkeys(names, 3))
-
-
 @pytest.mark.parametrize(
     ("name", "value", "answer"),
     [
@@ -156,14 +145,7 @@ def test_every_deadline_of_the_client_has_a_setting(spark: SparkSession, setting
             "flight",
             r"shuffle\.location: 'flight' is no address of a server: write 'grpc://flight:8815'",
         ),
-        ("lane", "http", r"shuffle\.lane is 'auto', 'grpc' or 'bulk', not 'http'"),
         ("budgetBytes", "64MB", r"shuffle\.budgetBytes is a number of bytes .*'64m' or '64MiB', not '64MB'"),
-        ("stallSeconds", "soon", r"shuffle\.stallSeconds is a number of seconds from 0\.001 on"),
-        (
-            "tlsRootCerts",
-            "/nowhere",
-            r"shuffle\.tlsRootCerts is PEM text, or a file that the driver can read",
-        ),
         (
             "tokenFile",
             "/token",

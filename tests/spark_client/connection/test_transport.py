@@ -23,7 +23,6 @@ from flight_server.protocol.errors import (
 )
 from spark_client.connection import Call, Server, TimedOut, Timeouts, Unreachable
 from spark_client.connection.calls import translate
-from spark_client.connection.transport import shared_server
 from tests.support.proxy import Proxy
 
 
@@ -114,7 +113,8 @@ def test_asking_why_never_raises(silent_port: int) -> None:
 
 
 def test_a_server_is_shared_for_equal_arguments_and_comes_back_from_pickle() -> None:
-    server = shared_server("grpc://h:1", token="t", timeouts=Timeouts(call_seconds=3))
+    given = Server("grpc://h:1", token="t", timeouts=Timeouts(call_seconds=3))
+    server = pickle.loads(pickle.dumps(given))
     again = pickle.loads(pickle.dumps(server))
     assert again is server
     assert again.at("grpc://h:1") is again

@@ -1,0 +1,106 @@
+"""A query's source: its offsets, and when Spark asks for which of them. ``stream_read`` and ``changelog_streams`` say
+what a batch reads.
+
+Offsets
+    ``{"generation": …, POSITION: n, "start": m}``: what lies before ``n`` was read, by a query that began at ``m``.
+    Spark stores the end of each batch, and not where the first one began, so each end says it. An offset without
+    ``start`` is the beginning of a new query.
+
+Spark 4.1 does not say where the last batch ended, and has no limits: the reader keeps the last offset itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pyspark.sql.datasource import DataSourceStreamReader
+
+from flight_server.protocol import StaleTicket
+from spark_client.executors import portable
+from spark_client.jobs import Readable
+from spark_client.pyspark_parts import ReadAllAvailable, SupportsTriggerAvailableNow
+
+from .spark_schema import SparkSchema
+
+Offset = dict[str, Any]
+
+
+class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The driver's lives as long as the query; its pickle, without state, goes into the tasks."""
+
+    POSITION: ClassVar[str]
+    REPLACED: ClassVar[str]
+    """The error for a query whose dataset has another generation by now; ``{}`` is the name."""
+
+    def __init__(self, readable: Readable, schema: SparkSchema) -> None:
+        self._readable = readable
+        self._schema = schema
+        self._until: int | None = None  # of a query that ends with what there is
+        self._first: Offset | None = None  # Spark asks for it twice
+        self._last: Offset | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return portable(type(self), self._readable, self._schema)
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, as below
+        """Where a new query begins. Raises as :meth:`latestOffset`."""
+        if self._first is None:
+            self._first = self._last = self._beginning()
+        return self._first
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
+        """The offset up to which the next batch reads.
+
+        Raises:
+            StaleTicket: the dataset was replaced since ``start``.
+            NotFound: it is gone.
+            Compacted: what comes after ``start`` is gone.
+        """
+        begin = self._last if start is None else start
+        if begin is None:  # Spark 4.1, after a restart: the checkpoint says where the batch begins
+            self._last = self._resumed(limit)
+            return self._last
+        position = self._position(begin)
+        end = self._end(begin, position, limit)
+        if end == position and "start" in begin:
+            return begin
+        self._last = {**begin, self.POSITION: end, "start": begin.get("start", position)}
+        return self._last
+
+    # What the two readers say.
+
+    def _beginning(self) -> Offset:
+        """A new query's first offset."""
+        raise NotImplementedError
+
+    def _resumed(self, limit: Any) -> Offset:
+        """The end of the next batch of a query whose last one only the checkpoint knows."""
+        raise NotImplementedError
+
+    def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
+        """The position up to which the batch after ``begin`` reads."""
+        raise NotImplementedError
+
+    # For them.
+
+    def _offset(self, position: int | None, **others: Any) -> Offset:
+        return {"generation": self._readable.generation, self.POSITION: position, **others}
+
+    def _position(self, offset: Offset) -> Any:
+        """The offset's position. StaleTicket if it is of another generation."""
+        if offset["generation"] != self._readable.generation:
+            raise self._replaced()
+        return offset[self.POSITION]
+
+    def _bounds(self, start: Offset, end: Offset) -> tuple[Any, Any]:
+        """The positions between which a batch reads."""
+        first, last = self._position(start), self._position(end)
+        self._last = end
+        return first if "start" in start else end.get("start", first), last
+
+    def _replaced(self) -> StaleTicket:
+        name = self._readable.dataset
+        return StaleTicket(self.REPLACED.format(repr(name)), dataset=name)
