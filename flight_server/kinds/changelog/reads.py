@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -49,6 +49,9 @@ MAX_SLICE_BYTES = 8 << 20
 MIN_SLICE_BYTES = 64 << 10
 FOLLOWED_BYTES = 256 << 10
 """What a follower reserves for a step that is expected to be small."""
+IN_LOOP_ROWS = 1024
+"""A small step that looks at no more rows is read in the event loop, in about a millisecond: a thread would take the
+global interpreter lock from the loop for nearly as long, and the follower would wait for two changes of threads."""
 
 STALLED_SECONDS = 600.0
 """A reader whose transport takes nothing for so long holds its version no more."""
@@ -158,7 +161,7 @@ class ChangelogReads:
             room, key_room = await self._room(reader, room_bytes), self._budget.frames.empty()
             while True:
                 try:
-                    encoded, at = await self._read(changelog, after, upto, at, key_room.size_bytes)
+                    encoded, at = await self._read(changelog, after, upto, at, key_room.size_bytes, few=few)
                     break
                 except TooLarge as more:
                     wanted_bytes = self._key_bytes(changelog, more.size_bytes, key_room.size_bytes)
@@ -175,16 +178,22 @@ class ChangelogReads:
             reader.pace.took(size_bytes)
 
     async def _read(
-        self, changelog: Changelog, after: int | None, upto: int, at: Slice, allowed_bytes: int
+        self, changelog: Changelog, after: int | None, upto: int, at: Slice, allowed_bytes: int, *, few: bool
     ) -> tuple[list[VersionedMessage], Slice]:
-        """The messages of the next slice with rows, or of the last one; and how far it goes. Raises TooLarge, and as
-        :meth:`read`.
+        """The messages of the next slice with rows, or of the last one; and how far it goes. ``few`` new rows are read
+        in the event loop, if they are in memory. Raises TooLarge, and as :meth:`read`.
         """
         changelog.check_version(upto if after is None else after)
         # The task holds the view, and through it runs, only while the slice is read.
-        work = partial(self._messages, changelog.view(), after, upto, at, allowed_bytes)
+        view = changelog.view()
+        work = partial(self._messages, view, after, upto, at, allowed_bytes)
         threads = changelog.querying or self._threads
         try:
+            if few and after is not None and changelog.querying is None and changelog.layout.is_simple:
+                part = view.few_deltas(after, upto, IN_LOOP_ROWS, FOLLOWED_BYTES)
+                if part is not None:
+                    return self._encoded(part, upto)
+            del view
             return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work))
         except Damaged as damage:
             changelog.damaged(str(damage))
@@ -216,7 +225,7 @@ class ChangelogReads:
                 at = view.deltas_part(after, upto, at, self._slice_bytes, allowed_bytes)
             assert at.rows is not None
             if at.rows.num_rows or not at.left:
-                return list(self._encode(at.rows, upto, last=not at.left)), replace(at, rows=None)
+                return self._encoded(at, upto)
 
     def _key_bytes(self, changelog: Changelog, wanted_bytes: int, had_bytes: int) -> int:
         """The room for a key that is too large for a slice. Raises InvalidRequest if it has had the most there is."""
@@ -243,8 +252,9 @@ class ChangelogReads:
             deadline_seconds=KEY_DEADLINE_SECONDS,
         )
 
-    def _encode(self, batch: pa.RecordBatch, version: int, *, last: bool) -> Iterator[VersionedMessage]:
-        return encode(batch, version, last=last, max_message_bytes=self._max_message_bytes)
+    def _encoded(self, part: Slice, version: int) -> tuple[list[VersionedMessage], Slice]:
+        messages = encode(part.rows, version, last=not part.left, max_message_bytes=self._max_message_bytes)
+        return list(messages), replace(part, rows=None)
 
     async def _room(self, reader: Reader, size_bytes: int) -> Reservation:
         return await reserve(

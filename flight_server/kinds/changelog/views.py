@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .folding import deltas, snapshot
 from .large_keys import folded
 from .rules import Rule
-from .runs import MAX_HASH, Layout, Run, Updates, no_rows, unique
+from .runs import MAX_HASH, Layout, MemoryRun, Run, Updates, no_rows, unique
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
@@ -116,6 +116,26 @@ class View:
         kept = deltas(updates, after, upto, self.rule)
         return Part(with_diffs(self.layout, kept.rows, kept.counts), low)
 
+    def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> Part | None:
+        """All of the changes, if they are read in about a millisecond: everything is in memory, and no more rows and
+        bytes are looked at. Else None.
+        """
+        runs = [run for run in self.runs if run.first_version <= upto]
+        new = [run for run in runs if run.last_version > after]
+        if not all(isinstance(run, MemoryRun) for run in runs) or sum(run.rows for run in new) > max_rows:
+            return None
+        hashes = np.unique(
+            np.concatenate([np.zeros(0, np.uint64), *(run.changed(after, upto) for run in new)])
+        )
+        found = self._deciding(runs, hashes, after, upto)
+        size_bytes = sum(
+            len(part) * run.size_bytes // max(1, run.rows) for part, run in zip(found, runs, strict=True)
+        )
+        if sum(map(len, found)) > max_rows or size_bytes > max_bytes:
+            return None
+        kept = deltas(Updates.joined(self.layout, found), after, upto, self.rule)
+        return Part(with_diffs(self.layout, kept.rows, kept.counts), MAX_HASH + 1)
+
     def changed(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[Updates]:
         """All updates, up to ``upto``, of the keys with updates in between, in parts of whole keys."""
         low = 0
@@ -134,13 +154,31 @@ class View:
         hashes, low = _changed_hashes(new, after, upto, low, self.slice_rows(slice_bytes))
         if not len(hashes):
             return Updates.empty(self.layout), low
-        sizes = np.cumsum(np.sum([run.bytes_of(hashes) for run in runs], axis=0))
-        fitting = max(1, int(np.searchsorted(sizes, 2 * (slice_bytes or SLICE_BYTES), "right")))
-        if fitting < len(hashes):
-            hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
-        if allowed_bytes is not None and sizes[fitting - 1] > 2 * (slice_bytes or SLICE_BYTES):
-            return self._folded(runs, int(hashes[0]), after, upto, allowed_bytes), low
-        return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
+        limit_bytes = 2 * (slice_bytes or SLICE_BYTES)
+        if sum(run.size_bytes for run in runs) > limit_bytes:
+            sizes = np.cumsum(np.sum([run.bytes_of(hashes) for run in runs], axis=0))
+            fitting = max(1, int(np.searchsorted(sizes, limit_bytes, "right")))
+            if fitting < len(hashes):
+                hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
+            if allowed_bytes is not None and sizes[fitting - 1] > limit_bytes:
+                return self._folded(runs, int(hashes[0]), after, upto, allowed_bytes), low
+        if allowed_bytes is None:
+            return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
+        return Updates.joined(self.layout, self._deciding(runs, hashes, after, upto)), low
+
+    def _deciding(self, runs: list[Run], hashes: Hashes, after: int, upto: int) -> list[Updates]:
+        """Of each run updates of these hashes, with all that decide what the rule keeps at either version. Without
+        retractions and deletes, few of each run do (``Rule.greatest_rows``).
+        """
+        last = self.rule.greatest_rows
+        if last is not None and any(run.retractions or run.tombstones for run in runs):
+            last = None
+
+        def seen_whole(run: Run) -> bool:
+            """Whether at either version there are all of the run's updates, or none."""
+            return run.last_version <= after or (after < run.first_version and run.last_version <= upto)
+
+        return [run.of_hashes(hashes, last if seen_whole(run) else None) for run in runs]
 
     def _folded(self, runs: list[Run], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
         return folded(

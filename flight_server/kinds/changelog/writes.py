@@ -28,7 +28,7 @@ from flight_server.storage import DiskTrouble, to_its_end
 from .changelog import Changelog
 from .commits import Commits, delete_soon
 from .deletes import tombstones
-from .runs import RunFile, RunWriter, Updates, is_encoded, is_nested
+from .runs import RunFile, RunWriter, Updates, is_encoded
 from .saving import OF_KEPT_FOR_DELETES
 
 T = TypeVar("T")
@@ -39,8 +39,8 @@ MAX_DIFF = (1 << 31) - 1
 """So the sum of the diffs of 2**32 rows fits into 64 bits."""
 IN_LOOP_ROWS = 256
 IN_LOOP_BYTES = 64 << 10
-IN_LOOP_COLUMNS = 64
-"""So small a put is sorted in the event loop, in about a millisecond, unless it has lists, structs or dictionaries."""
+"""So small a put is sorted in the event loop, in about a millisecond, if its layout ``is_simple`` and it has no
+dictionaries."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,10 @@ class ChangelogWrite:
 
     def _is_small(self) -> bool:
         """Whether its rows may be sorted in the event loop."""
-        schema = self.changelog.layout.schema
         return (
             self._waiting_rows <= IN_LOOP_ROWS
             and self.size_bytes <= IN_LOOP_BYTES
-            and len(schema) <= IN_LOOP_COLUMNS
-            and not any(is_nested(field.type) for field in schema)
+            and self.changelog.layout.is_simple
             and not any(is_encoded(kind) for batch in self._batches for kind in batch.schema.types)
         )
 

@@ -29,6 +29,7 @@ class UntilClosed:
 
     whole_keys = False
     in_parts = True
+    greatest_rows = None
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         self._closed_by = [

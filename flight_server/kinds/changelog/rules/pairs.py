@@ -36,6 +36,7 @@ class Pairs:
 
     whole_keys = True
     in_parts = False
+    greatest_rows = None
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         assert spec.kind is not None

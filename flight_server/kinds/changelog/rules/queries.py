@@ -43,6 +43,7 @@ class Query:
 
     whole_keys = False
     in_parts = False
+    greatest_rows = None
 
     def __init__(self, spec: KeepRule, schema: pa.Schema, processes: QueryProcesses) -> None:
         assert spec.query is not None

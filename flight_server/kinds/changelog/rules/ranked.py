@@ -80,7 +80,7 @@ class Greatest:
     in_parts = True
 
     def __init__(self, k: int) -> None:
-        self._k = k
+        self.greatest_rows = self._k = k
 
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, greatest(groups, groups.counts, self._k))

@@ -38,6 +38,12 @@ class Rule(Protocol):
     rows of a large key are taken in parts, each row with all its updates.
     """
 
+    @property
+    def greatest_rows(self) -> int | None:
+        """Of a key without retractions and deletes readers see at most so many of its greatest rows, and the others do
+        not matter. None if others may matter.
+        """
+
     def kept(self, groups: Groups) -> Kept:
         """What readers see of these keys: no count is below zero."""
 
@@ -74,6 +80,7 @@ class EveryRow:
 
     whole_keys = False
     in_parts = True
+    greatest_rows = None
 
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, np.maximum(groups.counts, 0))

@@ -91,7 +91,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def codes(array: pa.Array) -> Codes:
-    """int64, one for each row; see the module's text."""
+    """int64, one for each row, not to be changed; see the module's text."""
     array = plain(array)
     kind = array.type
     if len(array) == 0 or pa.types.is_null(kind):
@@ -116,7 +116,9 @@ def falling(found: Codes) -> Codes:
 
 
 def numbers(array: pa.Array) -> Codes:
-    """int64, one for each row, arbitrary where it is null; of one type they order and equal like the values."""
+    """int64, one for each row, arbitrary where it is null; of one type they order and equal like the values. May be a
+    view of the array, which is not to be changed.
+    """
     kind = array.type
     if pa.types.is_boolean(kind):
         found: Codes = array.cast(pa.int8()).fill_null(0).to_numpy().astype(np.int64)
@@ -129,7 +131,7 @@ def numbers(array: pa.Array) -> Codes:
         found = (_values(array, np.uint64) ^ _SIGN).view(np.int64)
     else:
         sign = "u" if pa.types.is_unsigned_integer(kind) else "i"
-        found = _values(array, np.dtype(f"{sign}{kind.bit_width // 8}")).astype(np.int64)
+        found = _values(array, np.dtype(f"{sign}{kind.bit_width // 8}")).astype(np.int64, copy=False)
     return found
 
 
@@ -160,11 +162,11 @@ def _ranks(array: pa.Array) -> Codes:
 
 def _plain_codes(array: pa.Array) -> Codes:
     found = numbers(array)
-    null = array.is_null().to_numpy(zero_copy_only=False)
-    if np.any((found == NULL) & ~null):  # the least integer
+    null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    least = found == NULL
+    if (least if null is None else least & ~null).any():  # the least integer
         found = np.unique(found, return_inverse=True)[1]
-    found[null] = NULL
-    return found
+    return found if null is None else np.where(null, NULL, found)
 
 
 def _values(array: pa.Array, kind: Any) -> NDArray[Any]:

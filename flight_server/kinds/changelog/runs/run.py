@@ -68,8 +68,10 @@ class Run(Protocol):
     def bytes_between(self, low: int, high: int) -> int:
         """About how many bytes they have."""
 
-    def of_hashes(self, hashes: Hashes) -> Updates:
-        """The updates with one of these hashes, which are sorted and unique."""
+    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
+        """The updates with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of
+        the greatest of each key.
+        """
 
     def retractions_of(self, hashes: Hashes) -> Updates:
         """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
@@ -147,8 +149,8 @@ class MemoryRun:
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
         return self.updates.counts_of(hashes).astype(np.float64) * (self.size_bytes / max(1, self.rows))
 
-    def of_hashes(self, hashes: Hashes) -> Updates:
-        return self.updates.of_hashes(hashes)
+    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
+        return self.updates.of_hashes(hashes, last)
 
     def retractions_of(self, hashes: Hashes) -> Updates:
         return self.updates.retractions_of(hashes)

@@ -303,8 +303,8 @@ class RunFile:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
         return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
-    def of_hashes(self, hashes: Hashes) -> Updates:
-        parts = [self._block(number).of_hashes(wanted) for number, wanted in self._with(hashes)]
+    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
+        parts = [self._block(number).of_hashes(wanted, last) for number, wanted in self._with(hashes)]
         return Updates.in_order(self._layout, parts)
 
     def retractions_of(self, hashes: Hashes) -> Updates:

@@ -175,13 +175,24 @@ class Updates:
         starts = np.searchsorted(self.hashes, hashes, "left")
         return np.searchsorted(self.hashes, hashes, "right") - starts
 
-    def of_hashes(self, hashes: Hashes) -> Updates:
-        """The rows with one of these hashes, which are sorted and unique."""
-        return self.take(self._places_of(hashes))
+    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
+        """The rows with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of the
+        greatest of each key. May share memory.
+        """
+        places = self._places_of(hashes, last)
+        if not len(places):
+            return self.slice(0, 0)
+        first, end = int(places[0]), int(places[-1]) + 1
+        return self.slice(first, end) if end - first == len(places) else self.take(places)
 
-    def _places_of(self, hashes: Hashes) -> Numbers:
-        starts = np.searchsorted(self.hashes, hashes, "left")
-        return ranges(starts, np.searchsorted(self.hashes, hashes, "right") - starts)
+    def _places_of(self, hashes: Hashes, last: int | None = None) -> Numbers:
+        starts = self.hashes.searchsorted(hashes, "left")
+        ends = self.hashes.searchsorted(hashes, "right")
+        if last is not None and len(many := np.flatnonzero(ends - starts > last)):
+            one_key = ~self._differ_at(starts[many], ends[many] - 1, self.layout.key)
+            cut = many[one_key]
+            starts[cut] = ends[cut] - last
+        return ranges(starts, ends - starts)
 
     # Neighbours
 
@@ -219,15 +230,22 @@ class Updates:
         found = np.zeros(len(places), np.bool_)
         if len(places) == 0:
             return found
-        everything = 2 * len(places) > len(self)
-        indices = None if everything else pa.array(places)
-        before = None if everything else pa.array(places - 1)
+        if 2 * len(places) <= len(self):
+            return self._differ_at(places, places - 1, columns)
+        for number in columns:
+            found |= neighbours_differ(plain(self.rows.column(number)))[places - 1]
+        return found
+
+    def _differ_at(self, left: Numbers, right: Numbers, columns: Sequence[int]) -> Flags:
+        """Whether the rows at the places ``left`` differ from those at ``right`` in one of the columns."""
+        found = np.zeros(len(left), np.bool_)
         for number in columns:
             column = plain(self.rows.column(number))
-            if everything:
-                found |= neighbours_differ(column)[places - 1]
+            if is_plain(column.type):
+                numbers = codes(column)
+                found |= numbers[left] != numbers[right]
             else:
-                found |= pairs_differ(column.take(indices), column.take(before))
+                found |= pairs_differ(column.take(pa.array(left)), column.take(pa.array(right)))
         return found
 
     # Sorting

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from flight_server.kinds.changelog import views
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MAX_HASH, Layout, MemoryRun, Updates
-from flight_server.kinds.changelog.views import View, hash_ranges
+from flight_server.kinds.changelog.views import Part, View, hash_ranges
 from flight_server.protocol import KeepRule
 from tests.support.run_rows import SCHEMA, latest, memory_run, updates_of
 
@@ -88,6 +91,72 @@ def test_a_view_reads_the_runs_together_in_slices(monkeypatch: pytest.MonkeyPatc
     )
     assert sum(batch.num_rows for batch in view.deltas(3, 3)) == 0
     assert sum(batch.num_rows for batch in view.snapshot(0)) == 0
+
+
+row_times = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.sampled_from([1, 1, 1, 2])), max_size=6
+)
+
+
+@given(
+    st.lists(row_times, min_size=1, max_size=5),
+    st.lists(st.integers(1, 2), min_size=5, max_size=5),
+    st.integers(0, 5),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_small_step_has_the_changes_of_the_snapshots(
+    versions: list[list[tuple[str, int, int]]], spans: list[int], after: int, collide: bool, retracts: bool
+) -> None:
+    """Whichever neighbouring versions a run has, also if two keys have one hash, or a row is retracted."""
+    layout = latest()
+    listed = [
+        [((key, time, None), number, copies) for key, time, copies in rows]
+        for number, rows in enumerate(versions, 1)
+    ]
+    if retracts and listed[0]:
+        listed[-1].append((listed[0][0][0], len(listed), -1))
+    runs, first = [], 0
+    for span in spans:
+        updates = updates_of(layout, [update for rows in listed[first : first + span] for update in rows])
+        if collide:
+            updates = replace(updates, hashes=np.zeros_like(updates.hashes))
+            updates = updates.take(
+                np.argsort(updates.rows.column("key").to_numpy(zero_copy_only=False), kind="stable")
+            )
+        if len(updates):
+            runs.append(memory_run(updates))
+        first += span
+    upper = len(versions)
+    view, after = view_of(runs, layout, upper), min(after, upper - 1)
+    changes = Counter[tuple[object, ...]]()
+    for version, sign in ((after, -1), (upper, 1)):
+        for batch in view.snapshot(version):
+            for shown in batch.to_pylist():
+                changes[tuple(shown.values())] += sign
+    for part in (view.few_deltas(after, upper, 100, 1 << 20), view.deltas_part(after, upper, Part())):
+        assert part is not None
+        assert not part.left
+        assert part.rows is not None
+        found = {tuple(row.values())[:-1]: row["_diff"] for row in part.rows.to_pylist()}
+        assert found == {row: diff for row, diff in changes.items() if diff}
+
+
+def test_a_step_is_not_small_if_it_looks_at_many_rows_or_bytes() -> None:
+    layout = latest()
+    runs = [
+        memory_run(updates_of(layout, [((f"k{n}", version, None), version, 1) for n in range(50)]))
+        for version in (1, 2)
+    ]
+    view = view_of(runs, layout, 2)
+    small = view.few_deltas(1, 2, 100, 1 << 20)
+    assert small is not None
+    assert small.rows is not None
+    assert small.rows.num_rows == 100
+    assert view.few_deltas(1, 2, 99, 1 << 20) is None
+    assert view.few_deltas(1, 2, 49, 1 << 20) is None
+    assert view.few_deltas(1, 2, 100, 100) is None
 
 
 def test_slices_of_large_rows_have_fewer_of_them() -> None:
