@@ -55,6 +55,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "concurrency",
         "host",
         "protocol",
+        "keys",
     ),
 }
 

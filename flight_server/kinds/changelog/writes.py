@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import is_nested
 from flight_server.memory import Reservation
 from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
 from flight_server.storage import DiskTrouble, to_its_end
@@ -28,7 +29,7 @@ from flight_server.storage import DiskTrouble, to_its_end
 from .changelog import Changelog
 from .commits import Commits, delete_soon
 from .deletes import tombstones
-from .runs import RunFile, RunWriter, Updates, is_encoded, is_nested
+from .runs import RunFile, RunWriter, Updates, is_encoded
 from .saving import OF_KEPT_FOR_DELETES
 
 T = TypeVar("T")

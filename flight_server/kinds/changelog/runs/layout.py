@@ -7,10 +7,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from flight_server.keys import Hashes, compute, is_comparable, key_hashes, plain
 from flight_server.protocol import DIFF_COLUMN, RESERVED_COLUMNS, BadFrame, InvalidRequest, KeepRule
-
-from .codes import compute, is_comparable, plain
-from .key_hashes import Hashes, key_hashes
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
