@@ -1,7 +1,7 @@
 """Hashes: 64 bits for each row's key, which order and cut a changelog's runs, and index the files of lookups.
 
-Guarantee: equal keys (see ``value_codes``) have equal hashes, in every process, for ever: run files hold them. Different keys
-may share a hash, and are told apart by their values wherever that matters.
+Guarantee: equal keys (see ``value_codes``) have equal hashes, in every process, for ever: run files hold them.
+Different keys may share a hash, and are told apart by their values wherever that matters.
 
 Of texts and binaries the first ``HEAD_WORDS`` and last ``TAIL_WORDS`` words of 8 bytes and the length count; of lists
 the elements, their places and the length. The mixing step is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast
