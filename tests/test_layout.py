@@ -32,8 +32,9 @@ DOORS = frozenset(
 # Modules at a package's root that import nothing.
 LEAVES = frozenset({"spark_client.version"})
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
-# What the client may know of the server: its words, its accounting of memory, and the directories of a host.
-SHARED = frozenset({"protocol", "memory", "host"})
+# What the client may know of the server: its words, its accounting of memory, the directories of a host, and its
+# hashes of keys.
+SHARED = frozenset({"protocol", "memory", "host", "keys"})
 GRPC = frozenset({"grpc", "grpc_health", "grpc_reflection", "grpc_status"})
 # A relay is a client of another server, and takes its messages as bytes, which pyarrow's client cannot do.
 GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_server/kinds/source/relay.py")

@@ -14,12 +14,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import array_over, values
+from flight_server.keys import HEAD_WORDS, TAIL_WORDS, key_hashes
+from spark_client.arrow import array_over, offsets, values
 from spark_client.placement import row_hashes
 
 from .join_keys import KeyForm, flags, present
 
 Positions = NDArray[np.int64]
+
+_HASHED_BYTES = 8 * (HEAD_WORDS + TAIL_WORDS)
 
 _SLICE_ROWS = 16_384
 """Rows mixed at a time, as in ``placement.hashing``: they stay in a core's cache."""
@@ -35,15 +38,22 @@ class Keys:
 
     @classmethod
     def of(cls, columns: Sequence[pa.Array]) -> Keys:
-        """With the hashes that files of layers have."""
-        return cls(tuple(columns), row_hashes(columns, len(columns[0])))
+        """With the hashes that files of layers have: the server's own, in whose order it sends a snapshot's rows."""
+        hashes = key_hashes(columns, len(columns[0]))
+        for column in columns:
+            if column.type == pa.binary():
+                # The server's do not see the middle of such texts, and many may differ only there.
+                long = np.flatnonzero(np.diff(offsets(column)) > _HASHED_BYTES)
+                if len(long):
+                    hashes[long] ^= row_hashes([column.take(array_over(long))], len(long))
+        return cls(tuple(columns), hashes)
 
     @classmethod
     def quick(cls, columns: Sequence[pa.Array]) -> Keys:
         """With hashes for one process, exact where they can be."""
         if len(columns) == 1 and columns[0].type == pa.int64():
             return cls(tuple(columns), mixed(values(columns[0], np.uint64)), exact=True)
-        return cls.of(columns)
+        return cls(tuple(columns), row_hashes(columns, len(columns[0])))
 
     def __len__(self) -> int:
         return len(self.hashes)

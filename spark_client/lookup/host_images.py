@@ -26,6 +26,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -36,7 +37,7 @@ from spark_client.arrow import values
 from spark_client.hosts import HostFiles, Part
 from spark_client.lanes import CutRead
 
-from .images import Image, Unsure, changed, merged
+from .images import Image, LayerRows, Unsure, changed, merged
 from .layer_names import LayerName, stack
 from .layers import Layer, write_layer
 from .lookup_content import DIFF, Content
@@ -181,7 +182,7 @@ class HostImages:
         except Unsure as error:
             _log.info("%s is fetched as a snapshot: %s", self._what(version), error)
             return False
-        self._write(LayerName(image.version, version), lambda: iter([kept]), live=live)
+        self._write(LayerName(image.version, version), lambda: LayerRows(iter([kept]), live))
         return True
 
     def _fetch_snapshot(self, version: int) -> None:
@@ -189,28 +190,28 @@ class HostImages:
             with self.content.source.snapshot(version) as batches:
                 yield from map(self.content.rows, batches)
 
-        self._write(LayerName(None, version), rows)
+        self._write(LayerName(None, version), lambda: LayerRows(rows()))
 
-    def _write(
-        self,
-        name: LayerName,
-        batches: Callable[[], Iterator[pa.RecordBatch]],
-        *,
-        live: int | None = None,
-        size_bytes: int = 0,
-    ) -> None:
+    def _write(self, name: LayerName, rows: Callable[[], LayerRows], size_bytes: int = 0) -> None:
+        key, written = name.key(self.prefix), list[int]()
+
         def write(part: Part) -> None:
+            of = rows()
             write_layer(
                 part,
-                batches(),
+                of.batches,
                 self.content.layer_schema,
                 keys=len(self.content.keys),
                 after=name.after,
                 version=name.version,
-                live=live,
+                live=of.live,
+                index=of.index,
             )
+            written.append(part.file.inode)
 
-        self._files.open_or_make(name.key(self.prefix), size_bytes, write, FETCH_SECONDS).close()
+        with closing(self._files.open_or_make(key, size_bytes, write, FETCH_SECONDS)) as file:
+            if file.inode in written:
+                open_layers.trust(key, file)
 
     def _tidy(self, version: int) -> None:
         image = self._open(version)
@@ -246,22 +247,7 @@ class HostImages:
 
     def _merge(self, layers: tuple[Layer, ...] | list[Layer]) -> None:
         name = LayerName(layers[0].after, layers[-1].version)
-
-        def write(part: Part) -> None:
-            content = merged(layers)
-            write_layer(
-                part,
-                content.batches,
-                self.content.layer_schema,
-                keys=len(self.content.keys),
-                after=name.after,
-                version=name.version,
-                live=content.live,
-                index=content.index,
-            )
-
-        size_bytes = sum(layer.size_bytes for layer in layers)
-        self._files.open_or_make(name.key(self.prefix), size_bytes, write, FETCH_SECONDS).close()
+        self._write(name, lambda: merged(layers), sum(layer.size_bytes for layer in layers))
 
     def _remove_old(self, version: int) -> None:
         opened = self._files.opened(self.prefix)

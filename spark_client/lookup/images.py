@@ -107,7 +107,7 @@ def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tup
         Unsure: see the module.
     """
     key_count = image.layers[0].key_count
-    hashes = row_hashes(rows.columns[:key_count], rows.num_rows)
+    hashes = Keys.of(rows.columns[:key_count]).hashes
     keys, key_firsts = _groups(_columns(rows, key_count), hashes)
     wanted = _columns(Picker(rows).take(key_firsts), key_count)
     before = image.find(Keys(tuple(wanted.columns), hashes[key_firsts]))
@@ -152,15 +152,15 @@ def _where_all_before_went(
 
 
 @dataclass(frozen=True)
-class Merged:
-    """The content of one layer, for ``write_layer``."""
+class LayerRows:
+    """What ``write_layer`` writes; its arguments of these names."""
 
     batches: Iterator[pa.RecordBatch]
-    live: int
-    index: Index
+    live: int | None = None
+    index: Index | None = None
 
 
-def merged(layers: Sequence[Layer]) -> Merged:
+def merged(layers: Sequence[Layer]) -> LayerRows:
     """One layer that stands for these neighbours, the lowest first. Over a whole layer no key is gone."""
     kept = [np.ones(layer.rows, np.bool_) for layer in layers]
     for number, lower in enumerate(layers):
@@ -177,7 +177,7 @@ def merged(layers: Sequence[Layer]) -> Merged:
         first += int(rows.sum())
         live = first if number < len(layers) else live
     batches = itertools.chain.from_iterable(layer.filtered(rows) for layer, rows in chosen)
-    return Merged(batches, live, Index.joined(parts))
+    return LayerRows(batches, live, Index.joined(parts))
 
 
 def _columns(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:

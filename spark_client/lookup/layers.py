@@ -12,25 +12,28 @@ What a layer has
 Format
     An Arrow IPC stream of *chunks*: batches of the keys in their normal form (``join_keys``), without nulls, and the
     values; the index (uint64, from a multiple of 64 bytes on): sorted *entries*, one for each row, of the upper 32 bits
-    of the hash of its key and, below them, its number; a footer in JSON; its length and CRC-32C, and eight bytes
-    ``FSLAYER2``.
+    of the hash of its key (``Keys.of``) and, below them, its number; a footer in JSON; its length and CRC-32C, and
+    eight bytes ``FSLAYER3``.
 
     Valid is a file whose last eight bytes, lengths and checksums agree; the footer has that of all bytes before it.
     A reader begins at the end.
 
 Memory
-    The writer holds one chunk, of at most ``CHUNK_ROWS`` rows or about ``CHUNK_BYTES``, twice, and 20 bytes for each
-    row. A reader maps; pages that no probe touches take no RAM of its own.
+    The writer holds a chunk, of at most ``CHUNK_ROWS`` rows or about ``CHUNK_BYTES``, twice, and the batches of the
+    next one; and for each row 8 bytes, or 20 if the rows do not come in the order of their keys' hashes. A reader
+    maps; pages that no probe touches take no RAM of its own.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -40,14 +43,13 @@ from flight_server.protocol import OutOfBudget, PartitionFailed
 from flight_server.protocol.checksums import crc32c
 from spark_client.arrow import Picker, view
 from spark_client.joining import Keys
-from spark_client.placement import row_hashes
 
 CHUNK_ROWS = 1024 * 1024
-CHUNK_BYTES = 128 * 1024 * 1024
+CHUNK_BYTES = 64 * 1024 * 1024
 
 MAX_ROWS = 1 << 32
 
-_MAGIC = b"FSLAYER2"
+_MAGIC = b"FSLAYER3"
 _END = struct.Struct("<II8s")
 _ALIGNED_BYTES = 64
 
@@ -77,16 +79,20 @@ class Index:
         """The index of rows with these hashes, numbered from ``first`` on."""
         entries = np.arange(first, first + len(hashes), dtype=np.uint64)
         entries |= hashes & _HASH
-        entries.sort()
-        return cls(entries)
+        return cls(_sorted(entries))
 
     @classmethod
     def joined(cls, parts: Sequence[Index]) -> Index:
         """One index of several."""
         entries = np.concatenate([np.empty(0, np.uint64), *(part.entries for part in parts)])
         # Timsort finds the sorted runs, and only merges them.
-        entries.sort(kind="stable")
-        return cls(entries)
+        return cls(_sorted(entries, "stable"))
+
+    @classmethod
+    def in_order(cls, parts: Sequence[Index]) -> Sequence[Index]:
+        """One index of several, which have entries, in parts that follow each other: these, if they do so already."""
+        follow = all(before.entries[-1] < after.entries[0] for before, after in itertools.pairwise(parts))
+        return parts if follow else (cls.joined(parts),)
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
@@ -118,6 +124,13 @@ class Index:
         return hits, low, counts
 
 
+def _sorted(entries: NDArray[np.uint64], kind: Literal["stable"] | None = None) -> NDArray[np.uint64]:
+    """The entries, sorted in place. Those of a snapshot by the changelog's own key are so already."""
+    if (entries[1:] < entries[:-1]).any():
+        entries.sort(kind=kind)
+    return entries
+
+
 def write_layer(
     sink: Sink,
     batches: Iterable[pa.RecordBatch],
@@ -140,21 +153,34 @@ def write_layer(
     """
     out = _Summed(sink)
     parts, starts, rows = list[Index](), list[int](), 0
-    with pa.ipc.new_stream(pa.PythonFile(out, mode="w"), schema) as writer:
-        for chunk in _chunks(batches, schema):
-            if rows + chunk.num_rows > MAX_ROWS:
+
+    def add(held: list[pa.RecordBatch], first: int) -> None:
+        chunk = pa.concat_batches(held)
+        held.clear()
+        if index is None:
+            parts.append(Index.of(Keys.of(chunk.columns[:keys]).hashes, first))
+        writer.write_batch(chunk)
+
+    # A chunk is written by a thread, while the next one is received.
+    with (
+        pa.ipc.new_stream(pa.PythonFile(out, mode="w"), schema) as writer,
+        ThreadPoolExecutor(1, "lookups: writes a layer") as threads,
+    ):
+        written: Future[None] | None = None
+        for held in _chunks(batches, schema):
+            first, rows = rows, rows + sum(batch.num_rows for batch in held)
+            if rows > MAX_ROWS:
                 raise OutOfBudget(f"a lookup takes at most {MAX_ROWS:,} rows of a changelog, and it has more")
-            if index is None:
-                # Here, because the next chunk is on its way meanwhile.
-                parts.append(Index.of(row_hashes(chunk.columns[:keys], chunk.num_rows), rows))
-            starts.append(rows)
-            rows += chunk.num_rows
-            writer.write_batch(chunk)
-    if index is None:
-        index = Index.joined(parts)
+            starts.append(first)
+            if written is not None:
+                written.result()
+            written = threads.submit(add, held, first)
+        if written is not None:
+            written.result()
     out.align()
     entries_at = out.size_bytes
-    out.write(index.entries)
+    for part in Index.in_order(parts) if index is None else (index,):
+        out.write(part.entries)
     footer = {
         "after": after,
         "version": version,
@@ -297,15 +323,16 @@ class _Summed:
         """Arrow's writer calls this."""
 
 
-def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:
+    """The batches of each chunk, for the caller to keep; none is without rows."""
     held, rows, size_bytes = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         if not batch.num_rows:
             continue
         if held and (rows + batch.num_rows > CHUNK_ROWS or size_bytes + batch.nbytes > CHUNK_BYTES):
-            yield pa.concat_batches(held)
+            yield held
             held, rows, size_bytes = [], 0, 0
         held.append(batch.cast(schema) if batch.schema != schema else batch)
         rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
     if held:
-        yield pa.concat_batches(held)
+        yield held

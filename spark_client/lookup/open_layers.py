@@ -2,7 +2,7 @@
 
 A Spark worker that is used again outlives its tasks, and a file that it holds cannot be removed for another one. So a
 thread forgets a layer ``KEEP_SECONDS`` after its last use, as for broadcasts; its file is held while an image has it.
-A file is checked the first time that the process opens it.
+A file is checked the first time that the process opens it, unless the process has written it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class OpenLayers:
             return None
         try:
             # By its inode as well: a file of the same name may be another one.
-            checked = (key, file.inode)
-            layer = Layer.over(file.map(), check=checked not in self._checked)
+            layer = Layer.over(file.map(), check=(key, file.inode) not in self._checked)
         except PartitionFailed as error:
             _log.warning("%s is removed, and fetched again: %s", file.path, error.message)
             file.close()
@@ -65,11 +64,15 @@ class OpenLayers:
             file.close()
             raise
         self._add(key, file, layer)
+        self.trust(key, file)
+        return layer
+
+    def trust(self, key: str, file: HostFile) -> None:
+        """Take the file of this key, as it is now, for whole without a check."""
         with self._lock:
             if len(self._checked) > _MAX_CHECKED:
                 self._checked.clear()
-            self._checked.add(checked)
-        return layer
+            self._checked.add((key, file.inode))
 
     def close(self) -> None:
         """Close all files. What is in use stays readable."""

@@ -56,6 +56,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "concurrency",
         "host",
         "protocol",
+        "keys",
     ),
 }
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flight_server.keys import Hashes, key_hashes
 from flight_server.kinds.changelog.runs import Layout, MemoryRun, Updates, layout
-from flight_server.kinds.changelog.runs.key_hashes import Hashes, key_hashes
 from flight_server.memory import MemoryPool
 from flight_server.protocol import KeepRule
 

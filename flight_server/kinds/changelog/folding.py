@@ -12,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import unique
+
 from .deletes import lifetimes, living, settled
 from .rules import Emitting, EveryRow, Groups, Kept, Rule
-from .runs import Layout, Updates, unique
+from .runs import Layout, Updates
 
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]

@@ -38,6 +38,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flight_server.keys import unique
 from flight_server.memory import MemoryPool, Reservation
 
 from . import views
@@ -48,7 +49,7 @@ from .journal import State
 from .large_keys import needed, pieces
 from .left_out import LeftOut
 from .planning import Plan
-from .runs import DELETE, MAX_HASH, Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates, unique
+from .runs import DELETE, MAX_HASH, Block, MemoryRun, Run, RunFile, RunWriter, Uncertain, Updates
 from .saving import OF_KEPT_FOR_MERGES, delete_covered, in_thread, rotate, save, state_of
 from .views import View, slice_end
 

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from flight_server.keys import unique
 from flight_server.protocol import FlightShuffleError
 from flight_server.storage import to_its_end
 
 from .rules import Query, Sample
-from .runs import Layout, Updates, unique
+from .runs import Layout, Updates
 
 Hashes = NDArray[np.uint64]
 

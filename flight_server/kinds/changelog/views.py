@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import unique
+
 from .folding import deltas, snapshot
 from .large_keys import folded
 from .rules import Rule
-from .runs import MAX_HASH, Layout, MemoryRun, Run, Updates, no_rows, unique
+from .runs import MAX_HASH, Layout, MemoryRun, Run, Updates, no_rows
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import random
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import PartitionFailed
+from flight_server.kinds.changelog.runs import Layout, Updates
+from flight_server.protocol import KeepRule, PartitionFailed, RuleName
 from spark_client.joining import Keys
 from spark_client.lookup import layers
 from spark_client.lookup.layers import Index, Layer, write_layer
 from tests.support.layered import layer
+
+ONES = np.ones(100, np.int64)
 
 
 def numbers(*values: int) -> pa.Array:
@@ -63,6 +70,55 @@ def test_rows_in_many_chunks_are_found_and_taken_in_order(monkeypatch: pytest.Mo
     rows = np.array([keys.index(key) for key in sorted(keys)])
     assert of.take(rows, slice(1, None)).column(0).to_pylist() == [f"value {key}" for key in sorted(keys)]
     assert pairs(of, numbers(*keys)) == [(number, number) for number in range(100)]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.binary()])
+def test_rows_in_the_order_in_which_a_server_sends_them_need_no_sorting(
+    kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "CHUNK_ROWS", 40)
+    keys = [key if kind == pa.int64() else f"key {key}".encode() for key in range(100)]
+    rows = Layout(pa.schema([("k", kind), ("v", pa.int64())]), KeepRule(RuleName.LATEST, ("k",)))
+    sent = Updates.of(rows, pa.record_batch([pa.array(keys, kind), range(100)], rows.schema), ONES, ONES).rows
+    parts = [Index.of(Keys.of([sent.column(0).slice(at, 10)]).hashes, at) for at in range(0, 100, 10)]
+    assert Index.in_order(parts) is parts
+    of = layer(pa.table(sent))
+    assert pairs(of, sent.column(0)) == [(number, number) for number in range(100)]
+
+
+def test_keys_that_differ_only_in_the_middle_of_long_texts_have_different_hashes() -> None:
+    texts = [b"a" * 1000 + str(number).encode().rjust(9) + b"b" * 1000 for number in range(1000)]
+    assert len(np.unique(Keys.of([pa.array(texts, pa.binary())]).hashes)) == 1000
+
+
+def test_rows_that_break_off_make_no_layer_and_leave_no_thread() -> None:
+    table, before = pa.table({"k": numbers(1, 2), "v": [1, 2]}), threading.active_count()
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from table.to_batches(max_chunksize=1)
+        raise ConnectionError("cut")
+
+    with pytest.raises(ConnectionError, match="cut"):
+        write_layer(io.BytesIO(), broken(), table.schema, keys=1, after=None, version=1)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 100])
+def test_a_sink_that_refuses_a_chunk_ends_the_writing(
+    chunk_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "CHUNK_ROWS", chunk_rows)
+    table = pa.table({"k": numbers(*range(50)), "v": ["x" * 99] * 50})
+
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            if self.tell() > 1000:
+                raise OSError(errno.ENOSPC, "full")
+            return super().write(data)
+
+    with pytest.raises(OSError, match="full") as raised:
+        write_layer(Full(), table.to_batches(max_chunksize=1), table.schema, keys=1, after=None, version=1)
+    assert raised.value.errno == errno.ENOSPC
 
 
 def test_a_layer_without_rows_finds_nothing() -> None:

@@ -5,7 +5,6 @@ A run knows rows, versions and diffs, and no keep rule.
 
 from .ages import Ages
 from .blocks import Block, of_block, to_block
-from .key_hashes import unique
 from .layout import Layout, is_encoded, no_rows
 from .log import Entry, LogFile, read_log
 from .run import MAX_HASH, Damaged, MemoryRun, Run

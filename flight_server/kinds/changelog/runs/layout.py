@@ -7,10 +7,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from flight_server.keys import Hashes, compute, is_comparable, is_nested, key_hashes, plain
 from flight_server.protocol import DIFF_COLUMN, RESERVED_COLUMNS, BadFrame, InvalidRequest, KeepRule
-
-from .codes import compute, is_comparable, is_nested, plain
-from .key_hashes import Hashes, key_hashes
 
 SIMPLE_COLUMNS = 64
 

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from flight_server.keys import Hashes
 from flight_server.memory import Reservation
 
-from .key_hashes import Hashes
 from .updates import Updates
 
 MAX_HASH = (1 << 64) - 1

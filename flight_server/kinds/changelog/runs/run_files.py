@@ -39,13 +39,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import Hashes, unique
 from flight_server.memory import Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.storage import DiskTrouble, open_regular
 
 from .ages import Ages
 from .blocks import Block, of_block, to_block
-from .key_hashes import Hashes, unique
 from .layout import Layout
 from .run import MAX_HASH, Damaged
 from .run_bytes import MAGIC, encode_tail, map_file, on_disk, read_at, read_footer

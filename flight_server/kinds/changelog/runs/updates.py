@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .codes import Codes, codes, compute, falling, is_plain, plain
-from .key_hashes import Hashes, unique
+from flight_server.keys import Codes, Hashes, codes, compute, falling, is_plain, plain, unique
+
 from .layout import Layout, no_rows
 
 Numbers = NDArray[np.int64]

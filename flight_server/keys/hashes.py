@@ -1,7 +1,7 @@
-"""Hashes: 64 bits for each row's key, which order and cut a changelog's runs.
+"""Hashes: 64 bits for each row's key, which order and cut a changelog's runs, and index the files of lookups.
 
-Guarantee: equal keys (see ``codes``) have equal hashes, in every process, for ever: run files hold them. Different keys
-may share a hash, and are told apart by their values wherever that matters.
+Guarantee: equal keys (see ``value_codes``) have equal hashes, in every process, for ever: run files hold them.
+Different keys may share a hash, and are told apart by their values wherever that matters.
 
 Of texts and binaries the first ``HEAD_WORDS`` and last ``TAIL_WORDS`` words of 8 bytes and the length count; of lists
 the elements, their places and the length. The mixing step is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .codes import elements, has_elements, is_plain, numbers, plain
+from .value_codes import elements, has_elements, is_plain, numbers, plain
 
 HEAD_WORDS = 32
 TAIL_WORDS = 4
@@ -81,10 +81,11 @@ def _lists(values: Hashes, offsets: NDArray[np.int64]) -> Hashes:
 
 
 def _bytes(data: pa.Buffer | None, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
-    size = 0 if data is None else len(data)
+    first = int(starts[0])
+    size, starts = int(starts[-1] + lengths[-1]) - first, starts - first
     padded = np.zeros(size + 8, np.uint8)
     if data is not None:
-        padded[:size] = np.frombuffer(data, np.uint8)
+        padded[:size] = np.frombuffer(data, np.uint8, size, first)
     words = np.ndarray((size + 1,), "<u8", padded.data, strides=(1,))  # the word at each byte
     hashes = _mixed(lengths.astype(np.uint64) + _GOLDEN)
     longest = int(lengths.max(initial=0))

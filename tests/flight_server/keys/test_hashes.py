@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.kinds.changelog.runs.key_hashes import HEAD_WORDS, TAIL_WORDS, key_hashes
+from flight_server.keys import HEAD_WORDS, TAIL_WORDS, key_hashes
 from tests.support.run_rows import columns
 
 COLUMNS = columns()

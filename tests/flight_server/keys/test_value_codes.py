@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.kinds.changelog.runs.codes import NULL, codes, falling, is_comparable
+from flight_server.keys import NULL, codes, falling, is_comparable
 from tests.support.run_rows import columns
 
 COLUMNS = columns()
