@@ -52,7 +52,7 @@ def measure(header: IpcHeader | bytes) -> HeaderSize:
     try:
         if message.slot(4):
             walk.pairs(message, 4)
-        if message.slot(2) and header.kind is MessageKind.SCHEMA:
+        if header.kind is MessageKind.SCHEMA:
             walk.schema(message.table(2))
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None

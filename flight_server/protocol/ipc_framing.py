@@ -80,29 +80,19 @@ class IpcHeader:
     ``Message``: 0 version, 1 header_type, 2 header, 3 bodyLength, 4 custom_metadata.
     """
 
-    __slots__ = ("_kind", "data", "message")
+    __slots__ = ("data", "kind", "message")
 
     def __init__(self, data: bytes | memoryview) -> None:
         self.data = memoryview(data)
-        self._kind: MessageKind | None = None
         try:
-            self.message = Table.root(self.data)
-        except (struct.error, ValueError):
+            self.message = message = Table.root(self.data)
+            at = message.slot(1)
+            self.kind = _KINDS[self.data[at]] if at else MessageKind.NONE
+        except (struct.error, ValueError, IndexError):
             raise self._bad() from None
 
     def __len__(self) -> int:
         return len(self.data)
-
-    @property
-    def kind(self) -> MessageKind:
-        """The kind of message that it announces."""
-        if self._kind is None:
-            try:
-                at = self.message.slot(1)
-                self._kind = _KINDS[self.data[at]] if at else MessageKind.NONE
-            except (struct.error, IndexError):
-                raise self._bad() from None
-        return self._kind
 
     @property
     def body_bytes(self) -> int:
