@@ -238,6 +238,18 @@ def schema_header(byte_order: int) -> bytes:
     return struct.pack("<I", 16) + message_table + schema_table
 
 
+def header_without_content(kind: MessageKind) -> bytes:
+    """A message that names its kind and has nothing else, not even the batch."""
+    return struct.pack("<I4HiB3x", 12, 8, 5, 0, 4, 8, kind)
+
+
+def test_what_a_header_lacks_is_nothing() -> None:
+    header = header_without_content(MessageKind.DICTIONARY)
+    read = IpcHeader(header)
+    assert (read.kind, read.body_bytes, read.dictionary_id) == (MessageKind.DICTIONARY, 0, (0, False))
+    assert decompressed_bytes(header, b"") == 0
+
+
 def test_the_byte_order_of_a_schema_is_read() -> None:
     assert ipc_framing.is_little_endian(SCHEMA.header)
     assert ipc_framing.is_little_endian(schema_header(0))
