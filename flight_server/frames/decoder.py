@@ -44,9 +44,13 @@ class Inspected:
     """A message whose framing is right. ``decoded_bytes``: of its decompressed body, or of all copies of a schema."""
 
     parts: wire.FlightData
-    kind: ipc_framing.MessageKind
+    header: ipc_framing.IpcHeader | None
     decoded_bytes: int = 0
     costly: bool = False
+
+    @property
+    def kind(self) -> ipc_framing.MessageKind:
+        return ipc_framing.MessageKind.NONE if self.header is None else self.header.kind
 
 
 @dataclass(frozen=True)
@@ -138,30 +142,32 @@ class FrameDecoder:
         parts = wire.locate(message)
         self._check_descriptor(parts.descriptor)
         if not parts.header:
-            return Inspected(parts, ipc_framing.MessageKind.NONE)
-        kind = ipc_framing.message_kind(parts.header)
+            return Inspected(parts, None)
+        header = ipc_framing.IpcHeader(parts.header)
+        kind = header.kind
         costly = len(parts.header) > COSTLY_HEADER_BYTES
         if kind is ipc_framing.MessageKind.SCHEMA:
             self._check_schema_size(len(parts.header))
-            return Inspected(parts, kind, _DECODED_SCHEMA_COST * len(parts.header), costly)
+            return Inspected(parts, header, _DECODED_SCHEMA_COST * len(parts.header), costly)
         if self._reader is None:
             raise BadFrame("the first message with a header must be the schema")
         if kind not in (ipc_framing.MessageKind.DICTIONARY, ipc_framing.MessageKind.RECORD_BATCH):
             raise BadFrame("the header is neither a schema, a dictionary nor a record batch")
-        decompressed_bytes = ipc_framing.decompressed_bytes(parts.header, parts.body)
+        decompressed_bytes = header.decompressed_bytes(ipc_framing.number_at(parts.body))
         self._check_size(decompressed_bytes, "decompresses to")
         cost_bytes = len(parts.body) + _DECOMPRESSION_COST * decompressed_bytes
         if kind is ipc_framing.MessageKind.DICTIONARY:
             self._pending_bytes += cost_bytes
-            return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
+            return Inspected(parts, header, decompressed_bytes or len(parts.body), costly)
         costly |= cost_bytes + self._pending_bytes > COSTLY_BYTES
-        return Inspected(parts, kind, decompressed_bytes or len(parts.body), costly)
+        return Inspected(parts, header, decompressed_bytes or len(parts.body), costly)
 
-    def measure(self, parts: wire.FlightData) -> HeaderSize:
+    def measure(self, inspected: Inspected) -> HeaderSize:
         """The sizes of this schema, computed once; the caller uses a thread if it is costly. Raises as :meth:`feed`."""
         if self._schema_size is None:
+            assert inspected.header is not None
             try:
-                self._schema_size = measure(parts.header)
+                self._schema_size = measure(inspected.header)
             except BadFrame as bad:
                 raise BadFrame(f"the schema message is not valid: {bad.message}") from None
         return self._schema_size
@@ -173,20 +179,20 @@ class FrameDecoder:
             DamagedMessage: its checksum is not the one that the producer ``said``.
             BadFrame: as :meth:`feed`.
         """
-        parts, kind = inspected.parts, inspected.kind
+        parts, header, kind = inspected.parts, inspected.header, inspected.kind
         checksum = message_crc32c(parts.header, parts.body)
         sent = sent_crc32c(checksum, parts.metadata, parts.descriptor)
         check(said, sent)
         large = len(parts.metadata) > COSTLY_HEADER_BYTES and kind is not ipc_framing.MessageKind.NONE
         metadata = parts.metadata if large else bytes(parts.metadata)
         common: dict[str, Any] = {"metadata": metadata, "crc32c": checksum, "sent_crc32c": sent}
-        if kind is ipc_framing.MessageKind.NONE:
+        if header is None:
             return Accepted(kind, **common)
         if kind is ipc_framing.MessageKind.SCHEMA:
-            return Accepted(kind, **common, schema=self._open(parts))
-        measure(parts.header)
+            return Accepted(kind, **common, schema=self._open(inspected))
+        measure(header)
         if kind is ipc_framing.MessageKind.DICTIONARY:
-            return self._take_dictionary(inspected, common)
+            return self._take_dictionary(inspected, header, common)
         batch = self._take_batch(parts)
         return Accepted(kind, **common, rows=batch.num_rows, batch=batch if self.keeps_batches else None)
 
@@ -224,12 +230,13 @@ class FrameDecoder:
         if parts.body:
             self._feed.parts.append(parts.body)
 
-    def _open(self, parts: wire.FlightData) -> SchemaMessage:
+    def _open(self, inspected: Inspected) -> SchemaMessage:
+        parts = inspected.parts
         if self._reader is not None:
             raise BadFrame("a second schema came; one stream carries one schema")
         if parts.body:
             raise BadFrame("the schema message has a body")
-        self.measure(parts)
+        self.measure(inspected)
         self._push(parts)
         try:
             self._reader = pa.ipc.open_stream(pa.PythonFile(self._feed, mode="r"))
@@ -239,11 +246,12 @@ class FrameDecoder:
         if self._feed.parts:
             raise BadFrame("the schema message is longer than it says")
         # Padded to 8 bytes as in IPC streams, which Flight's writers do not do: one schema is one text.
-        header = bytes(parts.header)
-        return SchemaMessage(header + b"\0" * (-len(header) % 8))
+        return SchemaMessage(bytes(parts.header) + b"\0" * (-len(parts.header) % 8))
 
-    def _take_dictionary(self, inspected: Inspected, common: dict[str, Any]) -> Accepted:
-        number, delta = ipc_framing.dictionary_id(inspected.parts.header)
+    def _take_dictionary(
+        self, inspected: Inspected, header: ipc_framing.IpcHeader, common: dict[str, Any]
+    ) -> Accepted:
+        number, delta = header.dictionary_id
         self._push(inspected.parts)
         # Arrow copies what it decompresses, and joins a dictionary with its deltas into a new one.
         before_bytes, copied_before_bytes = self._dictionaries.get(number, (0, 0)) if delta else (0, 0)
@@ -252,7 +260,7 @@ class FrameDecoder:
         copied_bytes = decoded_bytes if copies else 0
         self._dictionaries[number] = (decoded_bytes, copied_bytes)
         return Accepted(
-            inspected.kind,
+            header.kind,
             **common,
             dictionary_id=number,
             dictionary_delta=delta,

@@ -99,7 +99,8 @@ class Encoder:
         self._written.truncate()
         for part in reader:
             header, body = memoryview(part.metadata), memoryview(part.body)
-            kind = ipc_framing.message_kind(header)
+            read = ipc_framing.IpcHeader(header)
+            kind = read.kind
             if kind is ipc_framing.MessageKind.SCHEMA:
                 continue  # readers get the dataset's
             message = wire.flight_data(header, body=body)
@@ -107,7 +108,7 @@ class Encoder:
             accepted = Accepted(kind, b"", rows=batch.num_rows, crc32c=checksum)
             if kind is ipc_framing.MessageKind.DICTIONARY:
                 self._check_dictionary(len(message))
-                number, delta = ipc_framing.dictionary_id(header)
+                number, delta = read.dictionary_id
                 accepted = Accepted(kind, b"", crc32c=checksum, dictionary_id=number, dictionary_delta=delta)
             yield Checked(message, accepted)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from flight_server.protocol import BadFrame, MessageKind, follow, message_kind, root, slot
+from flight_server.protocol import BadFrame, IpcHeader, MessageKind, Table
 
 SHARED_BYTES = 64 << 10
 _FIELD_BYTES = 24
@@ -43,11 +43,17 @@ class HeaderSize:
     object_bytes: int = 0
 
 
-def measure(header: bytes | memoryview) -> HeaderSize:
+def measure(header: IpcHeader | bytes) -> HeaderSize:
     """The sizes of the header's contents. Raises BadFrame if they exceed the limit, or it is not a header."""
-    walk = _Walk(memoryview(header))
+    if not isinstance(header, IpcHeader):
+        header = IpcHeader(header)
+    # Message: 0 version, 1 header_type, 2 header, 3 bodyLength, 4 custom_metadata
+    walk, message = _Walk(header.data), header.message
     try:
-        walk.message()
+        if message.slot(4):
+            walk.pairs(message, 4)
+        if header.kind is MessageKind.SCHEMA:
+            walk.schema(message.table(2))
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
     return walk.size
@@ -55,8 +61,12 @@ def measure(header: bytes | memoryview) -> HeaderSize:
 
 def check_footer(footer: bytes) -> None:
     """Raise as :func:`measure` for the footer of an IPC file."""
+    walk = _Walk(memoryview(footer))
+    # Footer: 0 version, 1 schema, 2 dictionaries, 3 recordBatches, 4 custom_metadata
     try:
-        _Walk(memoryview(footer)).footer()
+        table = Table.root(memoryview(footer))
+        walk.pairs(table, 4)
+        walk.schema(table.table(1))
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the footer of {len(footer)} bytes is not that of an Arrow IPC file") from None
 
@@ -67,76 +77,51 @@ class _Walk:
         self._header = header
         self._limit_bytes = len(header) + SHARED_BYTES
 
-    def message(self) -> None:
-        # Message: 0 version, 1 header_type, 2 header, 3 bodyLength, 4 custom_metadata
-        header = self._header
-        table = root(header)
-        self._pairs(table, 4)
-        at = slot(header, table, 2)
-        if not at or message_kind(header) is not MessageKind.SCHEMA:
+    def schema(self, schema: Table | None) -> None:
+        if schema is None:
             return
-        self._schema(follow(header, at))
-
-    def footer(self) -> None:
-        # Footer: 0 version, 1 schema, 2 dictionaries, 3 recordBatches, 4 custom_metadata
-        table = root(self._header)
-        self._pairs(table, 4)
-        at = slot(self._header, table, 1)
-        if at:
-            self._schema(follow(self._header, at))
-
-    def _schema(self, schema: int) -> None:
         # Schema: 0 endianness, 1 fields, 2 custom_metadata, 3 features
-        self._pairs(schema, 2)
+        self.pairs(schema, 2)
         fields = self._fields(schema, 1)
         while fields:
-            fields += self._field(fields.pop())
+            fields += self._field(Table(self._header, fields.pop()))
 
-    def _field(self, field: int) -> list[int]:
+    def pairs(self, table: Table, index: int) -> None:
+        _, count = table.vector(index)
+        self._more(count * _PAIR_BYTES, count * _PAIR_COST)
+        for place in self._places(table, index):
+            pair = Table(self._header, place)
+            self._text(pair, 0)
+            self._text(pair, 1)
+
+    def _field(self, field: Table) -> list[int]:
         """Its children. Field: 0 name, 1 nullable, 2 type_type, 3 type, 4 dictionary, 5 children, 6 custom_metadata."""
-        header = self._header
-        self._more(0, _DICTIONARY_COST if slot(header, field, 4) else 0)
+        self._more(0, _DICTIONARY_COST if field.slot(4) else 0)
         self._text(field, 0)
-        at, kind_at = slot(header, field, 3), slot(header, field, 2)
-        kind = header[kind_at] if kind_at else 0
-        if at and kind == _TIMESTAMP:  # 0 unit, 1 timezone
-            self._text(follow(header, at), 1)
-        elif at and kind == _UNION:  # 0 mode, 1 typeIds
-            self._more(4 * self._length(follow(header, at), 1), _UNION_COST)
-        self._pairs(field, 6)
+        kind_at = field.slot(2)
+        kind = self._header[kind_at] if kind_at else 0
+        typed = field.table(3) if kind in (_TIMESTAMP, _UNION) else None
+        if typed and kind == _TIMESTAMP:  # 0 unit, 1 timezone
+            self._text(typed, 1)
+        elif typed:  # 0 mode, 1 typeIds
+            self._more(4 * typed.vector(1)[1], _UNION_COST)
+        self.pairs(field, 6)
         children = self._fields(field, 5)
         self._more(0, _NESTED_COST if children else 0)
         return children
 
-    def _fields(self, table: int, index: int) -> list[int]:
-        count = self._length(table, index)
+    def _fields(self, table: Table, index: int) -> list[int]:
+        _, count = table.vector(index)
         self._more(count * _FIELD_BYTES, count * _FIELD_COST)
-        return self._tables(table, index)
+        return self._places(table, index)
 
-    def _pairs(self, table: int, index: int) -> None:
-        count = self._length(table, index)
-        self._more(count * _PAIR_BYTES, count * _PAIR_COST)
-        for pair in self._tables(table, index):
-            self._text(pair, 0)
-            self._text(pair, 1)
-
-    def _text(self, table: int, index: int) -> None:
-        length = self._length(table, index)
+    def _text(self, table: Table, index: int) -> None:
+        _, length = table.vector(index)
         self._more(length, length * _TEXT_COST)
 
-    def _length(self, table: int, index: int) -> int:
-        """Of the text or vector in this field; 0 if there is none."""
-        at = slot(self._header, table, index)
-        return int(struct.unpack_from("<I", self._header, follow(self._header, at))[0]) if at else 0
-
-    def _tables(self, table: int, index: int) -> list[int]:
-        """The positions of this vector's tables, which the caller has counted."""
-        at = slot(self._header, table, index)
-        if not at:
-            return []
-        vector = follow(self._header, at)
-        count = self._length(table, index)
-        first = vector + 4
+    def _places(self, table: Table, index: int) -> list[int]:
+        """The places of this vector's tables, which the caller has counted."""
+        first, count = table.vector(index)
         offsets = struct.unpack_from(f"<{count}I", self._header, first)
         return [first + 4 * number + offset for number, offset in enumerate(offsets)]
 

@@ -47,16 +47,7 @@ from .headers import (
     ROWS_TRAILER,
     UNTIL_TRAILER,
 )
-from .ipc_framing import (
-    CONTINUATION,
-    END_OF_STREAM,
-    MessageKind,
-    encapsulate,
-    follow,
-    message_kind,
-    root,
-    slot,
-)
+from .ipc_framing import CONTINUATION, END_OF_STREAM, IpcHeader, MessageKind, Table, encapsulate
 from .keep_rules import DIFF_COLUMN, HASH_COLUMN, RESERVED_COLUMNS, VERSION_COLUMN, KeepRule, Order, RuleName
 from .put_framing import (
     ACCEPTED,

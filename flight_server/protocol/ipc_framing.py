@@ -1,6 +1,7 @@
 """Reads the headers of Arrow's IPC messages, and frames messages as an IPC stream does, without Arrow.
 
-Functions that name a table of Arrow's flatbuffers, with its fields' numbers, raise BadFrame for other bytes.
+Functions and properties that name a table of Arrow's flatbuffers, with its fields' numbers, raise BadFrame for other
+bytes.
 """
 
 from __future__ import annotations
@@ -26,99 +27,136 @@ class MessageKind(IntEnum):
     RECORD_BATCH = 3
 
 
-def slot(buffer: memoryview, table: int, index: int) -> int:
-    """Where field ``index`` of the flatbuffer table at ``table`` is; 0 if absent. Raises ValueError or struct.error."""
-    (to_vtable,) = struct.unpack_from("<i", buffer, table)
-    vtable = table - to_vtable
-    if vtable < 0:
-        raise ValueError("vtable outside")
-    (vtable_bytes,) = struct.unpack_from("<H", buffer, vtable)
-    if vtable_bytes < 6 + 2 * index:
-        return 0
-    (place,) = struct.unpack_from("<H", buffer, vtable + 4 + 2 * index)
-    return table + int(place) if place else 0
+_KINDS: Final = tuple(MessageKind)
+_SHORT, _INT, _OFFSET, _LONG = (struct.Struct(each).unpack_from for each in ("<H", "<i", "<I", "<q"))
 
 
-def root(buffer: memoryview) -> int:
-    """Where a flatbuffer's first table is."""
-    return int(struct.unpack_from("<I", buffer, 0)[0])
+class Table:
+    """A table of a flatbuffer. Its methods raise ValueError or struct.error if a part lies outside of the buffer."""
+
+    __slots__ = ("_buffer", "_layout", "_layout_bytes", "_place")
+
+    def __init__(self, buffer: memoryview, place: int) -> None:
+        self._buffer = buffer
+        self._place = place
+        self._layout = place - _INT(buffer, place)[0]
+        if self._layout < 0:
+            raise ValueError("vtable outside")
+        self._layout_bytes: int = _SHORT(buffer, self._layout)[0]
+
+    @classmethod
+    def root(cls, buffer: memoryview) -> Table:
+        return cls(buffer, _OFFSET(buffer, 0)[0])
+
+    def slot(self, index: int) -> int:
+        """Where this field is; 0 if absent."""
+        if self._layout_bytes < 6 + 2 * index:
+            return 0
+        place: int = _SHORT(self._buffer, self._layout + 4 + 2 * index)[0]
+        return self._place + place if place else 0
+
+    def long(self, index: int) -> int:
+        """The value of a field of 8 bytes; 0 if absent."""
+        at = self.slot(index)
+        return int(_LONG(self._buffer, at)[0]) if at else 0
+
+    def table(self, index: int) -> Table | None:
+        """The table in this field."""
+        at = self.slot(index)
+        return Table(self._buffer, at + _OFFSET(self._buffer, at)[0]) if at else None
+
+    def vector(self, index: int) -> tuple[int, int]:
+        """Where the elements of the vector or text in this field begin, and their number; 0 and 0 if it is absent."""
+        at = self.slot(index)
+        if not at:
+            return 0, 0
+        start = at + _OFFSET(self._buffer, at)[0]
+        return start + 4, _OFFSET(self._buffer, start)[0]
 
 
-def follow(buffer: memoryview, at: int) -> int:
-    """Where the offset at ``at`` leads: a table or a vector."""
-    return at + int(struct.unpack_from("<I", buffer, at)[0])
+class IpcHeader:
+    """The header of one IPC message: made once for a message, and passed on with it.
+
+    ``Message``: 0 version, 1 header_type, 2 header, 3 bodyLength, 4 custom_metadata.
+    """
+
+    __slots__ = ("data", "kind", "message")
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = memoryview(data)
+        try:
+            self.message = message = Table.root(self.data)
+            at = message.slot(1)
+            self.kind = _KINDS[self.data[at]] if at else MessageKind.NONE
+        except (struct.error, ValueError, IndexError):
+            raise self._bad() from None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of its body, padding included."""
+        try:
+            return self.message.long(3)
+        except struct.error:
+            raise self._bad() from None
+
+    @property
+    def dictionary_id(self) -> tuple[int, bool]:
+        """Id and "is a delta" of a dictionary message. ``DictionaryBatch``: 0 id, 1 data, 2 isDelta."""
+        try:
+            batch = self.message.table(2)
+            if batch is None:
+                return 0, False
+            delta = batch.slot(2)
+            return batch.long(0), bool(delta and self.data[delta])
+        except (struct.error, ValueError, IndexError):
+            raise BadFrame("the header is not an Arrow IPC dictionary message") from None
+
+    def decompressed_bytes(self, said: Callable[[int], int]) -> int:
+        """The size of a batch's or dictionary's buffers after decompression; 0 if nothing is compressed.
+
+        ``RecordBatch``: 0 length, 1 nodes, 2 buffers (offset, length), 3 compression. A compressed buffer starts with
+        its decompressed size, or with -1 if it was left as it is.
+
+        Args:
+            said: reads the number of 8 bytes at this place of the body, as :func:`number_at`.
+        """
+        try:
+            batch = self.message.table(2)
+            if batch is not None and self.kind is MessageKind.DICTIONARY:
+                batch = batch.table(1)
+            if batch is None or not batch.slot(3):
+                return 0
+            start, count = batch.vector(2)
+            total_bytes = 0
+            for offset, size_bytes in struct.iter_unpack("<qq", self.data[start : start + 16 * count]):
+                if offset < 0 or size_bytes < 0:
+                    raise ValueError("a buffer before the body")
+                if size_bytes:
+                    said_bytes = said(offset)
+                    total_bytes += said_bytes if said_bytes >= 0 else size_bytes
+        except (struct.error, ValueError):
+            raise BadFrame(
+                "the header is not an Arrow IPC batch, or a buffer lies outside of its body"
+            ) from None
+        return total_bytes
+
+    def _bad(self) -> BadFrame:
+        return BadFrame(f"the header of {len(self.data)} bytes is not an Arrow IPC message")
 
 
-def message_kind(header: memoryview) -> MessageKind:
-    """The kind of message that an IPC header announces. ``Message``: 1 header_type."""
-    try:
-        at = slot(header, root(header), 1)
-        return MessageKind(header[at]) if at else MessageKind.NONE
-    except (struct.error, ValueError, IndexError):
-        raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
-
-
-def body_bytes(header: memoryview) -> int:
-    """The size of a header's body, padding included. ``Message``: 3 bodyLength."""
-    try:
-        at = slot(header, root(header), 3)
-        return int(struct.unpack_from("<q", header, at)[0]) if at else 0
-    except (struct.error, ValueError, IndexError):
-        raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
-
-
-def dictionary_id(header: memoryview) -> tuple[int, bool]:
-    """Id and "is a delta" of a dictionary message. ``DictionaryBatch``: 0 id, 1 data, 2 isDelta."""
-    try:
-        table = follow(header, slot(header, root(header), 2))
-        id_slot, delta_slot = slot(header, table, 0), slot(header, table, 2)
-        number = struct.unpack_from("<q", header, id_slot)[0] if id_slot else 0
-        return number, bool(delta_slot and header[delta_slot])
-    except (struct.error, ValueError, IndexError):
-        raise BadFrame("the header is not an Arrow IPC dictionary message") from None
+def number_at(body: memoryview) -> Callable[[int], int]:
+    """Reads the number of 8 bytes at a place of the body. Raises struct.error if it lies outside."""
+    return lambda offset: int(_LONG(body, offset)[0])
 
 
 def is_little_endian(header: bytes) -> bool:
     """Whether a schema message that Arrow has accepted is little-endian. ``Schema``: 0 endianness."""
-    view = memoryview(header)
-    table = follow(view, slot(view, root(view), 2))
-    at = slot(view, table, 0)
-    return not at or struct.unpack_from("<h", view, at)[0] == 0
-
-
-def decompressed_bytes(header: memoryview, body: memoryview) -> int:
-    """The size of a batch's or dictionary's buffers after decompression; 0 if nothing is compressed."""
-
-    def said(offset: int) -> int:
-        return int(struct.unpack_from("<q", body, offset)[0])
-
-    return decompressed_by(header, said)
-
-
-def decompressed_by(header: memoryview, said: Callable[[int], int]) -> int:
-    """As :func:`decompressed_bytes`; ``said`` reads the number of 8 bytes at this place of the body.
-
-    ``RecordBatch``: 0 length, 1 nodes, 2 buffers (offset, length), 3 compression. A compressed buffer starts with its
-    decompressed size, or with -1 if it was left as it is.
-    """
-    try:
-        table = follow(header, slot(header, root(header), 2))
-        if message_kind(header) is MessageKind.DICTIONARY:
-            table = follow(header, slot(header, table, 1))
-        if not slot(header, table, 3):
-            return 0
-        buffers = follow(header, slot(header, table, 2))
-        (count,) = struct.unpack_from("<I", header, buffers)
-        total_bytes = 0
-        for offset, size_bytes in struct.iter_unpack("<qq", header[buffers + 4 : buffers + 4 + 16 * count]):
-            if offset < 0 or size_bytes < 0:
-                raise ValueError("a buffer before the body")
-            if size_bytes:
-                said_bytes = said(offset)
-                total_bytes += said_bytes if said_bytes >= 0 else size_bytes
-    except (struct.error, ValueError, IndexError):
-        raise BadFrame("the header is not an Arrow IPC batch, or a buffer lies outside of its body") from None
-    return total_bytes
+    schema = IpcHeader(header).message.table(2)
+    at = 0 if schema is None else schema.slot(0)
+    return not at or _SHORT(header, at)[0] == 0
 
 
 def footer_blocks(footer: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -128,13 +166,11 @@ def footer_blocks(footer: bytes) -> tuple[list[tuple[int, int]], list[tuple[int,
     """
     view = memoryview(footer)
     try:
-        table = root(view)
+        table = Table.root(view)
         found = []
         for index in (2, 3):
-            at = slot(view, table, index)
-            vector = follow(view, at) if at else 0
-            (count,) = struct.unpack_from("<I", view, vector) if at else (0,)
-            places = struct.iter_unpack("<qi4xq", view[vector + 4 : vector + 4 + 24 * count])
+            start, count = table.vector(index)
+            places = struct.iter_unpack("<qi4xq", view[start : start + 24 * count])
             found.append([(position, size_bytes) for position, size_bytes, _ in places])
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the footer of {len(footer)} bytes is not that of an Arrow IPC file") from None

@@ -235,11 +235,7 @@ class _Put:
         if inspected.kind is MessageKind.SCHEMA and self._schema_room is None:
             # The decoder holds the schema as Arrow's object until the put ends.
             measure = self._decoder.measure
-            size = (
-                await asyncio.to_thread(measure, inspected.parts)
-                if inspected.costly
-                else measure(inspected.parts)
-            )
+            size = await asyncio.to_thread(measure, inspected) if inspected.costly else measure(inspected)
             self._schema_room = self._catalogue.schemas.room(size.object_bytes, self._command.dataset)
         if not inspected.costly:
             return self._decoder.decode(inspected, self._answers.checksum)

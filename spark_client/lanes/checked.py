@@ -94,8 +94,8 @@ class CheckedMessages:
             raise Damaged(f"its header cannot have {header_bytes} bytes")
         header = self._part(header_bytes)
         try:
-            body_bytes = ipc_framing.body_bytes(memoryview(header))
-            kind = ipc_framing.message_kind(memoryview(header))
+            read = ipc_framing.IpcHeader(memoryview(header))
+            body_bytes, kind = read.body_bytes, read.kind
         except BadFrame as bad:
             raise Damaged(bad.message) from None
         if body_bytes < 0 or (left_bytes is not None and header_bytes + body_bytes != left_bytes):

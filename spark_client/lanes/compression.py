@@ -30,7 +30,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.protocol import ipc_framing
+from flight_server.protocol import IpcHeader, MessageKind, Table
 
 from .byte_pieces import Pieces
 
@@ -77,13 +77,13 @@ class BufferCompressor:
         self._shrinks: set[int] = set()
         self._rests: dict[int, int] = {}  # until which batch a buffer is not tried
 
-    def compressed(self, header: memoryview, body: Sequence[memoryview]) -> tuple[bytes, list[Part]] | None:
+    def compressed(self, header: IpcHeader, body: Sequence[memoryview]) -> tuple[bytes, list[Part]] | None:
         """Header and body of the message with its compressed buffers; None to send it as it is."""
         self._batches += 1
-        table = ipc_framing.follow(header, ipc_framing.slot(header, ipc_framing.root(header), 2))
-        if ipc_framing.slot(header, table, 4):  # the number of buffers of each column of views
+        batch = header.message.table(2)
+        if batch is None or batch.slot(4):  # the number of buffers of each column of views
             return None
-        buffers = list(struct.iter_unpack("<qq", _vector(header, table, 2)))
+        buffers = list(struct.iter_unpack("<qq", _vector(header, batch, 2)))
         tried = [
             number
             for number, (_, size_bytes) in enumerate(buffers)
@@ -103,7 +103,7 @@ class BufferCompressor:
                 out.add(_AS_IT_IS, *data[number])
             else:
                 out.add()
-        return _header(header, table, out.places, out.size_bytes), out.finish()
+        return _header(header, batch, out.places, out.size_bytes), out.finish()
 
     def _shrunk(self, number: int, data: Sequence[Part]) -> memoryview | None:
         # A buffer of this size is one piece: see ``messages``.
@@ -165,14 +165,10 @@ def _each(buffers: Iterable[tuple[int, int]], body: Sequence[memoryview]) -> Ite
         at = offset + size_bytes
 
 
-def _vector(header: memoryview, table: int, field: int) -> memoryview:
-    """The elements, of 16 bytes each, of a table's vector."""
-    at = ipc_framing.slot(header, table, field)
-    if not at:
-        return header[:0]
-    start = ipc_framing.follow(header, at)
-    (count,) = struct.unpack_from("<I", header, start)
-    return header[start + 4 : start + 4 + 16 * count]
+def _vector(header: IpcHeader, batch: Table, field: int) -> memoryview:
+    """The elements, of 16 bytes each, of a batch's vector."""
+    start, count = batch.vector(field)
+    return header.data[start : start + 16 * count]
 
 
 # Arrow's Message with a RecordBatch with a BodyCompression, up to the nodes. Offsets are from their own place.
@@ -189,17 +185,15 @@ _NODES_AT = 92
 _V5 = 4
 
 
-def _header(header: memoryview, table: int, places: Sequence[tuple[int, int]], body_bytes: int) -> bytes:
+def _header(header: IpcHeader, batch: Table, places: Sequence[tuple[int, int]], body_bytes: int) -> bytes:
     """The header of the same batch with compressed buffers."""
-    at = ipc_framing.slot(header, table, 0)
-    rows = struct.unpack_from("<q", header, at)[0] if at else 0
-    nodes = _vector(header, table, 1)
+    nodes = _vector(header, batch, 1)
     buffers_at = _NODES_AT + 4 + len(nodes) + 4
     fixed = _FIXED.pack(
         *(16, 12, 20, 16, 18, 4, 8),
-        *(12, 48 - 20, body_bytes, _V5, ipc_framing.MessageKind.RECORD_BATCH),
+        *(12, 48 - 20, body_bytes, _V5, MessageKind.RECORD_BATCH),
         *(12, 24, 8, 4, 16, 20),
-        *(12, _NODES_AT - 52, rows, buffers_at - 64, 80 - 68),
+        *(12, _NODES_AT - 52, batch.long(0), buffers_at - 64, 80 - 68),
         *(6, 8, 4),
         *(8, _LZ4_FRAME),
     )

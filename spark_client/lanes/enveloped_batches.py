@@ -49,7 +49,7 @@ class EnvelopedBatches:
         """
         parts, checksum = self._envelopes.open(_view(envelope))
         self._file.add(parts.header, parts.body)
-        if ipc_framing.message_kind(parts.header) is not MessageKind.RECORD_BATCH:
+        if ipc_framing.IpcHeader(parts.header).kind is not MessageKind.RECORD_BATCH:
             return None
         try:
             batch = self._messages.read_next_batch()

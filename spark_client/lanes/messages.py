@@ -115,17 +115,17 @@ class MessageWriter:
 
     def _next_message(self, written: Pieces) -> Iterator[Part]:
         (header_bytes,) = struct.unpack_from("<i", written.joined(_PREFIX_BYTES), 4)
-        encoded = memoryview(written.joined(header_bytes))
-        kind, content = ipc_framing.message_kind(encoded), written.take(ipc_framing.body_bytes(encoded))
+        encoded = ipc_framing.IpcHeader(written.joined(header_bytes))
+        kind, content = encoded.kind, written.take(encoded.body_bytes)
         if kind is ipc_framing.MessageKind.SCHEMA:
             return  # ``opening`` has sent it with the descriptor
-        header: Part = encoded
+        header: Part = encoded.data
         body: Sequence[Part] = content
         metadata = b""
         if kind is ipc_framing.MessageKind.RECORD_BATCH:
             metadata = self._metadata.popleft()  # dictionary messages have none
             if self.compressor is not None:
-                header, body = self.compressor.compressed(encoded, content) or (encoded, content)
+                header, body = self.compressor.compressed(encoded, content) or (header, content)
         fields = wire.field(_HEADER, header) + (wire.field(_METADATA, metadata) if metadata else b"")
         head = wire.field_head(_BODY, sum(map(len, body)))
         yield self._framed(fields + head, header, body, metadata=metadata)

@@ -81,7 +81,7 @@ def test_every_call_is_described_so_that_its_answers_can_be_read(
         (schema,) = (read("GetSchema", answer) for answer in raw.ask("GetSchema", path("d")))
         assert pa.ipc.read_schema(pa.py_buffer(schema.schema)) == batch.schema
         first, second = (read("DoGet", answer) for answer in raw.get(infos[0].endpoint[0].ticket.ticket))
-        assert ipc_framing.message_kind(memoryview(first.data_header)) is ipc_framing.MessageKind.SCHEMA
+        assert ipc_framing.IpcHeader(first.data_header).kind is ipc_framing.MessageKind.SCHEMA
         assert len(second.data_body) >= 24
         (result,) = (read("DoAction", answer) for answer in raw.ask("DoAction", field(1, b"locations")))
         assert b"put_locations" in result.body

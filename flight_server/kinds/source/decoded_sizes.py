@@ -41,8 +41,8 @@ def of_stream(stream: Any, first: int) -> Iterator[int]:
         header_bytes = int.from_bytes(prefix[prefix_bytes - 4 : prefix_bytes], "little")
         if not header_bytes:
             return
-        header = memoryview(stream.read_at(header_bytes, at + prefix_bytes))
-        kind = ipc_framing.message_kind(header)
+        header = ipc_framing.IpcHeader(stream.read_at(header_bytes, at + prefix_bytes))
+        kind = header.kind
         if kind is ipc_framing.MessageKind.DICTIONARY:
             kept_bytes += _size(stream, at, prefix_bytes + header_bytes)
         elif kind is ipc_framing.MessageKind.RECORD_BATCH:
@@ -50,7 +50,7 @@ def of_stream(stream: Any, first: int) -> Iterator[int]:
             stream.seek(stands)
             yield size_bytes
             stands = stream.tell()
-        at += prefix_bytes + header_bytes + ipc_framing.body_bytes(header)
+        at += prefix_bytes + header_bytes + header.body_bytes
 
 
 def held(batches: Iterator[pa.RecordBatch], sizes: Iterator[int], hold: Hold) -> Iterator[pa.RecordBatch]:
@@ -67,8 +67,8 @@ def held(batches: Iterator[pa.RecordBatch], sizes: Iterator[int], hold: Hold) ->
 
 def _size(stream: Any, position: int, encapsulated_bytes: int) -> int:
     """Of the message at this position, whose header with its prefix has so many bytes."""
-    header = memoryview(ipc_framing.schema_header(stream.read_at(encapsulated_bytes, position)))
-    body, body_bytes = position + encapsulated_bytes, ipc_framing.body_bytes(header)
+    header = ipc_framing.IpcHeader(ipc_framing.schema_header(stream.read_at(encapsulated_bytes, position)))
+    body, body_bytes = position + encapsulated_bytes, header.body_bytes
     whole = stream.read_at(body_bytes, body) if 0 < body_bytes <= _AT_ONCE_BYTES else None
 
     def said(offset: int) -> int:
@@ -77,4 +77,4 @@ def _size(stream: Any, position: int, encapsulated_bytes: int) -> int:
             raise ValueError("a buffer outside of the body")
         return int.from_bytes(piece, "little", signed=True)
 
-    return max(body_bytes, ipc_framing.decompressed_by(header, said))
+    return max(body_bytes, header.decompressed_bytes(said))

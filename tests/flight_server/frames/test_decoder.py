@@ -11,7 +11,7 @@ from flight_server.frames.decoder import COSTLY_BYTES, COSTLY_HEADER_BYTES
 from flight_server.frames.schema_message import has_dictionaries
 from flight_server.protocol import MessageKind
 from flight_server.protocol.errors import BadFrame, InvalidRequest
-from tests.flight_server.protocol.test_wire import schema_header
+from tests.flight_server.protocol.test_wire import header_without_content, schema_header
 from tests.support.folded import with_folded_metadata
 from tests.support.raw_flight import flight_data, ipc_messages, path, put_messages
 
@@ -60,6 +60,15 @@ def test_decoding_copies_nothing_of_a_plain_batch() -> None:
     one.feed(message)
     assert pa.total_allocated_bytes() < before + 4096
     assert pa.default_memory_pool().max_memory() <= max(peak, before + (1 << 20))
+
+
+def test_a_header_without_its_batch_is_refused() -> None:
+    schema, message = put_messages(path("d"), [BATCH])
+    with pytest.raises(BadFrame, match="record batch 0 is not valid"):
+        fed([schema]).feed(flight_data(header_without_content(MessageKind.RECORD_BATCH)))
+    after_a_dictionary = fed([schema, flight_data(header_without_content(MessageKind.DICTIONARY))])
+    with pytest.raises(BadFrame, match="record batch 0 is not valid"):
+        after_a_dictionary.feed(message)
 
 
 def test_without_full_validation_text_is_not_looked_at() -> None:

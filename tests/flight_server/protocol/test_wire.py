@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flight_server.protocol import MessageKind, ipc_framing, wire
+from flight_server.protocol import IpcHeader, MessageKind, ipc_framing, wire
 from flight_server.protocol.errors import BadFrame, InvalidRequest
 from tests.support import raw_flight
 
@@ -147,9 +147,13 @@ def test_a_head_and_the_bytes_after_it_are_a_field() -> None:
     assert wire.field_head(1000, 300) + bytes(300) == wire.field(1000, bytes(300))
 
 
+def decompressed_bytes(header: bytes, body: bytes) -> int:
+    return IpcHeader(header).decompressed_bytes(ipc_framing.number_at(memoryview(body)))
+
+
 def test_the_size_of_a_body_is_read_from_its_header() -> None:
     for message in (SCHEMA, DICTIONARY, FRAME):
-        assert ipc_framing.body_bytes(memoryview(message.header)) == len(message.body)
+        assert IpcHeader(message.header).body_bytes == len(message.body)
 
 
 def test_a_field_of_another_type_is_refused() -> None:
@@ -161,7 +165,7 @@ def test_a_field_of_another_type_is_refused() -> None:
 
 
 def test_the_kind_of_an_ipc_message_is_read_from_its_header() -> None:
-    kinds = [ipc_framing.message_kind(memoryview(each.header)) for each in (SCHEMA, DICTIONARY, FRAME)]
+    kinds = [IpcHeader(each.header).kind for each in (SCHEMA, DICTIONARY, FRAME)]
     assert kinds == [
         MessageKind.SCHEMA,
         MessageKind.DICTIONARY,
@@ -171,29 +175,29 @@ def test_the_kind_of_an_ipc_message_is_read_from_its_header() -> None:
 
 @given(st.binary(max_size=80))
 def test_a_header_that_is_none_is_a_bad_frame_and_nothing_worse(header: bytes) -> None:
-    view = memoryview(header)
     for read in (
-        ipc_framing.message_kind,
-        ipc_framing.body_bytes,
-        ipc_framing.dictionary_id,
-        lambda each: ipc_framing.decompressed_bytes(each, view),
+        lambda: IpcHeader(header).kind,
+        lambda: IpcHeader(header).body_bytes,
+        lambda: IpcHeader(header).dictionary_id,
+        lambda: decompressed_bytes(header, header),
     ):
         with suppress(BadFrame):
-            read(view)
+            read()
 
 
 @given(st.integers(0, 500), st.integers(0, 255))
 def test_a_damaged_header_is_a_bad_frame_and_nothing_worse(place: int, value: int) -> None:
-    header = bytearray(DICTIONARY.header)
-    header[place % len(header)] = value
+    damaged = bytearray(DICTIONARY.header)
+    damaged[place % len(damaged)] = value
+    header = bytes(damaged)
     for read in (
-        ipc_framing.message_kind,
-        ipc_framing.body_bytes,
-        ipc_framing.dictionary_id,
-        lambda each: ipc_framing.decompressed_bytes(each, memoryview(b"")),
+        lambda: IpcHeader(header).kind,
+        lambda: IpcHeader(header).body_bytes,
+        lambda: IpcHeader(header).dictionary_id,
+        lambda: decompressed_bytes(header, b""),
     ):
         with suppress(BadFrame):
-            read(memoryview(bytes(header)))
+            read()
 
 
 def test_the_id_of_a_dictionary_and_whether_it_is_a_delta_are_read() -> None:
@@ -209,11 +213,7 @@ def test_the_id_of_a_dictionary_and_whether_it_is_a_delta_are_read() -> None:
     )
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
     messages = raw_flight.ipc_messages(schema, [first, second], options)
-    found = [
-        ipc_framing.dictionary_id(memoryview(each.header))
-        for each in messages
-        if each.kind == "dictionary batch"
-    ]
+    found = [IpcHeader(each.header).dictionary_id for each in messages if each.kind == "dictionary batch"]
     assert found == [(0, False), (1, False), (1, True)]
 
 
@@ -225,8 +225,8 @@ def test_what_a_message_decompresses_to_is_read_from_its_buffers(codec: str) -> 
     plain = raw_flight.ipc_messages(batch.schema, [batch])
     packed = raw_flight.ipc_messages(batch.schema, [batch], pa.ipc.IpcWriteOptions(compression=codec))
     for one, other in zip(plain[1:], packed[1:], strict=True):
-        assert ipc_framing.decompressed_bytes(memoryview(one.header), memoryview(one.body)) == 0
-        said = ipc_framing.decompressed_bytes(memoryview(other.header), memoryview(other.body))
+        assert decompressed_bytes(one.header, one.body) == 0
+        said = decompressed_bytes(other.header, other.body)
         # Without the padding between the buffers of the plain message, and with a prefix on what was left plain.
         assert len(one.body) - 64 * 6 <= said <= len(one.body) + 8 * 6
 
@@ -238,11 +238,23 @@ def schema_header(byte_order: int) -> bytes:
     return struct.pack("<I", 16) + message_table + schema_table
 
 
+def header_without_content(kind: MessageKind) -> bytes:
+    """A message that names its kind and has nothing else, not even the batch."""
+    return struct.pack("<I4HiB3x", 12, 8, 5, 0, 4, 8, kind)
+
+
+def test_what_a_header_lacks_is_nothing() -> None:
+    header = header_without_content(MessageKind.DICTIONARY)
+    read = IpcHeader(header)
+    assert (read.kind, read.body_bytes, read.dictionary_id) == (MessageKind.DICTIONARY, 0, (0, False))
+    assert decompressed_bytes(header, b"") == 0
+
+
 def test_the_byte_order_of_a_schema_is_read() -> None:
     assert ipc_framing.is_little_endian(SCHEMA.header)
     assert ipc_framing.is_little_endian(schema_header(0))
     assert not ipc_framing.is_little_endian(schema_header(1))
-    assert ipc_framing.message_kind(memoryview(schema_header(1))) is MessageKind.SCHEMA
+    assert IpcHeader(schema_header(1)).kind is MessageKind.SCHEMA
 
 
 def test_an_encapsulated_message_is_padded_to_eight_bytes() -> None:

@@ -73,7 +73,7 @@ def test_what_was_read_is_summed_up_whether_or_not_the_server_says_checksums(
     of_batches = [
         each.crc32c
         for each in rest
-        if ipc_framing.message_kind(each.parts.header) is MessageKind.RECORD_BATCH
+        if ipc_framing.IpcHeader(each.parts.header).kind is MessageKind.RECORD_BATCH
     ]
     assert len(of_batches) == 12
     found, checksums = read(b"".join(sent([[first], rest[:7], rest[7:]], checked=checked)))

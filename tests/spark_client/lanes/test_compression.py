@@ -64,11 +64,12 @@ def decoded(messages: list[dict[int, bytes]]) -> list[pa.RecordBatch]:
 
 def compressed(message: dict[int, bytes]) -> list[bool]:
     """Of each buffer that is not empty, whether it was compressed."""
-    header, body = memoryview(message[2]), message.get(1000, b"")
-    table = ipc_framing.follow(header, ipc_framing.slot(header, ipc_framing.root(header), 2))
-    vector = compression._vector(header, table, 2)
+    header, body = ipc_framing.IpcHeader(message[2]), message.get(1000, b"")
+    batch = header.message.table(2)
+    assert batch
+    vector = compression._vector(header, batch, 2)
     places = [place for place in struct.iter_unpack("<qq", vector) if place[1]]
-    if not ipc_framing.slot(header, table, 3):
+    if not batch.slot(3):
         return [False] * len(places)
     return [struct.unpack_from("<q", body, offset)[0] >= 0 for offset, _ in places]
 
