@@ -90,10 +90,16 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="gRPC port; 0 takes any free one")
     http_port: int = Field(
-        DEFAULT_HTTP_PORT, ge=-1, le=65535, description="HTTP port; 0 takes any free one, -1 turns HTTP off"
+        DEFAULT_HTTP_PORT,
+        ge=-1,
+        le=65535,
+        description="HTTP port of the bulk lane, the metrics and the dashboard; 0 takes any free one, -1 turns "
+        "HTTP off",
     )
     advertise_host: str | None = Field(
-        None, description="the host name that clients are told; default: as asked"
+        None,
+        description="the host name by which clients reach this server, where it is not the one that they ask "
+        "for, as behind a load balancer; default: as asked",
     )
 
     allowed_hosts: list[HostName] = Field(
@@ -105,89 +111,124 @@ class Settings(BaseSettings):
     memory_limit: Size = Field(
         default_factory=lambda: ByteSize(int(machine.memory_bytes() * DEFAULT_MEMORY_SHARE)),
         ge=MIN_MEMORY_LIMIT_BYTES,
-        description="all bytes held, such as 8GiB; default: half of the container's or machine's memory",
+        description="bytes of data in memory, such as 8GiB; what is beyond them goes to disk. Leave a "
+        "container 512 MiB more, for the process itself; default: half of the container's or machine's memory",
     )
     disk_limit: Size | None = Field(
         None,
         ge=1,
-        description="all bytes in segments; default: 4/5 of what is free in the data directory's file system "
-        "at the start, and the recovered datasets",
+        description="bytes of data on disk; when they are used up, producers wait, and then fail. Set it below "
+        "the size of the volume; default: 4/5 of what is free in the data directory's file system at the "
+        "start, and the recovered datasets",
     )
     data_dir: NamedPath | None = Field(
-        None, description="spilled and durable frames; default: a temporary directory"
+        None,
+        description="a new or empty directory on a fast disk for data that memory has no room for, durable "
+        "datasets and changelogs; default: a temporary directory, and nothing outlives the server",
     )
-    segment_size: Size = Field(ByteSize(32 << 20), ge=1 << 16, description="size of a segment file")
+    segment_size: Size = Field(
+        ByteSize(32 << 20),
+        ge=1 << 16,
+        description="size of the files with spilled data; the disk gets its space back one file at a time",
+    )
     max_message: Size | None = Field(
         None,
         ge=1,
-        description="largest Flight message; default: 256MiB, or 1/8 of the memory limit if that is less",
+        description="largest message, and so largest batch, that a producer may send: raise it, and the memory "
+        "limit, where puts are refused for it; default: 256MiB, or 1/8 of the memory limit if that is less",
     )
     max_schema: Size | None = Field(
         None,
         ge=1,
-        description="largest schema, its metadata included; default: 16MiB, or 1/16 of the memory limit if that "
-        "is less",
+        description="largest schema with its metadata: raise it where puts are refused for it; default: 16MiB, "
+        "or 1/16 of the memory limit if that is less",
     )
     full_validation: bool = Field(
-        True, description="check every offset and text of a batch, not only its shape"
+        True,
+        description="check every offset and text of a batch that arrives, not its shape alone; turn it off to "
+        "save CPU time where all producers are trusted",
     )
 
-    max_datasets: int = Field(100_000, ge=1, description="how many datasets there may be at once")
+    max_datasets: int = Field(100_000, ge=1, description="how many datasets there may be; more are refused")
 
     lease_seconds: float = Field(
-        86_400.0, gt=0, description="lease of datasets that were created without one"
+        86_400.0,
+        gt=0,
+        description="a dataset that was created without a lease of its own is dropped when no client has read, "
+        "written or renewed it for so long",
     )
     budget_deadline_seconds: float = Field(
-        60.0, gt=0, description="how long a producer is held back before it gets UNAVAILABLE"
+        60.0,
+        gt=0,
+        description="how long a producer waits while memory and disk are full before its put fails with "
+        "UNAVAILABLE",
     )
     stall_seconds: float = Field(
         30.0,
         gt=0,
-        description="what has begun to come and stands still for so long is ended; also a reader that takes "
-        "nothing, after 5 s at most, when others get nothing because of it",
+        description="a client that stops in the middle of a request or message for so long is disconnected: "
+        "raise it where clients or the network pause longer. A reader that takes nothing is disconnected after "
+        "5 s, or after this if it is less, while other readers get nothing because of it",
     )
     resume_seconds: float = Field(
         60.0,
         ge=0,
-        description="how long a reader whose connection broke keeps its place, see 'readers' retention",
+        description="for datasets that are released when so many readers have read them (retention 'readers'): "
+        "how long a reader with a name whose connection broke keeps its turn before another reader may take it",
     )
     put_idle_seconds: float = Field(
         900.0,
         ge=0,
-        description="a producer that sends no message for so long is ended; 0: never. Inside a message on the "
-        "bulk lane it is --stall-seconds",
+        description="a put whose client sends no message for so long fails: raise it for producers that pause "
+        "longer; 0: never. Inside a message on the bulk lane --stall-seconds counts",
     )
     hold_lag_seconds: float = Field(
         604_800.0,
         gt=0,
-        description="how long a hold or a stalled follower may keep a changelog's versions that are out of date",
+        description="how long a hold or a stalled follower may keep old versions of a changelog from "
+        "compaction: lower it to bound the disk space that a forgotten hold takes",
     )
     schema_seconds: float = Field(
-        60.0, gt=0, description="how long a reader waits for a schema that no producer has sent"
+        60.0,
+        gt=0,
+        description="how long a reader waits for the first producer of a dataset that was created without a "
+        "schema",
     )
     keepalive_seconds: float = Field(
-        20.0, ge=1, description="a peer that is gone is noticed within twice this"
+        20.0,
+        ge=1,
+        description="how often silent connections are probed; a client whose host is gone is noticed within "
+        "twice this",
     )
     drain_grace_seconds: float = Field(
-        20.0, ge=0, description="how long running streams may go on at the end"
+        20.0,
+        ge=0,
+        description="how long running streams may go on after SIGTERM; allow the process longer to stop than "
+        "this",
     )
 
     source_roots: list[NamedPath] = Field(
-        default_factory=list, description="directory that sources may read; may be given several times"
+        default_factory=list,
+        description="directory that datasets of kind 'source' may read; may be given several times",
     )
     host_file_dirs: list[NamedPath] = Field(
         default_factory=lambda: list(default_bases()),
-        description="directory under which clients on this host keep copies of broadcasts; what dead ones of the "
-        "same user left there is removed every minute; may be given several times; default: /dev/shm and the "
-        "directory for temporary files",
+        description="directory under which clients on this host keep copies of broadcasts; what dead ones of "
+        "the same user left there is removed every minute; may be given several times; default: /dev/shm and "
+        "the directory for temporary files",
     )
     source_s3: bool = Field(False, description="sources may read s3:// URLs")
     source_flight: list[AllowedLocation] = Field(
         default_factory=list,
-        description="Flight server that sources may pull from, such as grpc://host:8815; without scheme or port: any; "
-        "may be given several times",
+        description="Flight server that sources may pull from, such as grpc://host:8815; without scheme or "
+        "port: any; may be given several times",
     )
-    source_failure_seconds: float = Field(5.0, ge=0, description="how long a failed pull is remembered")
+    source_failure_seconds: float = Field(
+        5.0,
+        ge=0,
+        description="after a source could not be read, its readers get that error for so long before one tries "
+        "again",
+    )
 
     token: Token | None = Field(
         None,
@@ -200,7 +241,9 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"
     )
-    exit_with_parent: bool = Field(False, description="end when standard input ends")
+    exit_with_parent: bool = Field(
+        False, description="end when standard input ends, for a server that another program starts"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:

@@ -70,8 +70,8 @@ def _of_session(
 ) -> ShuffleClient:
     """``ShuffleClient.get(spark)``: the client of the session's ``spark.flight.shuffle.*``, Classic or Connect.
 
-    Arguments win over the session; the README has the settings. Equal settings and arguments give the same client
-    in all sessions of an application, until its ``close`` or the end of the process (``settings.open_clients``).
+    Arguments win over the session; this folder's README has the settings. Equal settings and arguments give the same
+    client in all sessions of an application, until its ``close`` or the end of the process (``settings.open_clients``).
     The source ``flight`` is registered in the session with the client's settings, see :meth:`register`.
 
     Raises:

@@ -52,8 +52,8 @@ The true peak
 
     and the second term is 0 while the messages that can come at once fit the account.
 
-Beside the limit lies ``decoding``: what files of sources are decoded into. Not counted is what the README names, and
-messages that are not whole yet: at most one for each producing stream, or ``bulk_put.READ_BYTES`` of small ones.
+Beside the limit lies ``decoding``: what files of sources are decoded into. Not counted is what deploy/README.md names,
+and messages that are not whole yet: at most one for each producing stream, or ``bulk_put.READ_BYTES`` of small ones.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ NAME = "flight"
 
 
 class FlightDataSource(DataSource):
-    """The data source ``flight``; see the README for its options."""
+    """The data source ``flight``; see the README beside it for its options."""
 
     defaults: ClassVar[Server | None] = None
     """What it takes where an option is not given."""

@@ -1,7 +1,7 @@
 """The footprint: what many small things cost the server's process, against what its limits allow.
 
 Each scenario fills a fresh server with one kind of thing, as many as its users may make, and looks at the
-resident size of the process. It passes if that never went beyond the README's formula: the memory limit and
+resident size of the process. It passes if that never went beyond the formula of deploy/README.md: the memory limit and
 ``BEYOND_LIMIT_BYTES``. A new kind of thing is one more line in ``SCENARIOS``.
 """
 
@@ -43,7 +43,7 @@ class Scenario:
         work: makes the things, ``count`` of them.
         count: how many in the full size.
         settings: of the server, beside its memory limit.
-        beyond_bytes: what the README allows above the limit.
+        beyond_bytes: what deploy/README.md allows above the limit.
         refused: there is no room for all of them, so the server must say so at one of them.
     """
 

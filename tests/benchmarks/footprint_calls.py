@@ -20,7 +20,7 @@ REQUEST_BYTES = 15 * MIB
 QUIET_SECONDS = 1.0
 CALLS_OF_A_CONNECTION = 1000
 CALL_BYTES = 13 << 10
-"""What the README says that a call costs until the server has accepted or ended it."""
+"""What deploy/README.md says that a call costs until the server has accepted or ended it."""
 
 
 def unfinished_requests(server: ServerProcess, count: int) -> None:

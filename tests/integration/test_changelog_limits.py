@@ -121,7 +121,7 @@ def test_a_key_far_larger_than_memory_is_merged_and_read_within_the_limit(tmp_pa
         ServerProcess.start(data_dir=tmp_path, memory_limit="32MiB") as server,
         flight.connect(server.location) as client,
     ):
-        limit = 32 * MIB + 150 * MIB  # as the README says
+        limit = 32 * MIB + 150 * MIB  # as deploy/README.md says
         create(client, "d", SCHEMA, keep=LATEST, delay_seconds=3600.0)
         create(client, "all", SCHEMA, keep=PAIRS, delay_seconds=3600.0)
         for number in range(puts):

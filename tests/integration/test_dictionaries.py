@@ -20,7 +20,7 @@ from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 MIB = 1 << 20
-CONSTANT_BYTES = 150 * MIB  # what the README says
+CONSTANT_BYTES = 150 * MIB  # what deploy/README.md says
 Start = Callable[..., ServerProcess]
 
 

@@ -23,7 +23,7 @@ BATCHES = 64
 PROCESSES = 3
 READERS_OF_EACH = 50
 MEMORY_LIMIT_BYTES = 128 * MIB
-CONSTANT_BYTES = 150 * MIB  # what the README says, and what these readers' own objects take
+CONSTANT_BYTES = 150 * MIB  # what deploy/README.md says, and what these readers' own objects take
 # gRPC's own limit, which this server lifts, is 30 s.
 BUSY_SECONDS = 31.5
 EARLY_READERS = 4

@@ -20,7 +20,7 @@ from tests.support.server_process import ServerProcess
 MIB = 1 << 20
 FRAMES = 48
 MEMORY_LIMIT_BYTES = 64 * MIB
-CONSTANT_BYTES = 150 * MIB + 40 * MIB  # what the README says, and these many readers' own objects
+CONSTANT_BYTES = 150 * MIB + 40 * MIB  # what deploy/README.md says, and these many readers' own objects
 
 
 def put(location: str) -> None:

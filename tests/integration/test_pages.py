@@ -1,0 +1,245 @@
+"""The pages: each link leads somewhere, each block of Python runs as it stands, each error is one of the code's."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from flight_server.config import Settings
+from flight_server.protocol import ACTIONS
+from spark_client.reducing import FUNCTIONS, SYNONYMS
+from tests.support.pages import ROOT, anchors, blocks, links, pages, printed, python_blocks
+from tests.support.rooms import MODULES, ROOMS, parsed
+from tests.support.server_process import ServerProcess
+
+README = ROOT / "README.md"
+ERRORS = ROOT / "spark_client" / "errors.md"
+MAX_README_WORDS = 1_200
+SCHEMES = ("https://", "http://")
+
+
+def run(code: str, directory: Path) -> str:
+    done = subprocess.run(  # noqa: PLW1510  # the assert below shows what was printed
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=directory,
+        env=os.environ,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def at(code: str, server: ServerProcess) -> str:
+    """The block for a server whose ports were free, instead of the default ones."""
+    assert server.http is not None
+    return code.replace("grpc://127.0.0.1:8815", server.location).replace(
+        "http://127.0.0.1:8816", server.http
+    )
+
+
+def test_the_readme_can_be_read_in_a_few_minutes() -> None:
+    assert len(README.read_text().split()) <= MAX_README_WORDS
+
+
+def test_each_link_of_a_page_leads_to_a_file_and_a_place_in_it() -> None:
+    wrong = []
+    for page in pages():
+        for link in links(page):
+            if link.startswith(SCHEMES):
+                continue
+            path, _, place = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if not target.exists() or (place and place not in anchors(target)):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_page_is_reached_from_the_readme() -> None:
+    reached, following = {README}, [README]
+    while following:
+        page = following.pop()
+        for link in links(page):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            if target in pages() and target not in reached:
+                reached.add(target)
+                following.append(target)
+    assert set(pages()) == reached
+
+
+def test_each_file_that_a_page_names_is_there() -> None:
+    named = re.compile(r"`((?:flight_server|spark_client|tests|deploy)/[\w./-]+)`")
+    wrong = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages()
+        for name in named.findall(page.read_text())
+        if not (ROOT / name).exists()
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_block_of_python_has_a_name_by_which_a_test_runs_it() -> None:
+    run_here = set(re.findall(r'blocks\(\)\["(\w+)"\]|found\["(\w+)"\]', Path(__file__).read_text()))
+    names = {one or other for one, other in run_here}
+    assert set(blocks()) == names
+    for page in pages():
+        for block in python_blocks(page):
+            assert block in blocks().values(), f"{page.relative_to(ROOT)}: {block[:60]!r} is not run"
+
+
+def test_the_operators_page_has_each_flag_of_the_server() -> None:
+    page = (ROOT / "deploy" / "README.md").read_text()
+    flags = {f"--{name.replace('_', '-')}" for name in Settings.model_fields}
+    assert not {flag for flag in flags if f"`{flag}`" not in page}
+
+
+def test_the_page_of_the_server_has_each_action() -> None:
+    page = (ROOT / "flight_server" / "README.md").read_text()
+    assert not {action for action in ACTIONS if f"`{action}`" not in page}
+
+
+def test_the_page_of_pipelines_has_each_aggregate() -> None:
+    page = (ROOT / "spark_client" / "pipeline" / "README.md").read_text()
+    assert not {name for name in (*FUNCTIONS, *SYNONYMS) if f"`{name}`" not in page}
+
+
+def test_the_listing_of_the_rooms_has_each_room() -> None:
+    listing = (ROOT / "CONTRIBUTING.md").read_text().split("<!-- rooms -->")[1].split("```")[1]
+    missing = [
+        room
+        for package, known in ROOMS.items()
+        for room in known
+        if f"{room.replace('.', '/')}/" not in listing.partition(f"{package}/")[2]
+    ]
+    assert not missing
+
+
+@cache
+def texts_of_the_code() -> tuple[str, ...]:
+    """Each text in the two packages, with an ellipsis for a value that is put into it; no docstrings."""
+    found = []
+    for path in MODULES.values():
+        nodes = list(ast.walk(parsed(path)))
+        docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if node in docstrings:
+                continue
+            if isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return tuple(found)
+
+
+def test_each_text_on_the_page_of_errors_is_one_of_the_code() -> None:
+    rows = re.findall(r"^\| `(.*?)` \| (.*?) \| (.*?) \|$", ERRORS.read_text(), re.MULTILINE)
+    assert len(rows) > 60
+    missing = [text for text, _, _ in rows if not any(text in known for known in texts_of_the_code())]
+    assert not missing, "\n".join(missing)
+    assert all(cause and remedy for _, cause, remedy in rows)
+
+
+def test_a_text_that_the_code_does_not_have_is_found_missing() -> None:
+    assert not any("the server is tired" in known for known in texts_of_the_code())
+
+
+def test_the_blocks_for_any_client_run_one_after_the_other(
+    flight_server_process: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    server = flight_server_process()
+    found = blocks()
+    assert "grpc://127.0.0.1:8815" in found["flight"]
+    run(at(found["flight"], server), tmp_path)
+    checked = found["http"] + "\nassert countries.num_rows == frame.height == count[0][0] == 2\n"
+    run(at(checked, server), tmp_path)
+    run(at(found["client"], server), tmp_path)
+    run(at(found["async"], server), tmp_path)
+    run(at(found["changelogs"], server), tmp_path)
+    run(at(found["wire"], server), tmp_path)
+    again = '\nlist(client.do_get(flight.Ticket(b"twice")))\n'
+    with pytest.raises(AssertionError, match="as many readers as its retention declares"):
+        run(at(found["retention"] + again, server), tmp_path)
+    assert server.http is not None
+    url = f"{server.http}/v1/datasets/countries/partitions/0"
+    subprocess.run(["curl", "-sf", url, "-o", tmp_path / "countries.arrows"], check=True, timeout=30)
+    assert (tmp_path / "countries.arrows").stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_examples_of_the_data_source_read_what_they_write(
+    flight_server_process: Callable[..., ServerProcess], java_home: str, tmp_path: Path
+) -> None:
+    server = flight_server_process()
+    checked = (
+        blocks()["source"]
+        + '\nassert spark.read.format("flight").options(**at).load("copy").count() == 1500\n'
+        + blocks()["each"]
+        + '\nassert spark.read.format("flight").options(**at).load("doubled").count() == 1500\n'
+    )
+    lines = run(at(checked, server), tmp_path).splitlines()
+    assert lines[3:6] == ["|   0|", "| 500|", "|1000|"]
+
+
+@pytest.mark.spark
+def test_the_example_of_the_readme_prints_what_stands_there(java_home: str, tmp_path: Path) -> None:
+    code = blocks()["spark"]
+    assert len([line for line in code.splitlines() if line.strip()]) == 12
+    shown = run(code + blocks()["pipelines"] + blocks()["collect"] + blocks()["notebook"], tmp_path)
+    assert printed()["spark"] in shown
+    # User 1 has the amounts 1, 1001, 2001, … of which the first is filtered out.
+    assert sum(range(1, 1_000_000, 1000)) - 1 == 499_500_999
+    assert "|      1|4.99500999E8|" in shown
+    revenues: dict[int, float] = {}
+    for number in range(100_000):
+        if number % 97 > 10:
+            revenues[number % 5] = revenues.get(number % 5, 0.0) + number % 97
+    best = sorted(revenues, key=lambda segment: -revenues[segment])[:3]
+    found = re.findall(r"^\|\s*(\d)\|\s*([0-9.E]+)\|\s*\d+\|$", shown, re.MULTILINE)
+    assert [(int(segment), float(revenue)) for segment, revenue in found] == [
+        (segment, revenues[segment]) for segment in best
+    ]
+    assert "segments by revenue" in shown
+
+
+@pytest.mark.spark
+def test_the_orders_of_the_lookup_example_have_the_rates_of_their_time(
+    flight_server_process: Callable[..., ServerProcess], java_home: str, tmp_path: Path
+) -> None:
+    again = '\norders = spark.createDataFrame([(1, "EUR")], "id int, currency string")\n'
+    checked = "\nassert [row.rate for row in orders.collect()] == [1.10]\n"
+    code = blocks()["lookups"] + again + blocks()["function"] + checked
+    shown = run(at(code, flight_server_process()), tmp_path)
+    assert [
+        (int(number), float(usd)) for number, usd in re.findall(r"(\d+)\s*\|\s*([0-9.]+)\s*\|", shown)
+    ] == [
+        (1, 108.0),
+        (2, 110.0),
+        (3, 7.0),
+    ]
+
+
+@pytest.mark.spark
+def test_the_block_that_ships_the_package_runs(java_home: str, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", "from spark_client.cli import main; main(['zip', 'flight-shuffle.zip'])"],
+        cwd=tmp_path,
+        check=True,
+        timeout=60,
+    )
+    session = (
+        "from pyspark.sql import SparkSession\nfrom spark_client import ShuffleClient\n"
+        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        "shuffle = ShuffleClient('grpc://127.0.0.1:1')\n"
+    )
+    run(session + blocks()["ship"], tmp_path)
