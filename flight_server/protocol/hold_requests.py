@@ -1,4 +1,4 @@
-"""The action ``hold``: keeps the versions of a changelog from one on readable while its lease lasts."""
+"""The action ``hold``: keeps the versions of a dataset from one on readable while its lease lasts."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flight_server.concurrency import Background, in_slices
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.kinds import Action, BatchSink, Burst, DatasetKind, Gauge, VersionRead
+from flight_server.kinds import Action, BatchSink, Burst, DatasetKind, VersionRead
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     HOLD,
@@ -105,13 +105,13 @@ class ChangelogKind(DatasetKind):
         dataset.touch()
         return await self._store.hold(dataset, request)
 
-    async def metrics(self) -> list[Gauge]:
+    async def metrics(self) -> list[tuple[str, str, float]]:
         """Totals, which are added up in slices, so that the loop serves the streams meanwhile."""
         sums: Counter[str] = Counter(dict.fromkeys(METRICS, 0))
         found = [self._store.of(dataset) for dataset in self.catalogue if dataset.kind is Kind.CHANGELOG]
         async for changelog in in_slices(found, CHANGELOGS_AT_ONCE):
             _add(sums, changelog.statistics())
-        return [Gauge(name, text, sums[name]) for name, text in METRICS.items()]
+        return [(name, text, sums[name]) for name, text in METRICS.items()]
 
     def recover(self) -> None:
         recover_changelogs(self._store)
