@@ -1,4 +1,4 @@
-"""Versions: a dataset's changelog, attached to the dataset."""
+"""AttachedChangelog: what a dataset does that has a changelog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .changelog import Changelog
 
 
 class AttachedChangelog(Attachment):
-    """See the module's text. ``append``: see :meth:`VersionAppends.append`."""
+    """``append``: see :meth:`VersionAppends.append`; None for a store without a server."""
 
     by_name = True
 

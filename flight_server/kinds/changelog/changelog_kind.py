@@ -25,7 +25,7 @@ from flight_server.protocol import (
     PutCommand,
     Versions,
 )
-from flight_server.tiering import Admission, Reader
+from flight_server.tiering import Reader
 
 from .changelog import Changelog
 from .encoding import schema_header
@@ -54,16 +54,12 @@ CHANGELOGS_AT_ONCE = 10
 
 
 class ChangelogKind(DatasetKind):
-    """Datasets of kind ``changelog``; ``store`` has them. ``max_message_bytes``: of messages that the server takes."""
+    """Datasets of kind ``changelog``; ``store`` has them."""
 
-    def __init__(
-        self, store: Store, admission: Admission, background: Background, *, max_message_bytes: int
-    ) -> None:
+    def __init__(self, store: Store, appends: VersionAppends) -> None:
         super().__init__(store.catalogue)
         self._store = store
-        store.append = VersionAppends(
-            store.catalogue, store, admission, background, max_message_bytes=max_message_bytes
-        ).append
+        store.append = appends.append
 
     @property
     def actions(self) -> Mapping[str, Action]:
