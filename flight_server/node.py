@@ -15,7 +15,7 @@ from flight_server.concurrency import Background, Running, Waits
 from flight_server.config import Settings
 from flight_server.datasets import Catalogue, Counters
 from flight_server.kinds import Kinds, ShuffleKind, StreamKind
-from flight_server.kinds.changelog import ChangelogKind, Store
+from flight_server.kinds.changelog import ChangelogKind, Store, VersionAppends
 from flight_server.kinds.source import Pulling, SourceKind
 from flight_server.lanes.grpc import Actions, FlightService
 from flight_server.lanes.http import HttpOptions, HttpServer
@@ -108,23 +108,21 @@ class Node:
         self.sources = cache(
             partial(_new_sources, self.catalogue, self.pulling, settings, self.max_message_bytes)
         )
+        appends = VersionAppends(
+            self.changelogs, self.admission, self.background, max_message_bytes=self.max_message_bytes
+        )
         self.kinds = Kinds(
             {
                 Kind.STREAM: StreamKind(self.durability),
                 Kind.SHUFFLE: ShuffleKind(self.durability),
                 Kind.SOURCE: SourceKind(self.catalogue, self.sources),
-                Kind.CHANGELOG: ChangelogKind(
-                    self.changelogs,
-                    self.admission,
-                    self.background,
-                    max_message_bytes=self.max_message_bytes,
-                ),
+                Kind.CHANGELOG: ChangelogKind(self.changelogs, appends),
             }
         )
         self.puts = PutReceiver(
             self.admission,
-            self.durability,
             self.kinds,
+            self.catalogue,
             self.counters,
             AnswerRoom(budget, self.waits, self.delivery, deadline_seconds=settings.budget_deadline_seconds),
             max_message_bytes=self.max_message_bytes,

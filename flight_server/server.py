@@ -87,8 +87,7 @@ class Server:
         self._parts = AsyncExitStack()
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
         self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
-        for kind in self.node.kinds.values():
-            self._parts.push_async_callback(asyncio.to_thread, kind.close)
+        self._parts.push_async_callback(asyncio.to_thread, self._close_kinds)
         self._parts.push_async_callback(self.node.background.stop)
 
     @property
@@ -191,6 +190,10 @@ class Server:
             disk.limit_bytes = disk.used_bytes + int(free_bytes * DEFAULT_DISK_SHARE)
         if recovered.datasets or recovered.quarantined or recovered.foreign:
             _log.info("recovered", **asdict(recovered))
+
+    def _close_kinds(self) -> None:
+        for kind in self.node.kinds.values():
+            kind.close()
 
     def _close_data_dir(self) -> None:
         if self._data_dir is not None:

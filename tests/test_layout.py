@@ -29,6 +29,12 @@ DOORS = frozenset(
         "flight_server.kinds.source.creation",
     }
 )
+# What compares a dataset's kind: the requests, the attachments that datasets begin with, and the kinds.
+KNOW_KINDS = (
+    "flight_server/protocol/requests.py",
+    "flight_server/datasets/attachment.py",
+    "flight_server/kinds/",
+)
 # Modules at a package's root that import nothing.
 LEAVES = frozenset({"spark_client.version"})
 FILE_MODULES = frozenset({"io", "mmap", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile"})
@@ -201,6 +207,29 @@ def test_no_two_modules_share_a_name() -> None:
         if path.stem not in SAME_NAMES:
             found[path.stem].append(named(path))
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_three_modules_outside_its_room_name_the_changelog() -> None:
+    room = ROOT / "flight_server" / "kinds" / "changelog"
+    found = {
+        named(path) for path in SERVER if room not in path.parents and "changelog" in path.read_text().lower()
+    }
+    assert found == {f"flight_server/{each}.py" for each in ("config", "node", "protocol/requests")}
+
+
+@for_each_server_module
+def test_a_module_asks_a_kind_and_does_not_compare_it(path: Path) -> None:
+    if named(path).startswith(KNOW_KINDS):
+        return
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Compare):
+            operands = [part for each in (node.left, *node.comparators) for part in ast.walk(each)]
+            names = {
+                part.value.id
+                for part in operands
+                if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+            }
+            assert "Kind" not in names, f"line {node.lineno}"
 
 
 @for_each_server_module

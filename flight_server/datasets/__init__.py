@@ -1,7 +1,7 @@
 """The datasets of a server: their partitions and attempts, states, leases and retention, and the catalogue of names."""
 
 from .ambiguous_names import meant, one_meaning
-from .attachment import Attachment
+from .attachment import Append, Attachment
 from .attempts import Attempt
 from .catalogue import Catalogue
 from .counters import Counters

@@ -6,7 +6,8 @@ The dataset holds its attachment; an attachment holds no reference to the datase
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,15 +16,7 @@ from flight_server.protocol import Conflict, CreateRequest, FlightShuffleError, 
 
 from .transactions import Transactions
 
-
-class Appends(Protocol):
-    """Makes staged writes a part of a dataset otherwise than as further partitions."""
-
-    def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
-        """Raise InvalidRequest if rows of this schema cannot be put into the dataset, or keys of it deleted."""
-
-    async def append(self, staged: Any, target: Any, request: SealRequest, mode: WriteMode) -> Any:
-        """Append the chosen attempts of the staged dataset to the target, or delete their keys; what they became."""
+Append = Callable[[Any, Any, SealRequest, WriteMode], Awaitable[Any]]
 
 
 class Attachment:
@@ -36,7 +29,9 @@ class Attachment:
     """The partitions are filled when they are read, and can be filled again."""
     unextendable: str | None = None
     """Why no partitions can ever be appended."""
-    appends: Appends | None = None
+    append: Append | None = None
+    """Called with a staged write, the dataset, the seal's request and mode: makes the write a part of the dataset.
+    None: the write's partitions become the last ones of the dataset."""
 
     def want(self, dataset: Any, index: int) -> None:
         """A reader of the partition has come. Never waits."""
@@ -55,6 +50,9 @@ class Attachment:
             "a stream is sealed when its producer ends",
             dataset=dataset.name,
         )
+
+    def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
+        """Raise InvalidRequest if ``append`` does not take rows of this schema, or keys to delete."""
 
     def check_overwrite(self, dataset: Any, *, staged: bool = False, meanwhile: bool = False) -> None:
         """Raise Conflict if another dataset may not take its name.

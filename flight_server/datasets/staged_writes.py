@@ -230,9 +230,9 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
         old.attached.check_overwrite(old, staged=True)
         check_as_durable(old, durable=durable)
         return
-    if old.attached.appends is not None:
+    if old.attached.append is not None:
         if schema is not None:
-            old.attached.appends.check_append(schema.schema, deletes=mode is WriteMode.DELETE)
+            old.attached.check_append(schema.schema, deletes=mode is WriteMode.DELETE)
         return
     if mode is WriteMode.DELETE:
         raise InvalidRequest(

@@ -11,10 +11,12 @@ Who holds what
     A dataset holds what it has beside its partitions, as its attachment. A kind holds what its datasets share: threads,
     pools, a place on disk. The node holds the kinds.
 
-Cancelling
-    Only ``create``, a sink's ``commit`` and ``end``, actions and ``bursts`` wait for a client's call, and can be
-    cancelled there: a name then leads to a whole dataset or to what it led to before, a version or an attempt is there
-    or not, and a read lets go of its room.
+Awaits
+    While ``create`` awaits a disk, another call may take the name: AlreadyExists. While a sink's ``commit`` or ``end``
+    awaits one, the dataset may be dropped or replaced: DatasetDropped, Conflict. Either disk may refuse: Unavailable.
+    While ``bursts`` awaits its reader, what is read may be compacted: Compacted. Each can be cancelled there. The name
+    then leads to a whole dataset or where it led before, a commit is there whole or not at all, and a read releases its
+    room.
 """
 
 from __future__ import annotations
@@ -83,15 +85,6 @@ class VersionRead(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Gauge:
-    """A number of all datasets of a kind. ``text``: says what it counts."""
-
-    name: str
-    text: str
-    value: float
-
-
 class DatasetKind:
     """See the module's text. As it stands its readers get frames, and it has nothing of its own on disk."""
 
@@ -136,8 +129,8 @@ class DatasetKind:
             )
         return None
 
-    async def metrics(self) -> list[Gauge]:
-        """Numbers of all its datasets. Cancelling is safe."""
+    async def metrics(self) -> list[tuple[str, str, float]]:
+        """Of all its datasets: names, texts and numbers. Cancelling is safe."""
         return []
 
     def recover(self) -> None:

@@ -50,13 +50,13 @@ async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest
     mode = catalogue.staged.mode_of(dataset)
     target = catalogue.find(dataset.name) if mode is WriteMode.DELETE else catalogue.get(dataset.name)
     if mode in (WriteMode.APPEND, WriteMode.DELETE) and target is not None:
-        if (appends := target.attached.appends) is not None:
+        if (append := target.attached.append) is not None:
             if dataset.attempts.accepted is not None:
                 # An earlier seal was for a dataset of this name that is gone: the attempts' frames are in partitions.
                 raise Conflict(
                     f"dataset {target.name!r} was replaced meanwhile; write again", dataset=target.name
                 )
-            appended: Sealed = await appends.append(dataset, target, request, mode)
+            appended: Sealed = await append(dataset, target, request, mode)
             return appended
         check_mode(mode, target, dataset.schema, durable=dataset.durable)
         return await _append(catalogue, dataset, target, request)

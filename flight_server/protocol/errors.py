@@ -141,7 +141,7 @@ class Released(NotFound):
 
 
 class Compacted(NotFound):
-    """A version of a changelog can no longer be asked for: take a snapshot."""
+    """A version can no longer be asked for: take a snapshot."""
 
     code = "compacted"
 

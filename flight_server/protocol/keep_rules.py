@@ -1,4 +1,4 @@
-"""Keep rules: what a changelog keeps of its history, as ``create`` declares it and ``statistics`` shows it.
+"""Keep rules: what a dataset with versions keeps of its history, as ``create`` declares it and ``statistics`` shows it.
 
     latest         {"rule", "key", "order_by"}                       the greatest row of each key
     top_k          {"rule", "key", "order_by", "k"}                  the k greatest
@@ -9,7 +9,7 @@
                                                                      rows without a partner: of one key, a row whose
                                                                      column ``kind`` has the first of the two values
                                                                      and one with the second cancel. ``emit`` names a
-                                                                     changelog that gets a row for each pair
+                                                                     dataset that gets a row for each pair
     sql            {"rule", "query", "key"}                          what the query over ``input`` returns; with a key
                                                                      it must give each key's rows by themselves
     (no rule)                                                        every row

@@ -9,8 +9,8 @@ The client sends nothing before it has seen the 101: earlier bytes are lost. Unt
 answer with the error's JSON. Then the connection belongs to this put, both ways at once:
 
     client  length (u32, big-endian, > 0), then that many bytes: one FlightData message, as DoPut would carry it. The
-            first has the descriptor and the schema; a commit is metadata only. In a put into a changelog more
-            batches and commits may follow, each commit a version.
+            first has the descriptor and the schema; a commit is metadata only. In a put that makes
+            versions more batches and commits may follow, each commit a version.
             length 0: the end. A connection that ends before it has broken the put off.
     server  kind (one byte), length (u32, big-endian), that many bytes:
             R   a PutResult's app_metadata: the answer to a commit, or an echo

@@ -2,7 +2,7 @@
 
     descriptor  PATH [dataset] | PATH [dataset, partition] | CMD {"dataset": …, …}
     ticket      b"countries" | b"countries/0" | {"dataset", "generation", "partition", "from", "until", "reader"}
-                and of a changelog {"dataset", "generation", "as_of", "after", "follow"}
+                and of versions {"dataset", "generation", "as_of", "after", "follow"}
     commit      {"commit": {"rows": n, "frames": n, "crc32c": "…"}}
 
 ``bodies`` parses and renders them.
@@ -120,7 +120,7 @@ InTransaction = Annotated[Transaction | None, InJson(Transaction.find)]
 
 @dataclass(frozen=True)
 class Versions(Body):
-    """What a reader of a changelog gets: the snapshot ``as_of`` a version (None: the newest), or the deltas ``after``
+    """What a reader of versions gets: the snapshot ``as_of`` a version (None: the newest), or the deltas ``after``
     one, up to ``as_of`` or the newest; with ``follow`` also each new version as it comes.
     """
 
@@ -156,8 +156,8 @@ class PutCommand(Body, what="the command"):
     """The command in a DoPut's descriptor, or in that of a request for a FlightInfo.
 
     ``partition`` and ``mode`` (``"create"`` or ``"overwrite"``) are for kind ``stream``, ``producer`` and ``attempt``
-    for kinds with many producers, ``transaction`` and ``delete`` for a changelog: with that the rows are keys, whose
-    rows are deleted. ``seen`` is for PollFlightInfo, see ``reporting.flight_infos.look``.
+    for kinds with many producers, ``transaction`` and ``delete`` for versions: with that the rows are keys, whose
+    rows are deleted. ``seen`` is for PollFlightInfo, see ``Attachment.look``.
     """
 
     dataset: Name
@@ -195,8 +195,8 @@ class Ticket(
 ):
     """What a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one. ``from_`` is
     the sequence number of the first wanted frame, ``until`` the one after the last, None for all that there are.
-    ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for changelogs only.
-    A ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number.
+    ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for a dataset that
+    has some. A ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number.
     """
 
     dataset: Name

@@ -14,7 +14,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from flight_server.kinds import Gauge
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
 
@@ -49,7 +48,7 @@ class Metrics:
 
     async def render(self) -> bytes:
         """The exposition text, of the type CONTENT_TYPE. Cancelling is safe."""
-        of_kinds = [each for kind in self._server.kinds.values() for each in await kind.metrics()]
+        of_kinds = [_gauge(*each) for kind in self._server.kinds.values() for each in await kind.metrics()]
         collector = _ServerCollector(self._server, self._started_seconds, of_kinds)
         made = CollectorRegistry()
         made.register(collector)
@@ -57,7 +56,7 @@ class Metrics:
 
 
 class _ServerCollector(Collector):
-    def __init__(self, server: Observed, started_seconds: float, of_kinds: list[Gauge]) -> None:
+    def __init__(self, server: Observed, started_seconds: float, of_kinds: list[Metric]) -> None:
         self._server = server
         self._started_seconds = started_seconds
         self._of_kinds = of_kinds
@@ -80,8 +79,7 @@ class _ServerCollector(Collector):
             failures.add_metric([task], number)
         yield failures
         yield from self._datasets()
-        for each in self._of_kinds:
-            yield _gauge(each.name, each.text, each.value)
+        yield from self._of_kinds
         yield from self._waits()
 
     def _pools(self) -> Iterator[Metric]:

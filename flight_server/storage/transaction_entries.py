@@ -1,4 +1,4 @@
-"""What is stored of one transaction id, in manifests and in changelogs' state files.
+"""What is stored of one transaction id, in manifests and in the state files of datasets with versions.
 
 Format
     Integers: when the id was used last, in seconds since the epoch; the number below which some that were committed may

@@ -30,7 +30,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from flight_server.datasets import Counters, Dataset
+from flight_server.datasets import Catalogue, Counters, Dataset
 from flight_server.frames import Accepted, Checked, FrameBuilder, FrameDecoder, Inspected, SchemaMessage
 from flight_server.kinds import BatchSink, FrameSink, Kinds, Sink
 from flight_server.memory import Reservation
@@ -49,7 +49,7 @@ from flight_server.protocol import (
     locate,
 )
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
-from flight_server.tiering import Admission, Durability, Reader
+from flight_server.tiering import Admission, Reader
 
 from .answer_room import AnswerRoom
 from .descriptors import parse_descriptor
@@ -79,8 +79,8 @@ class PutReceiver:
     def __init__(
         self,
         admission: Admission,
-        durability: Durability,
         kinds: Kinds,
+        catalogue: Catalogue,
         counters: Counters,
         answer_room: AnswerRoom,
         *,
@@ -91,7 +91,7 @@ class PutReceiver:
         stall_seconds: float,
     ) -> None:
         self.admission = admission
-        self.durability = durability
+        self.catalogue = catalogue
         self.kinds = kinds
         self.counters = counters
         self.answer_room = answer_room
@@ -142,9 +142,8 @@ class _Put:
     def __init__(self, receiver: PutReceiver, producer: Producer, answers: PutAnswers) -> None:
         self._receiver = receiver
         self._admission = receiver.admission
-        self._durability = receiver.durability
         self._kinds = receiver.kinds
-        self._catalogue = receiver.durability.catalogue
+        self._catalogue = receiver.catalogue
         self._producer = producer
         self._peer = producer.peer
         self._answers = answers

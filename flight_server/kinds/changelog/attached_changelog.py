@@ -1,15 +1,14 @@
-"""Versions: a dataset's changelog, attached to the dataset."""
+"""AttachedChangelog: what a dataset does that has a changelog."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from flight_server.concurrency import Changes
-from flight_server.datasets import Attachment, Dataset, Sealed, Transactions
+from flight_server.datasets import Append, Attachment, Dataset, Transactions
 from flight_server.protocol import (
     DIFF_COLUMN,
     Conflict,
@@ -17,34 +16,22 @@ from flight_server.protocol import (
     FlightShuffleError,
     InvalidRequest,
     KeepRule,
-    SealRequest,
-    WriteMode,
 )
 
 from .changelog import Changelog
 
-Append = Callable[[Dataset, Dataset, SealRequest, WriteMode], Awaitable[Sealed]]
-
 
 class AttachedChangelog(Attachment):
-    """See the module's text. ``append``: see :meth:`VersionAppends.append`."""
+    """``append``: see :meth:`VersionAppends.append`; None for a store without a server."""
 
     by_name = True
 
     def __init__(self, changelog: Changelog, append: Append | None) -> None:
         self.changelog = changelog
-        self._append = append
-
-    @property
-    def appends(self) -> AttachedChangelog:  # type: ignore[override] # read-only
-        return self
+        self.append = append
 
     def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
         self.changelog.check_producer(schema, deletes=deletes)
-
-    async def append(self, staged: Dataset, target: Dataset, request: SealRequest, mode: WriteMode) -> Sealed:
-        assert self._append is not None
-        return await self._append(staged, target, request, mode)
 
     def close(self) -> None:
         self.changelog.close()

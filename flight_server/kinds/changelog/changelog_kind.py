@@ -12,7 +12,7 @@ import pyarrow as pa
 from flight_server.concurrency import Background, in_slices
 from flight_server.datasets import Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.kinds import Action, BatchSink, Burst, DatasetKind, Gauge, VersionRead
+from flight_server.kinds import Action, BatchSink, Burst, DatasetKind, VersionRead
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     HOLD,
@@ -25,7 +25,7 @@ from flight_server.protocol import (
     PutCommand,
     Versions,
 )
-from flight_server.tiering import Admission, Reader
+from flight_server.tiering import Reader
 
 from .changelog import Changelog
 from .encoding import schema_header
@@ -54,16 +54,12 @@ CHANGELOGS_AT_ONCE = 10
 
 
 class ChangelogKind(DatasetKind):
-    """Datasets of kind ``changelog``; ``store`` has them. ``max_message_bytes``: of messages that the server takes."""
+    """Datasets of kind ``changelog``; ``store`` has them."""
 
-    def __init__(
-        self, store: Store, admission: Admission, background: Background, *, max_message_bytes: int
-    ) -> None:
+    def __init__(self, store: Store, appends: VersionAppends) -> None:
         super().__init__(store.catalogue)
         self._store = store
-        store.append = VersionAppends(
-            store.catalogue, store, admission, background, max_message_bytes=max_message_bytes
-        ).append
+        store.append = appends.append
 
     @property
     def actions(self) -> Mapping[str, Action]:
@@ -105,13 +101,13 @@ class ChangelogKind(DatasetKind):
         dataset.touch()
         return await self._store.hold(dataset, request)
 
-    async def metrics(self) -> list[Gauge]:
+    async def metrics(self) -> list[tuple[str, str, float]]:
         """Totals, which are added up in slices, so that the loop serves the streams meanwhile."""
         sums: Counter[str] = Counter(dict.fromkeys(METRICS, 0))
         found = [self._store.of(dataset) for dataset in self.catalogue if dataset.kind is Kind.CHANGELOG]
         async for changelog in in_slices(found, CHANGELOGS_AT_ONCE):
             _add(sums, changelog.statistics())
-        return [Gauge(name, text, sums[name]) for name, text in METRICS.items()]
+        return [(name, text, sums[name]) for name, text in METRICS.items()]
 
     def recover(self) -> None:
         recover_changelogs(self._store)

@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 from flight_server.concurrency import Background, OneByOne, Waits
-from flight_server.datasets import Catalogue, Dataset, check_same
+from flight_server.datasets import Append, Catalogue, Dataset, check_same
 from flight_server.frames import SchemaMessage
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
@@ -36,7 +36,7 @@ from flight_server.protocol import (
 )
 from flight_server.storage import DiskTrouble, Quarantined, to_its_end
 
-from .attached_changelog import Append, AttachedChangelog
+from .attached_changelog import AttachedChangelog
 from .changelog import DEFAULT_DELAY_SECONDS, Changelog, ChangelogState
 from .changelog_files import CHANGELOGS_NAME, ChangelogFiles, delete_forgotten
 from .commits import Commits

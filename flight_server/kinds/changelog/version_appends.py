@@ -18,7 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 from flight_server.concurrency import Background
-from flight_server.datasets import Attempt, Catalogue, Dataset, Sealed, check_mode
+from flight_server.datasets import Attempt, Dataset, Sealed, check_mode
 from flight_server.frames import NO_DICTIONARIES, FrameDecoder, Inspected, Message, missing_messages
 from flight_server.memory import Reservation
 from flight_server.protocol import (
@@ -43,14 +43,13 @@ class VersionAppends:
 
     def __init__(
         self,
-        catalogue: Catalogue,
         store: Store,
         admission: Admission,
         background: Background,
         *,
         max_message_bytes: int,
     ) -> None:
-        self._catalogue = catalogue
+        self._catalogue = store.catalogue
         self._store = store
         self._admission = admission
         self._background = background

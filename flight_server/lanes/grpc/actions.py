@@ -58,7 +58,6 @@ class Actions:
         self._catalogue = durability.catalogue
         self._durability = durability
         self._kinds = observed.kinds
-        self._of_kinds = observed.kinds.actions
         self._observed = observed
         self._lanes = locations
         self._drain_requested = drain_requested
@@ -70,8 +69,8 @@ class Actions:
         Raises:
             Unsupported: there is no such action.
         """
-        if action in self._of_kinds:
-            return dump_json(await self._of_kinds[action](body))
+        if (of_a_kind := self._kinds.actions.get(action)) is not None:
+            return dump_json(await of_a_kind(body))
         handler = _HANDLERS.get(action)
         if handler is None:
             what = "this is not a Flight SQL server: " if action in flight_sql.ACTIONS else ""

@@ -96,7 +96,7 @@ class FlightService:
         self._actions = actions
         self._locations = locations
         self._running = running
-        self._catalogue = puts.durability.catalogue
+        self._catalogue = puts.catalogue
         self._waits = puts.admission.waits
         self._get = GrpcGet(self._catalogue, reads, puts.kinds)
         self._first = FirstMessages(stall_seconds)
