@@ -93,8 +93,8 @@ class Hooked:
 
     compactor: Compactor
 
-    def wake(self, changelog: Changelog) -> None:
-        self.compactor.poke(changelog)
+    def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
+        self.compactor.poke(changelog, soon=soon)
 
     def damaged(self, changelog: Changelog, what: str) -> None:
         raise AssertionError(what)
