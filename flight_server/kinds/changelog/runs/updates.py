@@ -25,6 +25,9 @@ from .layout import Layout, no_rows
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+FEW_ROWS = 64
+"""So few rows take less time than to look which of them are the greatest."""
+
 DELETE = np.iinfo(np.int64).min
 """The diff of a tombstone, which deletes what its key had before; see ``changelogs.deletes``."""
 
@@ -174,10 +177,10 @@ class Updates:
         greatest of each key. May share memory.
         """
         starts, ends = self._ends_of(hashes)
-        most = int((ends - starts).max(initial=0))
-        if last is not None and most > last and not self._collides:
+        rows = int((ends - starts).sum())
+        if last is not None and rows > last * len(hashes) + FEW_ROWS and not self._collides:
             starts = np.maximum(starts, ends - last)
-        if not most:
+        if not rows:
             return self.slice(0, 0)
         if len(hashes) == 1:
             return self.slice(int(starts[0]), int(ends[0]))
