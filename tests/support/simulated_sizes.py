@@ -45,17 +45,12 @@ class Facts:
     since: int
     tombstones = retractions = 0
 
+    def take(self, updates: list[Update]) -> None:
+        self.updates, self.rows, self.size_bytes = updates, len(updates), 10 * len(updates)
+
     @cached_property
     def _versions(self) -> list[int]:
         return sorted(version for _, _, version, _ in self.updates)
-
-    @property
-    def rows(self) -> int:
-        return len(self.updates)
-
-    @property
-    def size_bytes(self) -> int:
-        return 10 * len(self.updates)
 
     @cached_property
     def keys(self) -> int:
@@ -68,12 +63,13 @@ class Facts:
 class InMemory(Facts, MemoryRun):
     def __init__(self, updates: list[Update], first: int, last: int, since: int = 0) -> None:
         MemoryRun.__init__(self, EMPTY, first, last, MemoryPool(None).reserve(0), since=since)
-        self.updates = updates
+        self.take(updates)
 
 
 class InFile(Facts):
     def __init__(self, updates: list[Update], first: int, last: int, since: int = 0) -> None:
-        self.updates, self.first_version, self.last_version, self.since = updates, first, last, since
+        self.first_version, self.last_version, self.since = first, last, since
+        self.take(updates)
 
 
 class Clock:
@@ -93,8 +89,8 @@ class Hooked:
 
     compactor: Compactor
 
-    def wake(self, changelog: Changelog) -> None:
-        self.compactor.poke(changelog)
+    def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
+        self.compactor.poke(changelog, soon=soon)
 
     def damaged(self, changelog: Changelog, what: str) -> None:
         raise AssertionError(what)

@@ -84,8 +84,8 @@ _AFTER: dict[tuple[ChangelogState, str], ChangelogState] = {
 class Hooks(Protocol):
     """What a changelog tells its server."""
 
-    def wake(self, changelog: Changelog) -> None:
-        """A merge of it may be due."""
+    def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
+        """A merge of it may be due; ``soon``: it can wait for others of the next milliseconds."""
 
     def damaged(self, changelog: Changelog, what: str) -> None:
         """Damage was found on disk, for the first time."""
@@ -245,7 +245,7 @@ class Changelog:
         self.timeline.add(version, now)
         self.fuel_rows += FUEL_OF_A_ROW * rows
         self.changes.tell()
-        self._hooks.wake(self)
+        self.wake(soon=True)
 
     def replaced(self, before: tuple[Run, ...], after: list[Run]) -> None:
         """These neighbouring runs are replaced by what they amount to."""
@@ -254,9 +254,9 @@ class Changelog:
         self.runs = (*self.runs[:start], *after, *self.runs[start + len(before) :])
         self.changes.tell()
 
-    def wake(self) -> None:
-        """A merge may be due."""
-        self._hooks.wake(self)
+    def wake(self, *, soon: bool = False) -> None:
+        """A merge may be due; see :class:`Hooks`."""
+        self._hooks.wake(self, soon=soon)
 
     def horizon(self, now: float) -> int:
         """The version up to which compaction would go now without holds."""

@@ -30,6 +30,7 @@ import time
 import weakref
 from collections import OrderedDict
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import chain, islice
 
 import structlog
 
@@ -47,6 +48,8 @@ from .saving import begin_log, next_log
 TICK_SECONDS = 0.02
 TICK_ROWS = 64 << 10
 TROUBLE_SECONDS = 5.0
+SOON_SECONDS = 0.02
+"""After a commit, or a follower's step, a changelog is looked at within this time: once for all of them."""
 SLOW_SECONDS = 0.5
 """Old rows that are too few for a merge wait so long, and the delay at least, for more of them."""
 SLOW_ROWS = 64 << 10
@@ -68,6 +71,7 @@ class Compactor:
         self._background = background
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-merge")
         self._due: OrderedDict[Changelog, None] = OrderedDict()
+        self._soon: dict[Changelog, float] = {}  # when they are due, in this order
         # When changelogs are looked at again. Each has one entry that counts; an earlier one replaces it, and entries
         # that were replaced are harmless. A changelog that was dropped is not held: its log counts as disk that is used
         # until nothing refers to it.
@@ -79,9 +83,14 @@ class Compactor:
         self._apart: set[Changelog] = set()
         self._wake = asyncio.Event()
 
-    def poke(self, changelog: Changelog) -> None:
-        """Look whether a merge of it is due, soon."""
-        self._due[changelog] = None
+    def poke(self, changelog: Changelog, *, soon: bool = False) -> None:
+        """Look whether a merge of it is due, at once or within ``SOON_SECONDS``."""
+        if not soon:
+            self._due[changelog] = None
+        elif changelog in self._soon or changelog in self._due:
+            return
+        else:
+            self._soon[changelog] = time.monotonic() + SOON_SECONDS
         self._wake.set()
 
     async def run(self) -> None:
@@ -106,15 +115,20 @@ class Compactor:
             if due is not None:
                 self._times.pop(due, None)
                 self._due[due] = None
-        if self._next() is not None:
+        while self._soon and self._soon[first := next(iter(self._soon))] <= now:
+            del self._soon[first]
+            self._due[first] = None
+        if any(each not in self._apart for each in self._due):
             return 0.0
-        return self._later[0][0] - now if self._later else None
+        times = [*([self._later[0][0]] if self._later else ()), *islice(self._soon.values(), 1)]
+        return min(times) - now if times else None
 
     async def look_at_next(self) -> None:
         """Look at the changelog that is due first, of those that are not looked at; there is one."""
         found = self._next()
         assert found is not None
-        del self._due[found]
+        self._due.pop(found, None)
+        self._soon.pop(found, None)
         if found.querying is not None:
             self._apart.add(found)
             self._background.start(self._look_apart(found), f"merge of {found.name}")  # type: ignore[unused-awaitable]
@@ -128,7 +142,7 @@ class Compactor:
             self._looking = False
 
     def _next(self) -> Changelog | None:
-        return next((each for each in self._due if each not in self._apart), None)
+        return next((each for each in chain(self._due, self._soon) if each not in self._apart), None)
 
     async def _look_apart(self, changelog: Changelog) -> None:
         """Look at a changelog whose rule may take long, while others are looked at."""
@@ -140,8 +154,8 @@ class Compactor:
 
     @property
     def busy(self) -> bool:
-        """Whether a changelog is looked at, or is to be at once."""
-        return bool(self._due) or self._looking or bool(self._apart)
+        """Whether a changelog is looked at, or is to be soon."""
+        return bool(self._due or self._soon or self._apart) or self._looking
 
     @property
     def timers(self) -> int:

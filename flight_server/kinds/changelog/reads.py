@@ -133,7 +133,7 @@ class ChangelogReads:
                     position = upto
                     stream.hold(position)
                     if changelog.since < position:
-                        changelog.wake()
+                        changelog.wake(soon=True)
                 if not versions.follow:
                     return
                 if self.draining:

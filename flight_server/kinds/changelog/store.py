@@ -117,8 +117,8 @@ class Store:
 
     # Hooks of changelogs
 
-    def wake(self, changelog: Changelog) -> None:
-        self.compactor.poke(changelog)
+    def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
+        self.compactor.poke(changelog, soon=soon)
         emitter = self._emitters.get(changelog.generation)
         if emitter is not None and changelog.state is not ChangelogState.CLOSED:
             emitter.wake()

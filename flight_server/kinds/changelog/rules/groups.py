@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +26,12 @@ class Groups:
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
 
-    @property
+    @cached_property
     def ends(self) -> NDArray[np.int64]:
         """Behind each key's last row."""
-        return np.append(self.starts, self.rows.num_rows)[1:]
+        ends = np.full(len(self.starts), self.rows.num_rows)
+        ends[:-1] = self.starts[1:]
+        return ends
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,9 @@ def greatest(groups: Groups, counts: Counts, k: int | Counts) -> Counts:
         k: one number, or one for each row (the same within a key).
     """
     # A copy behind the k-th changes nothing; without the limit the sum of many large counts could overflow.
-    present = np.clip(counts, 0, k)
-    return np.clip(k - _above(groups, present), 0, present)
+    # Not ``np.clip``, which takes several times as long for few rows.
+    present = np.maximum(np.minimum(counts, k), 0)
+    return np.minimum(np.maximum(k - _above(groups, present), 0), present)
 
 
 def needed_of_greatest(groups: Groups, counts: Counts, later_retractions: Counts, k: int) -> Counts:

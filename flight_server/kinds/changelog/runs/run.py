@@ -100,6 +100,11 @@ class MemoryRun:
         self, updates: Updates, first_version: int, last_version: int, room: Reservation, *, since: int = 0
     ) -> None:
         self.updates = updates
+        # Attributes, because planning and small reads ask every run for them.
+        self.rows = len(updates)
+        self.size_bytes = updates.size_bytes
+        self.retractions = updates.retractions
+        self.tombstones = updates.tombstones
         self.first_version = first_version
         self.last_version = last_version
         self.since = since
@@ -110,24 +115,8 @@ class MemoryRun:
         self._room.grow(self.size_bytes - self._room.size_bytes)
 
     @property
-    def rows(self) -> int:
-        return len(self.updates)
-
-    @property
-    def size_bytes(self) -> int:
-        return self.updates.size_bytes
-
-    @property
     def keys(self) -> int:
         return self.updates.distinct_hashes
-
-    @property
-    def retractions(self) -> int:
-        return self.updates.retractions
-
-    @property
-    def tombstones(self) -> int:
-        return self.updates.tombstones
 
     def rows_upto(self, version: int) -> int:
         if version >= self.last_version:

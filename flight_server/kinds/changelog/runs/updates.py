@@ -19,12 +19,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Codes, Hashes, codes, compute, falling, is_plain, plain, unique
+from flight_server.keys import Codes, Hashes, codes, compute, falling, is_plain, numbers, plain, unique
 
 from .layout import Layout, no_rows
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+FEW_ROWS = 64
+"""So few rows take less time than to look which of them are the greatest."""
 
 DELETE = np.iinfo(np.int64).min
 """The diff of a tombstone, which deletes what its key had before; see ``changelogs.deletes``."""
@@ -172,27 +175,35 @@ class Updates:
 
     def counts_of(self, hashes: Hashes) -> Numbers:
         """How many rows each of these hashes has."""
-        starts = np.searchsorted(self.hashes, hashes, "left")
-        return np.searchsorted(self.hashes, hashes, "right") - starts
+        starts, ends = self._ends_of(hashes)
+        return ends - starts
 
     def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
         """The rows with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of the
         greatest of each key. May share memory.
         """
-        places = self._places_of(hashes, last)
-        if not len(places):
+        starts, ends = self._ends_of(hashes)
+        rows = int((ends - starts).sum())
+        if last is not None and rows > last * len(hashes) + FEW_ROWS and not self._collides:
+            starts = np.maximum(starts, ends - last)
+        if not rows:
             return self.slice(0, 0)
-        first, end = int(places[0]), int(places[-1]) + 1
-        return self.slice(first, end) if end - first == len(places) else self.take(places)
+        if len(hashes) == 1:
+            return self.slice(int(starts[0]), int(ends[0]))
+        return self.take(ranges(starts, ends - starts))
 
-    def _places_of(self, hashes: Hashes, last: int | None = None) -> Numbers:
-        starts = self.hashes.searchsorted(hashes, "left")
-        ends = self.hashes.searchsorted(hashes, "right")
-        if last is not None and len(many := np.flatnonzero(ends - starts > last)):
-            one_key = ~self._differ_at(starts[many], ends[many] - 1, self.layout.key)
-            cut = many[one_key]
-            starts[cut] = ends[cut] - last
+    def _places_of(self, hashes: Hashes) -> Numbers:
+        starts, ends = self._ends_of(hashes)
         return ranges(starts, ends - starts)
+
+    def _ends_of(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
+        """For each of these hashes the place of its first row, and behind its last one."""
+        return self.hashes.searchsorted(hashes, "left"), self.hashes.searchsorted(hashes, "right")
+
+    @cached_property
+    def _collides(self) -> bool:
+        """Whether two keys have one hash."""
+        return bool(self._differ(np.flatnonzero(~self._new_hash), self.layout.key).any())
 
     # Neighbours
 
@@ -242,8 +253,8 @@ class Updates:
         for number in columns:
             column = plain(self.rows.column(number))
             if is_plain(column.type):
-                numbers = codes(column)
-                found |= numbers[left] != numbers[right]
+                values = codes(column) if column.null_count else numbers(column)
+                found |= values[left] != values[right]
             else:
                 found |= pairs_differ(column.take(pa.array(left)), column.take(pa.array(right)))
         return found

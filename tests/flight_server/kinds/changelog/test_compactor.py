@@ -102,6 +102,25 @@ def test_a_burst_in_files_is_compacted_while_rows_trickle_in_and_after_a_restart
         assert engine.changelog.rows == 120
 
 
+def test_commits_that_follow_each_other_are_looked_at_once(tmp_path: Path, clock: Clock) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        looks = engine.store.compactor
+        pass_time(engine, clock, 10.0)
+        for number in range(3):
+            put(engine, range(10), number)
+            assert looks.due_in() == pytest.approx(compactor.SOON_SECONDS - number / 1000)
+            clock.now += 0.001
+        clock.now += compactor.SOON_SECONDS
+        assert looks.due_in() == 0.0
+        look(engine)
+        due_in = looks.due_in()
+        assert due_in is not None
+        assert due_in > compactor.SOON_SECONDS, "when the rows are old"
+        put(engine, range(10), 3)
+        engine.changelog.wake()
+        assert looks.due_in() == 0.0
+
+
 def test_a_hold_that_is_released_and_rows_that_are_retracted_leave_no_garbage_on_disk(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flight_server.kinds.changelog import views
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MAX_HASH, Layout, MemoryRun, Updates
+from flight_server.kinds.changelog.runs import updates as updates_module
 from flight_server.kinds.changelog.views import Part, View, hash_ranges
 from flight_server.protocol import KeepRule
 from tests.support.run_rows import SCHEMA, latest, memory_run, updates_of
@@ -135,7 +136,10 @@ def test_a_small_step_has_the_changes_of_the_snapshots(
         for batch in view.snapshot(version):
             for shown in batch.to_pylist():
                 changes[tuple(shown.values())] += sign
-    for part in (view.few_deltas(after, upper, 100, 1 << 20), view.deltas_part(after, upper, Part())):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(updates_module, "FEW_ROWS", 0)
+        parts = view.few_deltas(after, upper, 100, 1 << 20), view.deltas_part(after, upper, Part())
+    for part in parts:
         assert part is not None
         assert not part.left
         assert part.rows is not None
