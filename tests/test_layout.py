@@ -311,6 +311,16 @@ def test_importing_the_client_starts_no_thread_and_imports_neither_grpc_nor_the_
     assert "pyarrow.compute" not in loaded
 
 
+def test_a_task_that_looks_up_loads_nothing_that_only_drivers_need() -> None:
+    # Each Python worker loads it in its first batch, while the query waits.
+    program = "import sys, spark_client.lookup.lookup_tasks, spark_client.lookup.changelog_source; print(*sys.modules)"
+    loaded = set(run_python(program).split())
+    assert "spark_client.lookup.host_images" in loaded
+    ours = {room_of(name) for name in loaded if name.startswith("spark_client.")}
+    assert not ours & {"jobs", "steps", "datasource", "reducing", "pipeline", "scan", "settings"}
+    assert not {"spark_client.client", "spark_client.lookup.lookups"} & loaded
+
+
 def test_a_server_loads_the_libraries_of_the_file_formats_only_for_a_source() -> None:
     loaded = set(
         run_python("import sys, flight_server.__main__, flight_server.node; print(*sys.modules)").split()

@@ -41,7 +41,8 @@ from flight_server.protocol import (
 )
 from spark_client.changelogs import ChangelogAddress, VersionBatches
 from spark_client.connection import LeaseKeeper, owner_of_process
-from spark_client.jobs import Readable, owner_of_task, reading_budget
+from spark_client.executors import owner_of_task
+from spark_client.jobs import Readable, reading_budget
 from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import FlightReader, Found, Share, replaced

@@ -1,6 +1,9 @@
-"""Makes executors able to run our tasks: checks the interpreter, ships the package, wraps functions, spares workers."""
+"""Makes executors able to run our tasks: checks the interpreter, ships the package, wraps functions, spares workers,
+and says whose task it is.
+"""
 
 from .interpreter import check_interpreter
 from .settling import settle
 from .shipping import Portable, portable, ship, zipped
 from .shown_errors import ShownFromUsers
+from .spark_owners import owner_of_session, owner_of_task

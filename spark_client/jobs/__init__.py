@@ -12,7 +12,6 @@ from .sessions import Sessions
 from .shares import Cut, Shares, tasks_for
 from .shuffles import Shuffles, Target, Write
 from .skew import cuts_of, cuts_of_pair
-from .spark_owners import owner_of_session, owner_of_task
 from .spark_settings import is_on, spark_setting
 from .spark_types import (
     arrow_schema,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flight_server.protocol import HOLD, DatasetRequest, HoldRequest, NotFound, Unavailable
 from spark_client.changelogs import ChangelogAddress, VersionBatches, read_deltas, read_snapshot
 from spark_client.connection import retrying
-from spark_client.jobs import owner_of_task
+from spark_client.executors import owner_of_task
 
 PIN_SECONDS = 24 * 3600.0
 """The lease of a pin: a query that is stopped for less can replay its last micro-batch."""

@@ -38,14 +38,13 @@ from spark_client.arrow import Declared
 from spark_client.changelogs import Changelog, ChangelogAddress, Hold, release_hold
 from spark_client.connection import LeaseKeeper
 from spark_client.datasource import spark_struct
-from spark_client.executors import Portable
+from spark_client.executors import Portable, owner_of_session
 from spark_client.jobs import (
     Shuffles,
     arrow_schema,
     check_frame,
     check_key,
     declared_struct,
-    owner_of_session,
 )
 from spark_client.joining import KeyForm
 from spark_client.placement import find_keys

@@ -39,7 +39,7 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
     hashes, versions, diffs = (batch.column(-3 + place).to_numpy() for place in range(3))
     rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)
     if version is not None:
-        versions = np.full(len(diffs), version, np.int64)
+        versions = np.broadcast_to(np.int64(version), len(diffs))
     return Updates(layout, rows, hashes, versions, diffs)
 
 

@@ -242,12 +242,14 @@ class RunFile:
         )
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
+        self._decoded: tuple[int, Updates] | None = None  # the last one; it refers to the mapping alone
         if room.size_bytes < self.size_bytes:
             room.grow(self.size_bytes - room.size_bytes)
 
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions" in the module's text."""
         self.version = self.first_version = self.last_version = version
+        self._decoded = None
 
     def rows_upto(self, version: int) -> int:
         if version >= self.last_version:
@@ -352,13 +354,17 @@ class RunFile:
         return np.concatenate(found)
 
     def _block(self, number: int) -> Updates:
+        if (decoded := self._decoded) is not None and decoded[0] == number:
+            return decoded[1]
         entry = self.blocks[number]
         if number not in self._checked:
             if crc32c(self._read(entry)) != entry.crc32c:
                 raise Damaged(f"block {number} of {self.path.name} has another checksum than its footer says")
             self._checked.add(number)
         data = self._mapped().slice(entry.offset, entry.size_bytes)
-        return of_block(self._layout, data, self.version)
+        found = of_block(self._layout, data, self.version)
+        self._decoded = (number, found)
+        return found
 
     def _read(self, entry: Block) -> Any:
         try:

@@ -93,6 +93,7 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
 def test_a_file_of_a_large_put_has_one_version(tmp_path: Path) -> None:
     written(tmp_path, with_hashes([(1, 0, 1), (5, 0, -1)]))
     file = RunFile(tmp_path / "run-000001", LAYOUT, POOL.reserve(0), version=0)
+    assert file.between(0, MAX_HASH).versions.tolist() == [0, 0], "it is read before its commit, too"
     file.commit(7)
     assert (file.first_version, file.last_version) == (7, 7)
     assert file.between(0, MAX_HASH).versions.tolist() == [7, 7]
