@@ -47,9 +47,8 @@ class Lent:
         if self._data is None:
             return False
         if self._held is None:
-            arrays = (array for column in self._data.columns for array in _chunks(column))
-            self._held = allocations(buffer for array in arrays for buffer in array.buffers())
-        return allocations(iter(array.buffers())).items() <= self._held.items()
+            self._held = allocations([array for column in self._data.columns for array in _chunks(column)])
+        return allocations([array]).items() <= self._held.items()
 
 
 def own(batch: Any, lent: Lent) -> Any:

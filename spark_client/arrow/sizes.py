@@ -11,7 +11,7 @@ pyarrow's `get_total_buffer_size` is neither: it counts a buffer inside a larger
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,8 @@ def check_type(kind: pa.DataType, name: str) -> None:
 
 def has_dictionary(kind: pa.DataType) -> bool:
     """Whether a column of this type has a dictionary anywhere."""
+    if types.is_primitive(kind):
+        return False
     if isinstance(kind, pa.BaseExtensionType):
         return has_dictionary(kind.storage_type)
     if types.is_dictionary(kind):
@@ -50,31 +52,33 @@ def has_dictionary(kind: pa.DataType) -> bool:
     return any(has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def allocations(buffers: Iterator[pa.Buffer | None]) -> dict[int, int]:
-    """Address and size of each allocation that the buffers are part of."""
+def allocations(arrays: Iterable[pa.Array]) -> dict[int, int]:
+    """Address and size of each allocation that the arrays' buffers are part of."""
     sizes: dict[int, int] = {}
-    for buffer in buffers:
-        if buffer is None:
-            continue
-        while buffer.parent is not None:
-            buffer = buffer.parent  # noqa: PLW2901  # up to the allocation that the slice is of
-        sizes[buffer.address] = buffer.size
+    for array in arrays:
+        for buffer in array.buffers():
+            if buffer is None:
+                continue
+            while buffer.parent is not None:
+                buffer = buffer.parent  # noqa: PLW2901  # up to the allocation that the slice is of
+            sizes[buffer.address] = buffer.size
     return sizes
 
 
 def held_buffers(batch: pa.RecordBatch) -> dict[int, int]:
     """The :func:`allocations` that the batch's rows keep alive."""
-    return allocations(buffer for column in batch.columns for buffer in column.buffers())
+    return allocations(batch.columns)
 
 
 def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
     """The :func:`allocations` that the batch's dictionaries keep alive."""
     return allocations(
-        buffer
-        for column in batch.columns
-        if has_dictionary(column.type)
-        for dictionary in _dictionaries(column)
-        for buffer in dictionary.buffers()
+        [
+            dictionary
+            for column in batch.columns
+            if has_dictionary(column.type)
+            for dictionary in _dictionaries(column)
+        ]
     )
 
 
@@ -88,7 +92,7 @@ def own_bytes(batch: pa.RecordBatch) -> int:
 
 def buffer_count(batch: pa.RecordBatch) -> int:
     """How many buffers the columns have, at all depths."""
-    return sum(len(column.buffers()) for column in batch.columns)
+    return sum([len(column.buffers()) for column in batch.columns])
 
 
 def batch_row_bits(batch: pa.RecordBatch) -> RowBits:
@@ -110,7 +114,10 @@ def _bits_before(array: pa.Array, places: NDArray[np.int64]) -> NDArray[np.int64
         return _bits_before(array.storage, places)
     if types.is_null(kind):
         return places * 0
-    bits = places * (0 if array.buffers()[0] is None else 1)
+    validity = 0 if array.buffers()[0] is None else 1
+    if types.is_primitive(kind):  # first: most columns, and each question costs a call
+        return places * (int(kind.bit_width) + validity)
+    bits = places * validity
     if types.is_dictionary(kind):
         bits += places * int(kind.index_type.bit_width)
     elif types.is_struct(kind):
@@ -139,6 +146,8 @@ def row_bits(array: pa.Array) -> RowBits:
     if types.is_null(kind):
         return 0
     validity = 0 if array.buffers()[0] is None else 1
+    if types.is_primitive(kind):
+        return int(kind.bit_width) + validity
     if types.is_dictionary(kind):
         return int(kind.index_type.bit_width) + validity
     if types.is_struct(kind):

@@ -39,8 +39,10 @@ class Block:
         self.rows = rows
         self.bounds = bounds
         self.bits = batch_bits_before(rows, bounds)
-        self.held = held_buffers(rows) | held_dictionaries(rows)
-        self.size_bytes = bounds.nbytes + self.bits.nbytes + _PADDING_BYTES * buffer_count(rows)
+        self.dictionaries = held_dictionaries(rows)
+        self.held = held_buffers(rows) | self.dictionaries
+        self.buffers = buffer_count(rows)
+        self.size_bytes = bounds.nbytes + self.bits.nbytes + _PADDING_BYTES * self.buffers
 
     @classmethod
     def sort(
@@ -82,10 +84,10 @@ class SortedRows:
         self._parts = [(block, block.bounds.tolist(), block.bits.tolist()) for block in blocks]
         self.counts: NDArray[np.int64] = np.sum([np.diff(block.bounds) for block in blocks], axis=0)
         self._bits: NDArray[np.int64] = np.sum([np.diff(block.bits) for block in blocks], axis=0)
-        self._rounding_bytes = _ROUNDING_BYTES * max(buffer_count(block.rows) for block in blocks)
+        self._rounding_bytes = _ROUNDING_BYTES * max([block.buffers for block in blocks])
         dictionaries: dict[int, int] = {}
         for block in blocks:
-            dictionaries |= held_dictionaries(block.rows)
+            dictionaries |= block.dictionaries
         self.fixed_bytes = self._rounding_bytes + sum(dictionaries.values())
 
     def partition_bytes(self) -> NDArray[np.int64]:
@@ -132,8 +134,8 @@ class _Run:
 
     def __init__(self, parts: list[tuple[Block, int, int, int]]) -> None:
         self._parts = parts
-        self._rows = [0, *accumulate(end - start for _, start, end, _ in parts)]
-        self._bits = [0, *accumulate(bits for *_, bits in parts)]
+        self._rows = [0, *accumulate([end - start for _, start, end, _ in parts])]
+        self._bits = [0, *accumulate([bits for *_, bits in parts])]
 
     def cuts(self, pieces: int, max_bits: int) -> Iterator[tuple[int, int]]:
         """The bounds of so many pieces of about equal size, or more where one would have more than ``max_bits``."""

@@ -50,7 +50,7 @@ from spark_client.lanes import PutStream, as_reader
 
 from . import withdrawing
 from .content import Content
-from .mapped_tables import mapped
+from .mapped_tables import mapped, mapped_table
 from .reaching import reach
 
 UNPERSIST_SECONDS = 10.0
@@ -167,7 +167,7 @@ class Broadcast:
             OutOfBudget: the host's copies have no room for it.
         """
         self._check()
-        return mapped.table(self._content, self)
+        return mapped_table(self._content, self)
 
     def unpersist(
         self,
@@ -276,11 +276,11 @@ def _write_table(owner: Shuffles, dataset: str, table: pa.Table) -> tuple[Readab
 
 def _leave(content: Content) -> None:
     """At the client's close, which drops the dataset: the server is to list no copy of this host."""
-    mapped.forget(content)
+    mapped.forget(content.key)
     with contextlib.suppress(FlightShuffleError):
         withdrawing.remove_here(content)
 
 
 def _remove(content: Content) -> None:
-    mapped.forget(content)
+    mapped.forget(content.key)
     HostFiles(content.copies).remove(content.key)

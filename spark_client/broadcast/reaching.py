@@ -67,7 +67,7 @@ def reach(content: Content, spark: SparkSession, seconds: float) -> None:
 def _remove_in_task(content: Content, until: float, seconds: float, numbers: Iterator[Any]) -> Iterator[Any]:
     for _ in numbers:
         pass
-    mapped.forget(content)
+    mapped.forget(content.key)
     remove_withdrawn(content)
     # Hosts' clocks may differ.
     _wait(content, min(until, time.time() + seconds), threading.Event())

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_client import Broadcast, Copies, ShuffleClient
-from spark_client.broadcast import mapped_tables
-from spark_client.hosts import HostFiles
+from spark_client.broadcast.mapped_tables import mapped
+from spark_client.hosts import HostFiles, open_files
 from tests.support.server_process import ServerProcess
 
 PATIENCE_SECONDS = 60
@@ -24,8 +24,8 @@ TABLE = pa.table({"id": pa.array(range(1000), pa.int64())})
 def client(
     empty_server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ShuffleClient]:
-    monkeypatch.setattr(mapped_tables, "KEEP_SECONDS", 0.0)
-    monkeypatch.setattr(mapped_tables, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(open_files, "_POLL_SECONDS", 0.02)
     copies = Copies((str(tmp_path),), limit_bytes=12_000)  # for one table
     with ShuffleClient(empty_server.location, copies=copies) as found:
         yield found
@@ -50,7 +50,7 @@ def waits_until(holds: Callable[[], bool]) -> bool:
 
 
 def is_held(shared: Broadcast) -> bool:
-    return shared._content.key in mapped_tables.mapped._mapped
+    return shared._content.key in mapped._open
 
 
 def test_all_objects_of_a_broadcast_have_one_table_while_one_of_them_lives(client: ShuffleClient) -> None:
@@ -97,7 +97,7 @@ def test_a_copy_that_was_withdrawn_while_it_was_used_goes_with_its_last_user(
     task = in_a_task(shared)
     assert task.table().equals(TABLE)
     # Another host withdraws it: here nothing is removed yet.
-    mapped_tables.mapped._mapped[shared._content.key].content.source.server.action(
+    mapped._open[shared._content.key].thing[0].source.server.action(
         "copies",
         {
             "verb": "withdraw",
@@ -116,7 +116,7 @@ def test_a_copy_that_was_withdrawn_while_it_was_used_goes_with_its_last_user(
 def test_a_thread_runs_only_while_there_is_a_table(client: ShuffleClient) -> None:
     task = in_a_task(client.broadcast(TABLE))
     task.table()
-    assert mapped_tables.mapped._thread is not None
+    assert mapped._thread is not None
     del task
     gc.collect()
-    assert waits_until(lambda: mapped_tables.mapped._thread is None)
+    assert waits_until(lambda: mapped._thread is None)

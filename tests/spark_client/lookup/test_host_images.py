@@ -283,7 +283,7 @@ def test_of_several_processes_one_fetches(source: VersionedTable, base: Path) ->
 def test_a_file_can_be_removed_for_another_when_no_image_uses_it(
     source: VersionedTable, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_client.lookup.open_layers.KEEP_SECONDS", 0.0)
+    monkeypatch.setattr("spark_client.hosts.open_files.KEEP_SECONDS", 0.0)
     of = content(source, SCHEMA, ["key"], base)
     image = HostImages(of).at(source.commit(rates()))
     assert not _taken(base)

@@ -1,0 +1,116 @@
+"""Things that this process has made of files of its host: each once, for all who ask, and forgotten when not used.
+
+A Spark worker that is used again outlives its tasks, and a file that it holds cannot be removed for another one. So a
+thread forgets a thing ``KEEP_SECONDS`` after its last use: at the next task of a stage it is still there, in a worker
+without a task it is not. Who has it still reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from .host_files import HostFile
+
+KEEP_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+T = TypeVar("T")
+
+
+@dataclass
+class _Open(Generic[T]):
+    file: HostFile
+    thing: T
+    used: float = 0.0
+    users: weakref.WeakSet[object] = field(default_factory=weakref.WeakSet)
+
+
+class OpenFiles(Generic[T]):
+    """See the module. Thread-safe; a forked child keeps what its parent had.
+
+    Args:
+        name: the thread's.
+        unused: called by the thread with each thing that it has forgotten because it was not used.
+    """
+
+    def __init__(self, name: str, unused: Callable[[T], object] = lambda _: None) -> None:
+        self._name = name
+        self._unused = unused
+        self._open: dict[str, _Open[T]] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._forked)
+
+    def get(self, key: str, user: object = None) -> T | None:
+        """The thing of this key, used now and as long as ``user`` lives; None without one, or if its file was
+        removed.
+        """
+        with self._lock:
+            known = self._open.get(key)
+            return self._used(known, user) if known is not None and known.file.is_current else None
+
+    def add(self, key: str, file: HostFile, thing: T, user: object = None) -> T:
+        """The thing of this key: this one, or the one that another thread added before. ``file`` is closed when the
+        thing is forgotten.
+        """
+        with self._lock:
+            known = self._open.get(key)
+            if known is not None and known.file.is_current:
+                file.close()
+                return self._used(known, user)
+            if known is not None:
+                known.file.close()
+            known = self._open[key] = _Open(file, thing)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            return self._used(known, user)
+
+    def forget(self, key: str) -> None:
+        """Close its file, if there is one."""
+        with self._lock:
+            if (known := self._open.pop(key, None)) is not None:
+                known.file.close()
+
+    def close(self) -> None:
+        """Forget all."""
+        for key in list(self._open):
+            self.forget(key)
+
+    def _used(self, known: _Open[T], user: object) -> T:
+        known.used = time.monotonic()
+        if user is not None:
+            known.users.add(user)
+        return known.thing
+
+    def _run(self) -> None:
+        ends = False
+        while not ends:
+            time.sleep(_POLL_SECONDS)
+            with self._lock:
+                unused = self._forget_unused(time.monotonic())
+                if ends := not self._open:
+                    self._thread = None
+            for thing in unused:
+                self._unused(thing)
+
+    def _forget_unused(self, now: float) -> list[T]:
+        unused = []
+        for key, known in list(self._open.items()):
+            if known.users:
+                known.used = now
+            if known.file.is_current:
+                if known.users or now - known.used < KEEP_SECONDS:
+                    continue
+                unused.append(known.thing)
+            self._open.pop(key).file.close()
+        return unused
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+        self._thread = None
