@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import re
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -76,8 +74,6 @@ OPTIONAL_LIBRARIES = {
     "spark_client/jobs/progress.py": {"IPython", "rich"},
     "spark_client/scan/file_systems.py": {"fsspec"},
 }
-# The two ends of one lane have one name.
-SAME_NAMES = frozenset({"__init__", "bulk_get", "bulk_put", "grpc_get", "grpc_put"})
 
 SERVER, CLIENT, TESTS = sources("flight_server"), sources("spark_client"), sources("tests")
 FACES = [(package, room) for package in ROOMS for room in ROOMS[package]]
@@ -199,14 +195,6 @@ def test_the_modules_do_not_import_each_other_in_a_circle() -> None:
         for name, path in MODULES.items()
     }
     graphlib.TopologicalSorter(graph).prepare()
-
-
-def test_no_two_modules_share_a_name() -> None:
-    found = defaultdict(list)
-    for path in SERVER + CLIENT:
-        if path.stem not in SAME_NAMES:
-            found[path.stem].append(named(path))
-    assert not {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
 def test_three_modules_outside_its_room_name_the_changelog() -> None:
@@ -343,44 +331,6 @@ def test_the_drawing_shows_every_room_and_no_arrow_back() -> None:
         for room in known:
             assert f" {room} " in drawn or f" {room}\n" in drawn
             assert all(floor_of[other] < floor_of[room] for other in rooms.arrows(package)[room])
-
-
-def test_what_a_docstring_refers_to_by_its_whole_name_is_there() -> None:
-    reference = re.compile(r":\w+:`~?((?:flight_server|spark_client)[\w.]*)`")
-    for name, path in MODULES.items():
-        for wanted in reference.findall(path.read_text()):
-            assert _is_there(wanted), f"{name} refers to {wanted}"
-
-
-def _is_there(name: str) -> bool:
-    """Whether it is a module, or is defined in one, or is in something imported there."""
-    module, rest = name, list[str]()
-    while module not in MODULES:
-        module, _, last = module.rpartition(".")
-        rest.insert(0, last)
-        if not module:
-            return False
-    body: Sequence[ast.stmt] = parsed(MODULES[module]).body
-    for part in rest:
-        found = [node for node in body if part in _names(node)]
-        if not found or isinstance(found[0], ast.ImportFrom):
-            return bool(found)
-        body = found[0].body if isinstance(found[0], ast.ClassDef) else ()
-    return True
-
-
-def _names(node: ast.stmt) -> set[str]:
-    match node:
-        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            return {name}
-        case ast.ImportFrom(names=aliases):
-            return {alias.asname or alias.name for alias in aliases}
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            return {name}
-        case ast.Assign(targets=targets):
-            return {target.id for target in targets if isinstance(target, ast.Name)}
-        case _:
-            return set()
 
 
 @for_each_file

@@ -1,4 +1,4 @@
-"""Hashes: 64 bits for each row's key, which order and cut a changelog's runs, and index the files of lookups.
+"""Hashes: 64 bits for each row's key, which order and cut runs of updates, and index the files of lookups.
 
 Guarantee: equal keys (see ``value_codes``) have equal hashes, in every process, for ever: run files hold them.
 Different keys may share a hash, and are told apart by their values wherever that matters.

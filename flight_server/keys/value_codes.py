@@ -27,7 +27,7 @@ _NAN = np.int64(0x7FFFFFFFFFFFFFF0)
 
 @cache
 def compute() -> Any:
-    """``pyarrow.compute``, imported when it is first needed: it costs a server without changelogs 0.1 s."""
+    """``pyarrow.compute``, imported when it is first needed: it costs a server that does not need it 0.1 s."""
     return import_module("pyarrow.compute")
 
 

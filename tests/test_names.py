@@ -1,0 +1,71 @@
+"""Names stand for one thing each, and what a docstring names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tests.support.rooms import MODULES, ROOT, parsed, sources
+
+# The two ends of one lane have one name.
+SAME_NAMES = frozenset({"__init__", "bulk_get", "bulk_put", "grpc_get", "grpc_put"})
+# Public classes that two modules call alike. The list only gets shorter.
+SAME_CLASSES = frozenset({"KNOWN"})
+
+
+def test_no_two_modules_share_a_name() -> None:
+    found = defaultdict(list)
+    for path in sources("flight_server") + sources("spark_client"):
+        if path.stem not in SAME_NAMES:
+            found[path.stem].append(path.relative_to(ROOT).as_posix())
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_a_public_class_name_stands_for_one_thing() -> None:
+    found = defaultdict(list)
+    for name, path in MODULES.items():
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name)
+    twice = {name: modules for name, modules in found.items() if len(modules) > 1}
+    assert twice.keys() == SAME_CLASSES, {name: twice.get(name) for name in twice.keys() ^ SAME_CLASSES}
+
+
+def test_what_a_docstring_refers_to_by_its_whole_name_is_there() -> None:
+    reference = re.compile(r":\w+:`~?((?:flight_server|spark_client)[\w.]*)`")
+    for name, path in MODULES.items():
+        for wanted in reference.findall(path.read_text()):
+            assert _is_there(wanted), f"{name} refers to {wanted}"
+
+
+def _is_there(name: str) -> bool:
+    """Whether it is a module, or is defined in one, or is in something imported there."""
+    module, rest = name, list[str]()
+    while module not in MODULES:
+        module, _, last = module.rpartition(".")
+        rest.insert(0, last)
+        if not module:
+            return False
+    body: Sequence[ast.stmt] = parsed(MODULES[module]).body
+    for part in rest:
+        found = [node for node in body if part in _names(node)]
+        if not found or isinstance(found[0], ast.ImportFrom):
+            return bool(found)
+        body = found[0].body if isinstance(found[0], ast.ClassDef) else ()
+    return True
+
+
+def _names(node: ast.stmt) -> set[str]:
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return {name}
+        case ast.ImportFrom(names=aliases):
+            return {alias.asname or alias.name for alias in aliases}
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+        case ast.Assign(targets=targets):
+            return {target.id for target in targets if isinstance(target, ast.Name)}
+        case _:
+            return set()
